@@ -109,7 +109,7 @@ def _move(
             f"{pipeline} version {number} must complete a rollout before its promotion, but "
             "no rollout was started for it.",
             fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
-            f"sluice registry promote {pipeline} {number}",
+            f"sluice registry promote {pipeline} {number} --reason '...'",
         )
     transition = ledger.finish_rollout(
         pipeline, actor="promotion_job", store=state.store, rules=rules

@@ -92,7 +92,7 @@ class RunConsole:
             seconds = self._clock() - self._started.pop(stage, self._clock())
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
-            self._console.print(f"  {mark}  {stage:<24} {seconds:6.1f} s", highlight=False)
+            self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s", highlight=False)
 
     def _drawn(self) -> RenderableType:
         """Return the bar with the table of work in progress below it."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from sluice.assets.best_config import BestConfig
 from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
 from sluice.assets.evaluation_record import Evaluation
+from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.source_asset import require_readable_source
 from sluice.assets.spans import TRACEPARENT
@@ -41,6 +42,7 @@ class RunReport(Record):
     run_id: str
     verdict: str
     reason: str
+    remedy: str = Field("", description="What the promotion gate advises to do next.")
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
     version: int
     created: bool
@@ -53,6 +55,7 @@ class RunReport(Record):
     compared_with: str
     metrics: dict[str, float]
     reference_metrics: dict[str, float]
+    loss_unit: str = Field("", description="Unit of the metric 'loss'.")
     metric_directions: dict[str, Direction] = Field(
         default_factory=dict, description="Direction in which a metric improves, where it is known."
     )
@@ -118,6 +121,9 @@ def run_pipeline(
     evaluation = Evaluation.model_validate_json(
         (home.records / name / "evaluation.json").read_bytes()
     )
+    decision = PromotionDecision.model_validate_json(
+        (home.records / name / "promotion_verdict.json").read_bytes()
+    )
     version = int(str(metadata[VERSION].value))
     is_rolling = rollout is not None and rollout.version == version and not rollout.is_over
     wall = time.perf_counter() - started
@@ -126,6 +132,7 @@ def run_pipeline(
         run_id=run_id,
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
+        remedy=decision.verdict.remedy,
         worse=str(metadata[WORSE].value),
         version=version,
         created=bool(metadata[NEW].value),
@@ -136,6 +143,7 @@ def run_pipeline(
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
+        loss_unit=pipeline.workload.loss_unit,
         metric_directions={
             metric: direction
             for metric in evaluation.candidate.metrics

@@ -1,5 +1,7 @@
 """The summary at the end of a run: verdict, reason, durations, next commands."""
 
+from operator import itemgetter
+
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -9,6 +11,9 @@ from sluice.base.command_lines import make_commands_runnable
 from sluice.base.digests import short
 from sluice.base.home import Home
 from sluice.pipelines.run import RunReport
+
+_NUM_LONGEST = 3
+"""Number of stages whose duration is printed."""
 
 
 def print_summary(
@@ -27,6 +32,9 @@ def print_summary(
     console.print(_headline(report), highlight=False)
     why = make_commands_runnable(report.reason, [pipeline], program=program)
     console.print(f"  why      {escape(why)}", highlight=False)
+    if not report.gate_passed and report.remedy:
+        advice = make_commands_runnable(report.remedy, [pipeline], program=program)
+        console.print(f"  do       {escape(advice)}", highlight=False)
     if not report.created:
         console.print(
             "  same     Nothing has changed since that version: same data, config, code and "
@@ -36,6 +44,7 @@ def print_summary(
     with SluiceState.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
     console.print(f"  digest   {short(version.candidate)}", highlight=False)
+    console.print(escape(_duration(report)), highlight=False)
     if report.rehearsal:
         style = "" if report.rehearsal_good else "bold red"
         console.print(
@@ -46,8 +55,6 @@ def print_summary(
         )
     console.print()
     console.print(_metrics(report))
-    console.print()
-    console.print(_times(report))
     console.print()
     console.print("next", style="bold")
     commands = [
@@ -83,10 +90,14 @@ def _headline(report: RunReport) -> str:
         )
     if report.verdict == "PROMOTE":
         return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{price}. {report.waits_for}"
-    serving = f"version {report.production}" if report.production else "no version"
+    serving = (
+        f"version {report.production} stays in production"
+        if report.production
+        else "no version is in production yet"
+    )
     return (
         f"{name}: [red]not promoted[/red] ({report.verdict}). Version {number} is registered; "
-        f"{serving} stays in production."
+        f"{serving}."
     )
 
 
@@ -98,8 +109,9 @@ def _metrics(report: RunReport) -> Table:
         column.justify = "right"
     for name, value in report.metrics.items():
         other = report.reference_metrics.get(name)
+        unit = f" [{report.loss_unit}]" if name == "loss" and report.loss_unit else ""
         table.add_row(
-            f"  {escape(name)}",
+            f"  {escape(name + unit)}",
             f"{value:.4g}",
             "" if other is None else f"{other:.4g}",
             report.metric_directions.get(name, ""),
@@ -107,11 +119,9 @@ def _metrics(report: RunReport) -> Table:
     return table
 
 
-def _times(report: RunReport) -> Table:
-    table = Table("duration", "s", box=None, pad_edge=False)
-    table.columns[1].justify = "right"
-    for stage, seconds in report.stage_seconds.items():
-        table.add_row(f"  {stage}", f"{seconds:.1f}")
-    table.add_row("  outside the stages", f"{report.overhead_seconds:.1f}")
-    table.add_row("[bold]  wall time[/bold]", f"[bold]{report.wall_seconds:.1f}[/bold]")
-    return table
+def _duration(report: RunReport) -> str:
+    """Return the wall time and the longest stages; the progress has shown each stage."""
+    stages = sorted(report.stage_seconds.items(), key=itemgetter(1), reverse=True)
+    longest = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in stages[:_NUM_LONGEST])
+    of_which = f", of which {longest}" if longest else ""
+    return f"  took     {report.wall_seconds:.1f} s wall time{of_which}"

@@ -96,7 +96,7 @@ def _gate(
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     show = stderr_console()
-    with LiveLines(show) as lines:
+    with LiveLines(show, report_follows=not as_json) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     if run.log is not None:
         show.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")

@@ -193,7 +193,8 @@ def locate_pipeline(name: str, folder: Path) -> Path:
     """Return the YAML file of a pipeline.
 
     Args:
-        name: Path of the file, path of its folder, or name of a subfolder of ``folder``.
+        name: Path of the file, path of its folder, name of a subfolder of ``folder``, or name of a
+            file NAME.yaml in the working folder.
         folder: Folder of the known pipelines.
 
     Raises:
@@ -206,10 +207,13 @@ def locate_pipeline(name: str, folder: Path) -> Path:
         return given / "defs.yaml"
     known = known_pipelines(folder)
     if name not in known:
+        own = Path(f"{name}.yaml")
+        if own.is_file():
+            return own
         raise SettingsError(
             f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
             f"Known: {', '.join(known)}.",
-            fix="Use a known name or the path of a defs.yaml.",
+            fix="Use a known name, or the path of a pipeline's file, such as my_model.yaml.",
         )
     return folder / name / "defs.yaml"
 

@@ -155,13 +155,20 @@ def _same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return "kind" not in one or "kind" not in other or one["kind"] == other["kind"]
 
 
+def _files_beside(path: Path) -> list[str]:
+    """Return the names of the YAML files in the folder of a file that does not exist."""
+    return sorted(file.name for file in path.parent.glob("*.yaml"))
+
+
 def _attributes(path: Path) -> dict[str, Any]:
     try:
         document = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        nearest = suggest_nearest(path.name, _files_beside(path))
         raise SettingsError(
-            f"There is no pipeline file at {path}.",
-            fix="Use the path of a defs.yaml, or the name of a folder in pipelines/defs.",
+            f"There is no pipeline file at {path}.{nearest}",
+            fix="Use the path of a pipeline's file, such as my_model.yaml, or a name that 'sluice "
+            "list' shows.",
         ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: a nonexistent date
         raise SettingsError(

@@ -48,6 +48,7 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
             f"{stage}: the table does not match its schema: {'; '.join(problems)}. "
             f"Available columns: {available}. {f'Index: {index}. ' if index else ''}"
             f"Rows and columns: {df.shape[0]} x {df.shape[1]}.",
+            cause="The source changed, or a name or kind in the declared schema is wrong.",
             fix="Rename or repair these columns at the source, or correct the declared schema.",
         )
 

@@ -205,7 +205,7 @@ def _remedy(
     if outcome == "PROMOTE":
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
-        return "Keep the version in production."
+        return "Leave production unchanged."
     gain, required = estimate.gain, settings.min_gain
     # If the observed gain is sufficient, the distance to the threshold of PROMOTE; otherwise that
     # to the threshold of the nearest other outcome.
@@ -221,7 +221,7 @@ def _remedy(
     # At this distance in standard errors from a threshold, a comparison decides with the advised
     # power.
     required_errors = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
-    return "Keep the version in production. " + advise_sample_size(
+    return "Leave production unchanged. " + advise_sample_size(
         evidence, distance=distance, required_errors=required_errors
     )
 

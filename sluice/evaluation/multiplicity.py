@@ -92,7 +92,7 @@ def _adjust(verdict: Verdict, adjusted_p: float, *, alpha: float, cohort_size: i
             "outcome": "INCONCLUSIVE",
             "reason": f"Not significant among {cohort_size} candidates: p {verdict.p_value:.2g}, "
             f"adjusted p {adjusted_p:.2g} (Holm), required at most {alpha:g}.",
-            "remedy": "Keep the version in production. Compare fewer candidates, selected on "
+            "remedy": "Leave production unchanged. Compare fewer candidates, selected on "
             "validation rows, or evaluate this one on a newer window.",
         }
     )

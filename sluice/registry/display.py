@@ -4,6 +4,7 @@ Strings are wrapped in ``Text``, because rich would interpret brackets in a stri
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -25,6 +26,10 @@ _MAX_COMPLETE_LIST = 12
 """Maximum length of a list that is shown completely."""
 _NUM_SHOWN = 5
 """Number of values that are shown of a longer list."""
+_GAIN_DIRECTION = (
+    "A gain is the loss of the reference minus that of the candidate: above 0 is better."
+)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {
     "production": "bold green",
@@ -137,10 +142,12 @@ def format_time(at: datetime) -> str:
 
 
 def format_number(value: Any) -> str:
-    """Return a value for display. Floats that are not integers get four significant digits."""
+    """Return a value for display: floats with four significant digits, and '-' if unknown."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
+        if math.isnan(value):
+            return "-"
         is_integer = math.isfinite(value) and value == int(value) and abs(value) < 1e15
         return f"{value:.0f}" if is_integer else f"{value:.4g}"
     return "-" if value is None else str(value)
@@ -157,12 +164,16 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
     if reference is not None:
         against = f"version {reference.number} ({short(digest)})"
     shown = {*receipt.subject, "outcome", "reason"}
+    symptoms = receipt.evidence.get("symptoms") or ()
+    if all(str(symptom) in receipt.reason for symptom in symptoms):
+        shown.add("symptoms")
     evidence = {name: value for name, value in receipt.evidence.items() if name not in shown}
     values = _scalars(evidence)
     texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
         Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
-        *(Text(f"{_spaced(name)}: {text}") for name, text in texts.items()),
+        *(Text(f"{_spaced(name)}: {_shortened(text)}") for name, text in texts.items()),
+        *([Text(_GAIN_DIRECTION, style="dim")] if "gain" in evidence else []),
         Text(""),
         _pairs({name: value for name, value in values.items() if name not in texts}),
     ]
@@ -258,6 +269,11 @@ def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + name] = value
     return flat
+
+
+def _shortened(text: str) -> str:
+    """Return a digest in the short form of the other tables; another text is not changed."""
+    return short(text) if _DIGEST.fullmatch(text) else text
 
 
 def _listed(values: Sequence[Any]) -> str:

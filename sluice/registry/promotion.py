@@ -280,7 +280,7 @@ def _reject_rolled_back(connection: Connection, version: Version, *, approval_li
             f"{_version_name(version)} was rolled back by {last.actor} at "
             f"{_format_time(last.at)} ({last.reason}), after its promotion receipt was recorded.",
             fix="Evaluate it on a newer window, or reinstate it deliberately: "
-            f"sluice registry promote {version.model} {version.number} --reinstate",
+            f"sluice registry promote {version.model} {version.number} --reason '...' --reinstate",
         )
 
 

@@ -342,7 +342,7 @@ def _require_other_production(
         raise GateBlocked(
             f"{version.model} has no production version to compare version {version.number} with.",
             fix="Promote a first version: sluice registry promote "
-            f"{version.model} {version.number}",
+            f"{version.model} {version.number} --reason '...'",
         )
     if pointer.version == version.number:
         raise GateBlocked(

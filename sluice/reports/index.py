@@ -2,7 +2,7 @@
 
 import html
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -11,6 +11,11 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.reports.page import Tone, first_tag, html_page, table, tag
 
+_STYLE = """.part{white-space:nowrap}
+@media(min-width:700px){td:first-child{white-space:nowrap}}
+@media(max-width:699px){th:nth-child(4),td:nth-child(4){display:none}
+th,td{padding-right:8px;font-size:14px}.card{padding:10px 12px}.tag{white-space:normal;padding:1px 7px;font-size:12px}}
+"""
 _MAX_PAGES = 500
 _MAX_HEAD_BYTES = 16_384
 """Length of the beginning of a page that is searched for title and outcome [bytes]."""
@@ -37,9 +42,7 @@ def index_page(folder: Path) -> str:
     shown = pages[:_MAX_PAGES]
     rows = [
         [
-            f"{datetime.fromtimestamp(page.modified_at):%Y-%m-%d&nbsp;%H:%M:%S}".replace(
-                "-", "&#8209;"
-            ),
+            _moment(page.modified_at),
             f'<a href="/{quote(page.path)}">{html.escape(page.title)}</a>',
             tag(page.outcome, page.tone) if page.outcome else "",
             f'<span class="soft">{html.escape(page.path)}</span>',
@@ -50,13 +53,19 @@ def index_page(folder: Path) -> str:
     body = [
         "<h1>Reports</h1>",
         f'<p class="soft">Newest first, in {html.escape(str(folder))}</p>',
-        f'<div class="card">{table(["written", "report", "outcome", "file"], rows)}</div>'
+        f'<div class="card">{table(["written [UTC]", "report", "outcome", "file"], rows)}</div>'
         if rows
         else "<p>There are no reports yet. 'sluice run' and the asset checks of the Dagster UI "
         "write them.</p>",
         f'<p class="soft">and {num_more:,} older reports</p>' if num_more else "",
     ]
-    return html_page("Reports", "\n".join(body))
+    return html_page("Reports", "\n".join(body), style=_STYLE)
+
+
+def _moment(seconds: float) -> str:
+    """Return a time in UTC, as in the registry, which wraps only before the clock."""
+    date, clock = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}".split()
+    return f'<span class="part">{date}</span> <span class="part">{clock}</span>'
 
 
 def _walk(folder: Path, top: Path) -> list[ReportEntry]:

@@ -34,7 +34,7 @@ margin:10px 0;overflow-x:auto}
 .card.unsure{border-left:4px solid var(--unsure)}
 .card.good{border-left:4px solid var(--good)}
 .tag{display:inline-block;border-radius:999px;padding:1px 10px;font-size:13px;font-weight:600;
-background:var(--mark);color:var(--soft)}
+white-space:nowrap;background:var(--mark);color:var(--soft)}
 .tag.good{background:var(--good-soft);color:var(--good)}
 .tag.bad{background:var(--bad-soft);color:var(--bad)}
 .tag.unsure{background:var(--unsure-soft);color:var(--unsure)}

@@ -77,7 +77,7 @@ def _measure_agreement(
     if production is None:
         raise GateBlocked(
             f"{model} has no production version to compare version {number} with.",
-            fix=f"Promote a first version: sluice registry promote {model} {number}",
+            fix=f"Promote a first version: sluice registry promote {model} {number} --reason '...'",
         )
     ours, theirs = load_deployed(version, store), load_deployed(production, store)
     if not ours.contract.takes_same(theirs.contract):
@@ -87,7 +87,7 @@ def _measure_agreement(
             cause=f"Version {number} needs {ours.contract.summary}; production needs "
             f"{theirs.contract.summary}.",
             fix="Serve the version under another model name; or promote it manually and change the "
-            f"clients: sluice registry promote {model} {number}",
+            f"clients: sluice registry promote {model} {number} --reason '...'",
         )
     workload, _ = rebuild_workload(version)
     x = workload.examples(frame, folds[-1].test).x

@@ -79,7 +79,7 @@ def transition_line(transition: Transition, *, since: datetime) -> str:
 def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:
     """Return the transitions as a table, with the time of each since ``since``."""
     table = Table(box=None, pad_edge=False, expand=False)
-    table.add_column("time [s]", justify="right", no_wrap=True)
+    table.add_column(escape("time [s]"), justify="right", no_wrap=True)
     table.add_column("transition", no_wrap=True)
     table.add_column("share", justify="right", no_wrap=True)
     table.add_column("reason", overflow="fold")
@@ -107,7 +107,7 @@ def _headline(status: RolloutStatus) -> Text:
     if rollout.is_over:
         current = "nothing" if production is None else f"version {production}"
         return line.append(f"; in production: {current}")
-    return line.append(f"; lease {status.lease_left_s:.0f} s")
+    return line.append(f"; lease ends in {status.lease_left_s:.0f} s")
 
 
 def _share(rollout: Rollout) -> Text:

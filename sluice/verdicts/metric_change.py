@@ -23,17 +23,23 @@ class MetricChange(Record):
 
     def __str__(self) -> str:
         difference = self.candidate - self.reference
-        interval = (
-            f"95 % interval {self.low:.2g} to {self.high:.2g}"
-            if math.isfinite(self.low) and math.isfinite(self.high)
-            else f"no interval, which requires {MIN_FOLDS} folds and finite values"
-        )
+        interval = f", 95 % interval {self.low:.2g} to {self.high:.2g}" if self.has_interval else ""
         return (
             f"{self.metric} {self.candidate:.3g} against {self.reference:.3g} "
-            f"({difference:+.2g}, {interval})"
+            f"({difference:+.2g}{interval})"
         )
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether both limits of the interval are known."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
 
 
 def describe_changes(changes: tuple[MetricChange, ...]) -> str:
-    """Return a sentence that lists the changes; "" without changes."""
-    return f"Worse than the reference: {'; '.join(map(str, changes))}." if changes else ""
+    """Return the changes in words, and why an interval is absent; "" without changes."""
+    if not changes:
+        return ""
+    sentence = f"Worse than the reference: {'; '.join(map(str, changes))}."
+    if all(change.has_interval for change in changes):
+        return sentence
+    return f"{sentence} An interval requires {MIN_FOLDS} folds and finite values."

@@ -185,7 +185,7 @@ class Verdict(Record):
                 "guards": guards,
                 "outcome": outcome,
                 "reason": f"{self.reason.rstrip('.')}, but {continuation}",
-                "remedy": "Keep the version in production. "
+                "remedy": "Leave production unchanged. "
                 + (
                     "Find out which property of the candidate got worse."
                     if failed

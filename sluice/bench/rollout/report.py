@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -13,7 +14,7 @@ def rollout_table(measured: Sequence[RolloutMeasurement]) -> Table:
     """Return the measurements beside their targets."""
     table = Table(box=box.SIMPLE_HEAD, title="Rollouts, assessed every 2 s", title_justify="left")
     for name in ("", "median [s]", "p90 [s]", "rolled back [%]", "z-test, false [%]"):
-        table.add_column(name, justify="right" if name else "left", no_wrap=not name)
+        table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
     for one in measured:
         bad = "" if one.holds else "bold red"
         table.add_row(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -109,7 +110,7 @@ def serving_speeds(found: "dict[str, ServerMeasurement]") -> list[Speed]:
 def _table(found: "dict[str, ServerMeasurement]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
     for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
-        table.add_column(name, justify="right" if name else "left")
+        table.add_column(escape(name), justify="right" if name else "left")
     for kind, measured in found.items():
         rate = f"{measured.rate_per_s:,.0f}" if measured.rate_per_s else ""
         table.add_row(

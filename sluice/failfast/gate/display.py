@@ -12,6 +12,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.pluralize import pluralize
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.result import CheckResult, GateReport
@@ -40,10 +41,13 @@ class LiveLines:
 
     Args:
         console: Destination of the progress output; stderr in a command.
+        report_follows: On a terminal, print only the checks that do not pass, because the report
+            that is printed afterwards lists all checks.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, report_follows: bool = False) -> None:
         self._console = console
+        self._omits_passed = report_follows and console.is_terminal
         self._status: Status | None = None
         self._number = 0
         self._total = 0
@@ -72,7 +76,7 @@ class LiveLines:
                 self._status.update(f"{self._number + 1}/{self._total} {name}")
             case CheckResult():
                 self._number += 1
-                if message.outcome != "skipped":
+                if message.outcome != "skipped" and not (self._omits_passed and message.passed):
                     self._console.print(_line(message), soft_wrap=True, highlight=False)
 
 
@@ -108,7 +112,10 @@ def _not_run(report: GateReport) -> list[Text]:
         if result.outcome == "skipped":
             names.setdefault(result.summary, []).append(result.name)
     return [
-        Text(f"{len(skipped)} of the checks: {reason} ({', '.join(skipped)})\n", style="dim")
+        Text(
+            f"{pluralize(len(skipped), 'check')} not run: {', '.join(skipped)}. {reason}\n",
+            style="dim",
+        )
         for reason, skipped in names.items()
     ]
 
@@ -143,7 +150,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
     )
     table.add_column("row", no_wrap=True)
     table.add_column("loss", justify="right")
-    table.add_column("x median", justify="right")
+    table.add_column("x median loss", justify="right")
     table.add_column("unusual features")
     for example in examples:
         unusual = ", ".join(

@@ -96,7 +96,7 @@ def check(
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     show = console or stderr_console()
-    with LiveLines(show) as lines:
+    with LiveLines(show, report_follows=True) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     show.print(report_page(run.report))
     if stop and not run.report.passed:

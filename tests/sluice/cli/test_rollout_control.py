@@ -119,14 +119,15 @@ def test_status_says_where_it_stands_and_what_is_lacking(ledger: RolloutLedger) 
     told = invoke("status", MODEL)
 
     for said in (
-        "version 2 against version 1, rolling at step 1 of 4; lease 1",
+        "version 2 against version 1, rolling at step 1 of 4; lease ends in 1",
         "5 % of the users",
         "servers      1, 1 with the challenger",
         "start",
         "of 60 s have passed. Not enough evidence: 200 of 500 requests of the challenger",
     ):
         assert said in told
-    assert "[" not in told  # colours, not their names
+    assert "time [s]" in told
+    assert "[/" not in told  # colours, not their names
     facts = invoke_json("status", MODEL)
     assert facts["rollout"]["phase"] == "rolling"
     assert 170 < facts["lease_left_s"] <= 180

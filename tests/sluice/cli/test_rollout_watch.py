@@ -52,7 +52,7 @@ def test_once_tells_where_it_stands(
     assert run_command(["rollout", "watch", MODEL, "--once"]) == 0
     told = " ".join(capfd.readouterr().out.split())
     for words in (
-        "version 2 against version 1, rolling at step 1 of 4; lease 1",
+        "version 2 against version 1, rolling at step 1 of 4; lease ends in 1",
         "5 % of the users",
         "errors 0.1 167 ok",
         "no server has reported recently",

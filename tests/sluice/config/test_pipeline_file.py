@@ -8,7 +8,12 @@ import pytest
 import yaml
 
 from sluice.base.errors import SettingsError
-from sluice.config.pipeline import PipelineSettings, read_pipeline
+from sluice.config.pipeline import (
+    PipelineSettings,
+    defs_folder,
+    locate_pipeline,
+    read_pipeline,
+)
 from sluice.config.pipeline_file import COMPONENT, apply_overrides, merge_attributes
 
 BASE = {
@@ -179,3 +184,24 @@ def test_invalid_pipeline_yaml_is_reported(base: Path, line: str, message: str) 
 
     with pytest.raises(SettingsError, match=message):
         read_pipeline(base)
+
+
+def test_a_file_of_the_working_folder_is_found_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages name the pipeline, as in 'sluice run demand', and must work as printed."""
+    (tmp_path / "demand.yaml").write_text("type: sluice.ModelPipeline\n")
+    (tmp_path / "digits.yaml").write_text("type: sluice.ModelPipeline\n")
+    monkeypatch.chdir(tmp_path)
+
+    assert locate_pipeline("demand", defs_folder()) == Path("demand.yaml")
+    assert locate_pipeline("digits", defs_folder()) == defs_folder() / "digits" / "defs.yaml"
+    with pytest.raises(SettingsError, match="no pipeline 'prices'"):
+        locate_pipeline("prices", defs_folder())
+
+
+def test_a_misspelled_file_name_suggests_the_file_beside_it(tmp_path: Path) -> None:
+    written(tmp_path / "my_model.yaml", **BASE)
+
+    with pytest.raises(SettingsError, match=r"Did you mean 'my_model\.yaml'\?"):
+        read_pipeline(tmp_path / "my_modle.yaml")

@@ -46,6 +46,14 @@ def test_missing_columns_come_with_nearest_available_and_shape():
     assert "Rows and columns: 6 x 3." in message
 
 
+def test_a_refusal_states_cause_and_fix():
+    with pytest.raises(SchemaError) as caught:
+        validate_schema(table().drop(columns="close"), SCHEMA, "raw")
+
+    assert "source changed" in caught.value.cause
+    assert "declared schema" in caught.value.fix
+
+
 def test_every_problem_is_reported_at_once():
     frame = table().drop(columns="volume").rename_axis("day")
     frame.iloc[3, 0] = np.nan

@@ -28,3 +28,38 @@ def test_a_long_list_of_the_evidence_is_shortened(
     assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page
     assert "1005" not in page
     assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in page
+
+
+def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = ArtifactStore(tmp_path / "artifacts")
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        version = ledger.version(MODEL, 1)
+    receipt = promotion_receipt(version.candidate)
+    evidence = {
+        "gain": -1.5,
+        "symptoms": ["Stopped too early."],
+        "tables": {"losses": "ab12" * 16},
+        "worse_metrics": [{"metric": "mae", "low": float("nan")}],
+    }
+    refused = receipt.model_copy(
+        update={
+            "evidence": {**receipt.evidence, **evidence},
+            "reason": "Stopped too early. Worse.",
+        }
+    )
+    unsaid = refused.model_copy(update={"reason": "Better."})
+
+    pages = []
+    for shown in (refused, unsaid):
+        Console(width=200).print(version_page(version, [shown], [], reference=None))
+        gate = capsys.readouterr().out.split("Metrics on the test rows")[0]
+        pages.append(" ".join(gate.split()))
+
+    assert "above 0 is better" in pages[0]
+    assert "tables losses: ab12ab12ab12 " in pages[0]
+    assert "nan" not in pages[0]
+    assert pages[0].count("Stopped too early.") == 1
+    assert pages[1].count("Stopped too early.") == 1

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,20 @@ def test_the_index_shows_the_outcome_of_each_page(
 
 def test_a_missing_folder_has_no_reports(tmp_path: Path) -> None:
     assert "There are no reports yet" in index_page(tmp_path / "gone")
+
+
+def test_the_index_states_times_in_utc_and_fits_a_telephone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    (tmp_path / "a.html").write_text("<html><title>a</title>")
+    os.utime(tmp_path / "a.html", (0, 0))
+
+    page = index_page(tmp_path)
+    monkeypatch.undo()
+    time.tzset()
+
+    assert "written [UTC]" in page
+    assert '<span class="part">1970-01-01</span> <span class="part">00:00:00</span>' in page
+    assert "td:nth-child(4){display:none}" in page

@@ -13,7 +13,7 @@ from sluice.base.receipts import require
 from sluice.config.poc_settings import PocSettings, TimeLimit, TimeLimits
 from sluice.data.schema import Column, Schema
 from sluice.failfast.gate.checks import CHECKS
-from sluice.failfast.gate.display import report_page
+from sluice.failfast.gate.display import LiveLines, report_page
 from sluice.failfast.gate.inputs import GateInputs
 from sluice.failfast.gate.run import run_gate
 from sluice.failfast.result import GateReport
@@ -371,6 +371,21 @@ def test_a_report_survives_json(gate):
     assert GateReport.model_validate_json(report.model_dump_json()) == report
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_shows_a_passed_check_once_when_a_report_follows(gate, is_terminal):
+    report = gate(planted.FlatOutput())
+    console = Console(width=160, file=io.StringIO(), force_terminal=is_terminal)
+
+    with LiveLines(console, report_follows=True) as lines:
+        for result in report.results:
+            lines(result)
+
+    shown = {r.name for r in report.results if r.name in console.file.getvalue()}
+    passed = {r.name for r in report.results if r.passed}
+    failed = {r.name for r in report.results if not r.passed and r.outcome != "skipped"}
+    assert shown == (failed if is_terminal else failed | passed)
+
+
 def test_report_page_shows_result_cause_and_fix(gate):
     report = gate(planted.FlatOutput())
     console = Console(width=160, record=True, file=io.StringIO())
@@ -380,6 +395,7 @@ def test_report_page_shows_result_cause_and_fix(gate):
     text = " ".join(console.export_text().split())
     failed = by(report, "instantiation")
     assert all(r.name in text for r in report.results)
-    assert "2 of the checks: Skipped, because model_runs_on_real_batch did not pass" in text
+    assert "2 checks not run: " in text
+    assert ". Skipped, because model_runs_on_real_batch did not pass" in text
     assert f"result: {failed.summary} cause: {failed.cause} fix: {failed.fix}" in text
     assert "The minimum gate failed: 6 of 9 checks passed" in text

@@ -1,0 +1,27 @@
+"""Tables of benchmarks show the units in their headers, which rich could take for markup."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from sluice.bench.rollout.report import rollout_table
+from sluice.cli.bench.serving import _table as serving_table
+
+
+@pytest.mark.parametrize(
+    ("table", "headers"),
+    [
+        (rollout_table([]), ("median [s]", "p90 [s]", "rolled back [%]")),
+        (serving_table({}), ("p50 [ms]", "p99 [ms]", "8 clients [1/s]")),
+    ],
+)
+def test_a_unit_is_shown(table: Table, headers: tuple[str, ...]) -> None:
+    console = Console(width=200, file=io.StringIO())
+
+    console.print(table)
+
+    assert isinstance(console.file, io.StringIO)
+    shown = console.file.getvalue()
+    assert all(header in shown for header in headers)

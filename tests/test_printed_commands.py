@@ -1,0 +1,20 @@
+"""Commands in messages work as printed, apart from the reason that the user fills in."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_COMMAND = re.compile(r"sluice registry (?:promote|rollback|approve) [^\"]*")
+_LINE_BREAK = re.compile(r"\"\s*\n\s*f?\"")
+
+
+def test_a_printed_change_of_production_has_the_required_reason() -> None:
+    commands = [
+        command
+        for folder in ("sluice", "assets", "checks", "pipelines")
+        for file in (ROOT / folder).rglob("*.py")
+        for command in _COMMAND.findall(_LINE_BREAK.sub("", file.read_text()))
+    ]
+
+    assert len(commands) >= 5
+    assert [command for command in commands if "--reason" not in command] == []
