@@ -94,7 +94,7 @@ def test_show_has_lineage_numbers_and_receipts() -> None:
         assert digest in page
     for text in ("PROMOTE against version 1", "gain", "0.054", "0.0004", "effect size  ", "0.31"):
         assert text in page
-    assert ["1", "0.047", "nan", "0.1", "739"] in [line.split() for line in page.splitlines()]
+    assert ["1", "0.047", "-", "0.1", "739"] in [line.split() for line in page.splitlines()]
     assert next(
         line.split()[1:] for line in page.splitlines() if line.strip().startswith("libraries")
     ) == ["torch", "2.13.0,", "numpy", "2.3.1"]
