@@ -50,6 +50,9 @@ class TrainingForks:
 def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what children print is no answer
+    # Signals that an earlier test blocked or ignored stay so in the processes that it starts.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     import pyarrow.dataset  # noqa: F401
     import torch
