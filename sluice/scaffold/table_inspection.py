@@ -175,7 +175,7 @@ def _guess_task(
             "Accuracy says little; macro_f1 and balanced_accuracy count every class equally."
         )
     if rows < _MIN_RARE_ROWS:
-        notes.append(f"Class {rarest!r} has too few rows to be learned or judged reliably.")
+        notes.append(f"Class {rarest!r} has too few rows to be learned or evaluated reliably.")
     reason = f"{len(counts)} distinct {kind}"
     return Guess(value="classification", reason=reason), tuple(map(str, order)), tuple(notes)
 

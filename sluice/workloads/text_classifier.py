@@ -1,5 +1,6 @@
 """Base class of workloads that classify texts with a tokenizer of words."""
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import ClassVar
 
@@ -66,9 +67,9 @@ class TextClassifierWorkload(Workload):
         """Tokenizer with the vocabulary of the first file of ``data_files``."""
         return WordTokenizer.load(self.data_path(self.data_files[0]))
 
+    @abstractmethod
     def load_texts(self) -> pd.DataFrame:
         """Return the columns text and label, in any order; the texts must be distinct."""
-        raise NotImplementedError
 
     def load_rows(self) -> pd.DataFrame:
         """Return the texts in the order of a hash of their content.
