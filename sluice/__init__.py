@@ -15,11 +15,11 @@ are imported on first access.
 ==================  ==============================================================================
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
 
+# Nothing is imported here: ``python -m sluice`` runs this module while the working folder still
+# comes first on the path, where a typing.py of the user's would be taken for the standard one.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sluice.api.compare import Comparison, compare
     from sluice.api.evaluate import EvaluatedModel, evaluate
@@ -96,7 +96,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    import importlib
+
     if name == "trace":  # the package itself, which can be called: see sluice/trace/__init__.py
         return importlib.import_module("sluice.trace")
     module = _MODULES.get(name) or _COMPONENTS.get(name)

@@ -34,7 +34,7 @@ def test_the_page_on_your_own_data(tmp_path, monkeypatch, capsys):
 
     assert run_command(shlex.split(init)[1:]) == 0
 
-    assert len(python) == 3
+    assert len(python) == 4
     assert f"Next: {run}\n" in capsys.readouterr().out
     assert "init" in [command.name for command in build_app().registered_commands]
 

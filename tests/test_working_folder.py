@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.base import imports
 from sluice.base.errors import SettingsError
 from sluice.base.imports import add_pipeline_folder, import_object
 from tests.pipelines.test_users_folder import project
@@ -123,7 +124,9 @@ def test_a_users_module_that_python_finds_elsewhere_first_is_refused_by_name(
 def test_folders_of_the_user_come_last_and_that_of_the_file_before_the_working_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    others = set(imports._search_folders)  # of pipelines that this process has read before
+    monkeypatch.setattr(imports, "_search_folders", [])
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder not in others])
     before = list(sys.path)
     here, beside = tmp_path / "here", tmp_path / "beside"
     for folder in (here, beside):
