@@ -1,15 +1,24 @@
 """Asset ``features``: the feature frame and its walk-forward folds."""
 
+import sys
+
 import dagster as dg
 from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import column_schema, preview, table
+from sluice.assets.partitioned_features import (
+    StoredPartition,
+    WorkloadSource,
+    compute_partitioned_features,
+)
 from sluice.assets.receipt_subjects import feature_producer, raw_subject
-from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.record_io_manager import read_latest_record
+from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState
 from sluice.assets.spans import spanned
 from sluice.base.receipts import require
 from sluice.base.settings import Record
+from sluice.cluster.settings import ComputeSettings
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.findings.user_code import wrap_user_errors
@@ -23,9 +32,14 @@ class FeatureSet(Record):
     raw: str = Field(description="Digest of the raw rows from which the features were computed.")
     maker: str = Field(description="Digest of the workload, its settings and its code.")
     folds: tuple[Fold, ...]
+    partitions: tuple[StoredPartition, ...] = Field(
+        (), description="Partitions of a workload that declares ``feature_partitions``."
+    )
 
 
-def features_asset(pipeline: str, workload: Workload, *, path: str) -> dg.AssetsDefinition:
+def features_asset(
+    pipeline: str, workload: Workload, *, path: str, compute: ComputeSettings
+) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
@@ -43,20 +57,47 @@ def features_asset(pipeline: str, workload: Workload, *, path: str) -> dg.Assets
     def features(
         context: dg.AssetExecutionContext,
         sluice_state: dg.ResourceParam[SluiceState],
+        sluice_progress: dg.ResourceParam[ProgressReporter],
         raw_data: TableRecord,
     ) -> dg.MaterializeResult[FeatureSet]:
         with sluice_state.ledger() as ledger:
             subject = raw_subject(workload, raw_data.digest)
             require(ledger.find_receipt("raw_data", subject), gate="raw_data", subject=subject)
         raw = load_table(raw_data, sluice_state.store)
+        maker = feature_producer(workload, path=path)
+        partitions: tuple[StoredPartition, ...] = ()
         with wrap_user_errors("compute_features or plan_folds of the workload"):
-            frame = workload.compute_features(raw)
+            if workload.feature_partitions is None:
+                frame = workload.compute_features(raw)
+            else:
+                latest = read_latest_record(
+                    FeatureSet, sluice_state.home.records, pipeline, "features"
+                )
+                computed = compute_partitioned_features(
+                    workload,
+                    raw,
+                    latest.partitions if latest is not None and latest.maker == maker else (),
+                    source=WorkloadSource(
+                        path=path,
+                        settings=workload.settings.model_dump(mode="json"),
+                        sys_path=tuple(folder for folder in sys.path if folder),
+                    ),
+                    compute=compute,
+                    store=sluice_state.store,
+                    progress=sluice_progress,
+                )
+                frame, partitions = computed.frame, computed.partitions
+                context.log.info(
+                    f"{len(partitions) - computed.num_reused} of {len(partitions)} partitions "
+                    "computed, the others are unchanged"
+                )
             folds = workload.plan_folds(frame)
         record = FeatureSet(
             table=save_table(frame, sluice_state.store),
             raw=raw_data.digest,
-            maker=feature_producer(workload, path=path),
+            maker=maker,
             folds=folds,
+            partitions=partitions,
         )
         context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
         return dg.MaterializeResult(

@@ -75,7 +75,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     jobs = [search_job(name), training, promotion, verification]
     assets = [
         raw_data_asset(name, workload),
-        features_asset(name, workload, path=path),
+        features_asset(name, workload, path=path, compute=search.compute),
         poc_report_asset(name, inputs, poc, seed=seed),
         best_config_asset(name, search, poc=poc, planned=planned, tracking=settings.tracking),
         trained_models_asset(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 
 from sluice.base.errors import SourceError
+from sluice.data.parquet_folder import find_parquet_folder, read_parquet_folder
 from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
 from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
@@ -48,13 +49,16 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
 def read_parquet(
     source: ParquetSource, schema: Schema, *, environ: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Read a Parquet file; error messages name the row.
+    """Read a Parquet file, or all files of a folder; error messages name file or row.
 
     Raises:
         SourceError: See ``sluice.data.sources.load_rows``.
     """
     import pyarrow as pa
 
+    folder = find_parquet_folder(source, environ=environ)
+    if folder is not None:
+        return apply_to_frame(read_parquet_folder(folder, source), source, schema)
     content = _read(source, environ)
     try:
         require_bounded_parquet(content, source)

@@ -50,13 +50,15 @@ class CsvSource(Settings):
 
 
 class ParquetSource(Settings):
-    """A Parquet file."""
+    """A Parquet file, or a folder of Parquet files such as a partitioned data set."""
 
     kind: Literal["parquet"] = "parquet"
     uri: SourceUrl = Field(
         min_length=1,
-        description="A path or any URL that fsspec supports; ${NAME} is replaced by the "
-        "environment variable when rows are read. Passwords and tokens must be in one.",
+        description="A path of a file or a folder, or any URL that fsspec supports; ${NAME} is "
+        "replaced by the environment variable when rows are read. Passwords and tokens must be in "
+        "one. Files of a folder are read in the order of their paths, and folders such as "
+        "'year=2020' become columns.",
     )
     index: str | None = Field(
         "date",

@@ -51,6 +51,7 @@ from sluice.workloads.classification import (
 from sluice.workloads.codecs.codec import Codec
 from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.derived_schema import DerivedFeatureSchema
+from sluice.workloads.partitions import FeaturePartitions
 
 Augmentation = Callable[[ModelInput, Tensor, Tensor], tuple[ModelInput, Tensor]]
 """Function of inputs, targets and seeds of a batch to its changed inputs and targets; see
@@ -201,6 +202,12 @@ class Workload(ABC):
     outputs, such as the logits of every token of a language model: evaluation then computes
     ``losses`` and ``mistakes`` chunk by chunk, keeps no output, and calls ``metrics_from_losses``
     instead of ``metrics``."""
+
+    feature_partitions: FeaturePartitions | None = None
+    """Declares that ``compute_features`` can be called for one partition of the raw rows at a time:
+    ``PeriodPartitions`` or ``KeyPartitions`` of ``sluice.workloads.partitions``. The pipeline then
+    computes only partitions again whose raw rows changed, in several processes if it takes long,
+    and checks that the features do not depend on other rows."""
 
     is_served: bool = True
     """Whether a promoted version answers requests. False for a model that is only trained, compared

@@ -1,0 +1,219 @@
+"""Features of a workload that declares partitions: only changed partitions are computed again."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import pandas as pd
+from pydantic import Field
+
+from sluice.assets.resources import ProgressReporter
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_frame
+from sluice.base.errors import IntegrityError, TrainingFailed
+from sluice.base.settings import Record
+from sluice.cluster.jobs import Emit, JobPool, JobResult, WorkerLost
+from sluice.cluster.process_pool import open_process_pool
+from sluice.cluster.ray_pool import open_ray_pool
+from sluice.cluster.settings import ComputeSettings
+from sluice.data.table import TableRecord, load_table, save_table
+from sluice.failfast.data.partition_context import check_partition_context
+from sluice.findings.user_code import wrap_user_errors
+from sluice.workloads.load import load_workload
+from sluice.workloads.partitions import FeaturePartitions, Partition, join_partitions
+from sluice.workloads.workload import Workload
+
+MIN_POOL_S = 20.0
+"""Shortest expected time of the remaining partitions for which worker processes are started [s]:
+each takes some seconds to start."""
+
+_PRELOADED_MODULES = ("sluice.workloads.load",)
+
+
+class StoredPartition(Record):
+    """Features of one partition in the artifact store."""
+
+    name: str
+    raw: str = Field(description="Digest of the raw rows of the partition and of its context.")
+    table: TableRecord | None = Field(description="Features; None if there are no rows.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadSource:
+    """What a worker process needs to build the workload."""
+
+    path: str
+    settings: Mapping[str, object]
+    sys_path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionedFeatures:
+    """Features of all partitions."""
+
+    frame: pd.DataFrame
+    partitions: tuple[StoredPartition, ...]
+    num_reused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionJob:
+    """Computes the features of one partition in a worker process."""
+
+    source: WorkloadSource
+    partition: str
+    raw: pd.DataFrame
+    """Raw rows of the partition and of its context."""
+
+    def __call__(self, emit: Emit) -> pd.DataFrame:
+        """Return the features of the partition's own rows."""
+        del emit
+        sys.path.extend(part for part in self.source.sys_path if part not in sys.path)
+        workload = load_workload(self.source.path, self.source.settings, where=self.source.path)
+        return compute_partition(workload, self.partition, self.raw)
+
+
+def compute_partition(workload: Workload, name: str, raw: pd.DataFrame) -> pd.DataFrame:
+    """Return the features of the own rows of one partition.
+
+    Args:
+        workload: Workload that declares ``feature_partitions``.
+        name: Name of the partition.
+        raw: Raw rows of the partition and of its context.
+
+    Raises:
+        ContractError: The feature frame lacks the column of the partitions.
+        TrainingFailed: ``compute_features`` raised an error.
+    """
+    with wrap_user_errors(f"compute_features of the workload (partition '{name}')"):
+        frame = workload.compute_features(raw.copy())
+    return _declared(workload).own_rows(name, frame)
+
+
+def compute_partitioned_features(
+    workload: Workload,
+    raw: pd.DataFrame,
+    previous: Sequence[StoredPartition],
+    *,
+    source: WorkloadSource,
+    compute: ComputeSettings,
+    store: ArtifactStore,
+    progress: ProgressReporter,
+) -> PartitionedFeatures:
+    """Return the features, of which unchanged partitions are read from the store.
+
+    The features of some computed partitions are computed a second time with a larger context, and
+    must not change.
+
+    Args:
+        workload: Workload that declares ``feature_partitions``.
+        raw: Raw rows.
+        previous: Partitions that the same workload, settings and code computed before.
+        source: Source from which workers build the workload.
+        compute: Machines. If the rest is expected to take longer than ``MIN_POOL_S``, it runs in
+            processes of this machine, or on the Ray cluster at the address.
+        store: Artifact store.
+        progress: Receives the number of finished partitions.
+
+    Raises:
+        ContractError: The partitions are not valid, the features depend on rows outside of the
+            context, or the partitions have different columns.
+        TrainingFailed: ``compute_features`` raised an error, or a worker process was lost too
+            often.
+    """
+    partitions = _declared(workload).split(raw, horizon_rows=workload.horizon_rows)
+    digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
+    known = {(each.name, each.raw): each for each in previous}
+    stored: dict[int, StoredPartition] = {}
+    frames: dict[int, pd.DataFrame] = {}
+    for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
+        found = known.get((partition.name, digest))
+        # A missing or damaged file is no error: the partition is computed again.
+        with contextlib.suppress(IntegrityError):
+            if found is not None:
+                frames[number] = (
+                    raw.iloc[:0] if found.table is None else load_table(found.table, store)
+                )
+                stored[number] = found
+    num_reused = len(stored)
+    missing = [number for number in range(len(partitions)) if number not in stored]
+    for number, features in _compute(workload, raw, partitions, missing, source, compute):
+        name = partitions[number].name
+        frames[number] = features
+        table = save_table(features, store) if len(features) else None
+        stored[number] = StoredPartition(name=name, raw=digests[number], table=table)
+        progress(f"features of {name}", done=len(stored), total=len(partitions))
+    ordered = range(len(partitions))
+    return PartitionedFeatures(
+        frame=join_partitions(raw, [(partitions[n], frames[n]) for n in ordered]),
+        partitions=tuple(stored[n] for n in ordered),
+        num_reused=num_reused,
+    )
+
+
+def _compute(
+    workload: Workload,
+    raw: pd.DataFrame,
+    partitions: Sequence[Partition],
+    missing: Sequence[int],
+    source: WorkloadSource,
+    compute: ComputeSettings,
+) -> Iterator[tuple[int, pd.DataFrame]]:
+    """Yield number and features of every missing partition; first those that are checked."""
+    if not missing:
+        return
+
+    def compute_here(partition: Partition) -> pd.DataFrame:
+        return compute_partition(workload, partition.name, raw.iloc[partition.rows])
+
+    wide = _declared(workload).split(raw, horizon_rows=workload.horizon_rows, widen=True)
+    checked = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
+    started = time.perf_counter()
+    for number in checked:
+        features = compute_here(partitions[number])
+        check_partition_context(
+            workload, partitions[number].name, features, compute_here(wide[number])
+        )
+        yield number, features
+    partition_s = (time.perf_counter() - started) / (2 * len(checked))
+    rest = [number for number in missing if number not in checked]
+    if compute.workers == 1 or partition_s * len(rest) < MIN_POOL_S:
+        for number in rest:
+            yield number, compute_here(partitions[number])
+        return
+    with _open_pool(compute, len(rest)) as pool:
+        waiting, running = list(reversed(rest)), 0
+        while waiting or running:
+            while waiting and pool.has_capacity():
+                partition = partitions[waiting[-1]]
+                rows = raw.iloc[partition.rows]
+                job = PartitionJob(source=source, partition=partition.name, raw=rows)
+                pool.submit(waiting.pop(), job)
+                running += 1
+            match pool.next_message():
+                case JobResult(key=int(number), result=pd.DataFrame() as features):
+                    running -= 1
+                    yield number, features
+                case WorkerLost(key=int(number), will_retry=False) as lost:
+                    raise TrainingFailed(
+                        f"Features of partition '{partitions[number].name}': its "
+                        f"{lost.description}, {lost.num_losses} times in total.",
+                        cause=lost.cause,
+                        fix="If memory is short, lower workers or divide the rows into smaller "
+                        "partitions. To debug an error in this process, set workers to 1.",
+                    )
+
+
+def _open_pool(compute: ComputeSettings, num_jobs: int) -> AbstractContextManager[JobPool]:
+    workers = num_jobs if compute.workers is None else min(num_jobs, compute.workers)
+    if compute.address is None:
+        return open_process_pool(compute, max_workers=workers, imports=_PRELOADED_MODULES)
+    return open_ray_pool(compute, max_workers=workers, imports=_PRELOADED_MODULES, folders=())
+
+
+def _declared(workload: Workload) -> FeaturePartitions:
+    assert workload.feature_partitions is not None, "the caller checks the declaration"
+    return workload.feature_partitions

@@ -1,0 +1,55 @@
+"""Check that the features of a partition do not depend on rows outside of its context."""
+
+import pandas as pd
+
+from sluice.base.errors import ContractError
+from sluice.config.poc_settings import LookAheadSettings
+from sluice.failfast.data.feature_values import FeatureValues, LookAhead
+from sluice.workloads.partitions import PeriodPartitions
+from sluice.workloads.workload import Workload
+
+
+def check_partition_context(
+    workload: Workload, name: str, own: pd.DataFrame, wide: pd.DataFrame
+) -> None:
+    """Require that the values of a partition stay the same if they are computed from more rows.
+
+    Args:
+        workload: Workload that declares ``feature_partitions``.
+        name: Name of the partition.
+        own: Features of the partition.
+        wide: Features of the same rows, computed with a larger context.
+
+    Raises:
+        ContractError: A value differs by more than rounding, or a row is missing in one of them.
+    """
+    context = (
+        f"{workload.feature_partitions.look_back_rows} earlier and {workload.horizon_rows} later "
+        "rows (look_back_rows, horizon_rows)"
+        if isinstance(workload.feature_partitions, PeriodPartitions)
+        else "rows of its key"
+    )
+    cause = (
+        "A window or an exponential mean reaches further back, or a statistic of all rows is used."
+    )
+    fix = "Declare a larger context, compute the feature from fewer rows, or remove the partitions."
+    if not own.index.equals(wide.index):
+        raise ContractError(
+            f"The features of partition '{name}' must depend only on {context}, but with more rows "
+            f"it has {len(wide):,} feature rows in place of {len(own):,}.",
+            cause=cause,
+            fix=fix,
+        )
+    worst: dict[str, LookAhead] = {}
+    if len(own):
+        values = FeatureValues(own, tuple(own.columns), LookAheadSettings().tolerance)
+        values.compare(wide, own.index, worst)
+    if worst:
+        found = max(worst.values(), key=lambda each: each.change)
+        raise ContractError(
+            f"The features of partition '{name}' must depend only on {context}, but "
+            f"'{found.column}' at {found.row} changes by {found.change:.3g} standard deviations "
+            "if more rows are given.",
+            cause=cause,
+            fix=fix,
+        )

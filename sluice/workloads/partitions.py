@@ -1,0 +1,235 @@
+"""Partitions of the raw rows, whose features are computed one partition at a time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pydantic import Field
+
+from sluice.base.errors import ContractError
+from sluice.base.settings import Settings
+
+_INTEGER_KINDS = "iu"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition of the raw rows."""
+
+    name: str
+    """Period or key, such as '2017-03' or 'AAPL'."""
+    rows: NDArray[np.int64]
+    """Positions of the raw rows from which its features are computed, with their context."""
+
+
+class PeriodPartitions(Settings):
+    """Partitions by time: the rows of each period, with earlier and later rows as their context.
+
+    Declare them if the features of a row depend on a limited number of earlier rows. Rows with
+    equal labels, such as those of several assets on one day, count as one row. The number of later
+    rows is ``horizon_rows`` of the workload.
+    """
+
+    period: Literal["D", "W", "M", "Q", "Y"] | Annotated[int, Field(ge=1)] = Field(
+        description="Day, week, month, quarter or year of a date; or, for integer labels, the "
+        "difference between the first labels of two partitions, at least 1."
+    )
+    look_back_rows: int = Field(
+        ge=0,
+        description="Maximum number of earlier rows on which the features of a row depend [rows].",
+    )
+
+    def split(
+        self, raw: pd.DataFrame, *, horizon_rows: int, widen: bool = False
+    ) -> list[Partition]:
+        """Return the partitions, oldest first.
+
+        Args:
+            raw: Raw rows.
+            horizon_rows: Number of later rows on which a target depends.
+            widen: Whether to return a larger context, to find out whether the values change.
+
+        Raises:
+            ContractError: The labels are neither dates nor integers, or they are not sorted.
+        """
+        if not raw.index.is_monotonic_increasing:
+            raise ContractError(
+                "Raw rows must be sorted by their labels to be divided into periods, and are not.",
+                fix="Sort the rows in load_rows, or use KeyPartitions.",
+            )
+        labels = raw.index.unique()
+        names = self._period_names(labels)
+        back, ahead = self.look_back_rows, horizon_rows
+        if widen:
+            back, ahead = 2 * back + 10, 2 * ahead + 10
+        first_row = np.append(raw.index.searchsorted(labels), len(raw))
+        starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
+        stops = np.append(starts[1:], len(labels))
+        return [
+            Partition(
+                name=str(names[start]),
+                rows=np.arange(
+                    first_row[max(start - back, 0)], first_row[min(stop + ahead, len(labels))]
+                ),
+            )
+            for start, stop in zip(starts, stops, strict=True)
+        ]
+
+    def own_rows(self, name: str, features: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a feature frame that belong to a partition, without its context."""
+        own: pd.DataFrame = features.loc[self._period_names(features.index) == name]
+        return own
+
+    def _period_names(self, labels: pd.Index) -> NDArray[np.object_]:
+        if isinstance(labels, pd.DatetimeIndex) and isinstance(self.period, str):
+            periods = labels.tz_localize(None).to_period(self.period)
+            return np.asarray(periods.astype(str), dtype=object)
+        if labels.dtype.kind in _INTEGER_KINDS and isinstance(self.period, int):
+            first = labels.to_numpy() // self.period * self.period
+            return np.asarray([str(label) for label in first], dtype=object)
+        kind = "letter for dates" if isinstance(self.period, str) else "number for integers"
+        raise ContractError(
+            f"A period of {self.period!r} is a {kind}, but the labels of the rows are "
+            f"{labels.dtype}.",
+            fix="Use 'D', 'W', 'M', 'Q' or 'Y' for dates, and a number for integer labels. Other "
+            "rows can be divided with KeyPartitions.",
+        )
+
+
+class KeyPartitions(Settings):
+    """Partitions by key: all rows with the same value in one column, such as an asset or a user.
+
+    Declare them if the features of a row depend only on rows with the same key. The feature frame
+    must contain the column, and the labels of a key's rows must be unique.
+    """
+
+    column: str = Field(min_length=1, description="Column of raw rows and of the feature frame.")
+
+    def split(
+        self,
+        raw: pd.DataFrame,
+        *,
+        horizon_rows: int,  # noqa: ARG002 - same signature as that of PeriodPartitions
+        widen: bool = False,
+    ) -> list[Partition]:
+        """Return the partitions in the order of their names.
+
+        Args:
+            raw: Raw rows.
+            horizon_rows: Not used; a partition has all rows of its key.
+            widen: Whether to add the rows of one other key, to find out whether the values change.
+
+        Raises:
+            ContractError: The column is missing or has gaps, or a key has a label twice.
+        """
+        if self.column not in raw.columns or raw[self.column].isna().any():
+            found = "has missing values" if self.column in raw.columns else "is missing"
+            raise ContractError(
+                f"The column '{self.column}' divides the raw rows into partitions, and {found}.",
+                fix="Correct 'column' of feature_partitions, or drop such rows in load_rows.",
+            )
+        names = raw[self.column].astype(str).to_numpy(object)
+        codes, keys = pd.factorize(names, sort=True)
+        order = np.argsort(codes, kind="stable")
+        groups = np.split(order, np.cumsum(np.bincount(codes))[:-1])
+        for key, rows in zip(keys, groups, strict=True):
+            labels = raw.index[rows]
+            if not labels.is_unique:
+                raise ContractError(
+                    f"The rows of a key must have different labels, and '{key}' has "
+                    f"{labels[labels.duplicated()][0]} twice.",
+                    cause="Rows of several keys can only be put into order by key and label.",
+                    fix="Choose another column, or remove the duplicates in load_rows.",
+                )
+        if widen:
+            groups = [
+                np.sort(np.concatenate([rows, groups[number - 1]])) if number else rows
+                for number, rows in enumerate(groups)
+            ]
+        return [Partition(str(key), rows) for key, rows in zip(keys, groups, strict=True)]
+
+    def own_rows(self, name: str, features: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of a feature frame that belong to a partition.
+
+        Raises:
+            ContractError: The feature frame lacks the column.
+        """
+        if self.column not in features.columns:
+            raise ContractError(
+                f"The feature frame must contain the column '{self.column}', which divides it into "
+                "partitions.",
+                fix="Keep the column in compute_features; it need not be a feature.",
+            )
+        own: pd.DataFrame = features.loc[(features[self.column].astype(str) == name).to_numpy()]
+        return own
+
+
+FeaturePartitions = PeriodPartitions | KeyPartitions
+"""Declaration of a workload that its features can be computed one partition at a time."""
+
+
+def join_partitions(
+    raw: pd.DataFrame, parts: Iterable[tuple[Partition, pd.DataFrame]]
+) -> pd.DataFrame:
+    """Return the rows of all partitions as one feature frame, in the order of the raw rows.
+
+    Args:
+        raw: Raw rows.
+        parts: Partitions, and the features of their own rows.
+
+    Raises:
+        ContractError: There are no rows, a row has no raw row, or columns or dtypes differ.
+    """
+    filled = [(partition, part) for partition, part in parts if len(part)]
+    if not filled:
+        raise ContractError(
+            "The feature frame has no rows.", fix="Correct compute_features, or provide more rows."
+        )
+    first, reference = filled[0]
+    positions = []
+    for partition, part in filled:
+        _require_same_columns(first, reference, partition, part)
+        positions.append(_raw_positions(raw, partition, part))
+    frame = pd.concat([part for _, part in filled])
+    order = np.argsort(np.concatenate(positions), kind="stable")
+    return frame if (np.diff(order) > 0).all() else frame.iloc[order]
+
+
+def _raw_positions(
+    raw: pd.DataFrame, partition: Partition, part: pd.DataFrame
+) -> NDArray[np.int64]:
+    """Return the positions of the raw rows; of several rows with the same label, of the first."""
+    labels = raw.index[partition.rows]
+    unique = labels.unique()
+    found = unique.get_indexer(part.index)
+    if (found < 0).any():
+        raise ContractError(
+            f"The rows of the feature frame must keep their labels from the raw rows, but "
+            f"{part.index[found < 0][0]} in partition '{partition.name}' is not one of them.",
+            fix="Do not change the index in compute_features.",
+        )
+    firsts = np.flatnonzero(~labels.duplicated())
+    return partition.rows[firsts[found]]
+
+
+def _require_same_columns(
+    first: Partition, reference: pd.DataFrame, partition: Partition, part: pd.DataFrame
+) -> None:
+    before, after = (
+        {str(name): str(dtype) for name, dtype in frame.dtypes.items()}
+        for frame in (reference, part)
+    )
+    if list(before.items()) == list(after.items()):
+        return
+    differing = next((n for n in {**before, **after} if before.get(n) != after.get(n)), "order")
+    raise ContractError(
+        f"All partitions must have the same columns and dtypes, but '{differing}' is "
+        f"{before.get(differing, 'missing')} in partition '{first.name}' and "
+        f"{after.get(differing, 'missing')} in '{partition.name}'.",
+        cause="The dtype depends on the values of a partition, such as missing values among "
+        "integers, or categories that pandas infers.",
+        fix="Set the dtype of the column in compute_features.",
+    )

@@ -1,0 +1,258 @@
+"""ROWS-3: features are computed by partition, and only changed partitions again."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sluice.assets import partitioned_features
+from sluice.assets.partitioned_features import (
+    PartitionedFeatures,
+    WorkloadSource,
+    compute_partitioned_features,
+)
+from sluice.assets.resources import ignore_progress
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError, SluiceError
+from sluice.cluster.settings import ComputeSettings
+from sluice.workloads.partitions import KeyPartitions, PeriodPartitions
+from tests.support.partitioned import Assets, Daily, daily_rows, rows_of_assets
+
+
+def computed(workload, raw, store, previous=(), **compute) -> PartitionedFeatures:
+    cls = type(workload)
+    return compute_partitioned_features(
+        workload,
+        raw,
+        previous,
+        source=WorkloadSource(path=f"{cls.__module__}:{cls.__name__}", settings={}, sys_path=()),
+        compute=ComputeSettings(**compute),
+        store=store,
+        progress=ignore_progress,
+    )
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ArtifactStore(tmp_path / "artifacts")
+
+
+@pytest.mark.parametrize("period", ["D", "W", "M", "Q", "Y"])
+def test_periods_give_the_features_of_all_rows(store, period):
+    workload = Daily()
+    workload.feature_partitions = PeriodPartitions(period=period, look_back_rows=20)
+    raw = daily_rows(120)
+    whole = workload.compute_features(raw)
+
+    found = computed(workload, raw, store)
+
+    # A running mean of pandas depends on its first row in the last bits.
+    pd.testing.assert_frame_equal(found.frame, whole, check_freq=False, rtol=1e-12, atol=1e-14)
+    assert found.frame[["last", "next"]].equals(whole[["last", "next"]])
+    assert len(found.partitions) == len(set(raw.index.to_period(period)))
+
+
+def test_keys_give_the_features_of_all_rows_in_their_order(store):
+    raw = rows_of_assets()
+
+    found = computed(Assets(), raw, store)
+
+    assert found.frame.equals(Assets().compute_features(raw))
+    assert [partition.name for partition in found.partitions] == ["A", "B", "C"]
+
+
+def test_rows_with_equal_labels_count_as_one_row_of_context(store):
+    class PerDay(Assets):
+        horizon_rows = 1
+        feature_partitions = PeriodPartitions(period="M", look_back_rows=3)
+
+        def compute_features(self, raw):
+            price = raw.groupby("asset")["price"]
+            mean = price.transform(lambda prices: prices.rolling(4).apply(np.sum, raw=True))
+            return raw.assign(mean=mean, next=price.shift(-1)).dropna()
+
+    raw = rows_of_assets()
+
+    assert computed(PerDay(), raw, store, workers=1).frame.equals(PerDay().compute_features(raw))
+
+
+def test_integer_labels_are_divided_by_a_number(store):
+    workload = Daily()
+    workload.feature_partitions = PeriodPartitions(period=100, look_back_rows=20)
+    raw = daily_rows(250).reset_index(drop=True)
+
+    found = computed(workload, raw, store)
+
+    assert [partition.name for partition in found.partitions] == ["0", "100", "200"]
+    assert found.frame.index.equals(workload.compute_features(raw).index)
+
+
+def test_only_partitions_whose_rows_or_context_changed_are_computed_again(store):
+    workload, raw = Daily(), daily_rows()
+    first = computed(workload, raw, store)
+    changed = raw.copy()
+    changed.loc["2020-06-30", "price"] += (
+        1.0  # within 20 rows of July, one row after no other month
+    )
+
+    workload.calls = 0
+    same = computed(workload, raw, store, first.partitions)
+    assert (workload.calls, same.num_reused) == (0, len(first.partitions))
+    assert same.frame.equals(first.frame)
+
+    again = computed(workload, changed, store, first.partitions)
+    anew = [
+        after.name
+        for before, after in zip(first.partitions, again.partitions, strict=True)
+        if before.raw != after.raw
+    ]
+    assert anew == ["2020-06", "2020-07"]
+    assert workload.calls == 4  # each of them once more, with a larger context
+    assert again.frame.equals(computed(workload, changed, store).frame)
+
+    more = computed(workload, daily_rows(401).iloc[:401], store, first.partitions)
+    assert len(more.frame) == len(first.frame) + 1
+
+
+def test_a_partition_without_its_file_is_computed_again(store):
+    workload, raw = Daily(), daily_rows()
+    first = computed(workload, raw, store)
+    store.path(first.partitions[3].table.artifact).write_bytes(b"damaged")
+
+    again = computed(workload, raw, store, first.partitions)
+
+    assert again.num_reused == len(first.partitions) - 1
+    assert again.frame.equals(first.frame)
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_bits(store, monkeypatch):
+    workload, raw = Daily(), daily_rows()
+    here = computed(workload, raw, store, workers=1)
+    monkeypatch.setattr(partitioned_features, "MIN_POOL_S", 0.0)
+    workload.calls = 0
+
+    found = computed(workload, raw, store, workers=2)
+
+    assert workload.calls == 6  # three checked partitions; the others were computed elsewhere
+    assert found.frame.equals(here.frame)
+    assert found.partitions == here.partitions
+
+
+@pytest.mark.parametrize(
+    ("declared", "changes", "said"),
+    [
+        (PeriodPartitions(period="M", look_back_rows=19), {}, "with more rows it has .* feature"),
+        (
+            PeriodPartitions(period="M", look_back_rows=20),
+            {"last": lambda raw: raw["price"] / raw["price"].std()},
+            "only on 20 earlier and 1 later rows .*'last' at 2020-01-29 .*changes by",
+        ),
+        (
+            PeriodPartitions(period="M", look_back_rows=20),
+            {"last": lambda raw: raw["price"].ewm(span=60).mean()},
+            "'last' at",
+        ),
+        (
+            PeriodPartitions(period="M", look_back_rows=20),
+            {"next": lambda raw: raw["price"].shift(-5).ffill()},
+            "'next' at",
+        ),
+    ],
+)
+def test_features_that_depend_on_other_rows_are_refused(store, declared, changes, said):
+    class Wrong(Daily):
+        feature_partitions = declared
+
+        def compute_features(self, raw):
+            columns = {name: make(raw) for name, make in changes.items()}
+            return super().compute_features(raw).assign(**columns)
+
+    with pytest.raises(ContractError, match=said) as refused:
+        computed(Wrong(), daily_rows(), store)
+    assert "larger context" in str(refused.value.fix)
+
+
+def test_a_feature_across_keys_is_refused(store):
+    class Ranked(Assets):
+        def compute_features(self, raw):
+            frame = super().compute_features(raw)
+            return frame.assign(mean=frame.groupby(level=0)["mean"].rank())
+
+    with pytest.raises(ContractError, match="only on rows of its key, but 'mean' at"):
+        computed(Ranked(), rows_of_assets(), store)
+
+
+@pytest.mark.parametrize(
+    ("declared", "raw", "said"),
+    [
+        (KeyPartitions(column="ticker"), rows_of_assets(), "'ticker' .* and is missing"),
+        (
+            KeyPartitions(column="asset"),
+            rows_of_assets().mask(lambda raw: raw["asset"] == "A"),
+            "'asset' .* has missing values",
+        ),
+        (
+            KeyPartitions(column="asset"),
+            pd.concat([rows_of_assets(), rows_of_assets().iloc[:1]]),
+            "'B' has 2020-01-01 00:00:00 twice",
+        ),
+        (
+            PeriodPartitions(period=10, look_back_rows=0),
+            rows_of_assets(),
+            "A period of 10 is a number for integers, but the labels of the rows are datetime64",
+        ),
+        (
+            PeriodPartitions(period="M", look_back_rows=0),
+            rows_of_assets().iloc[::-1],
+            "must be sorted by their labels",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_divided_are_refused(store, declared, raw, said):
+    workload = Assets()
+    workload.feature_partitions = declared
+
+    with pytest.raises(ContractError, match=said):
+        computed(workload, raw, store)
+
+
+def test_an_index_or_a_dtype_that_depends_on_the_partition_is_refused(store):
+    class Renumbered(Daily):
+        def compute_features(self, raw):
+            frame = super().compute_features(raw)
+            return frame.set_index(frame.index + pd.Timedelta(hours=1))
+
+    class Typed(Daily):
+        def compute_features(self, raw):
+            frame = super().compute_features(raw)
+            return frame.astype({"last": "float32"}) if raw.index[0].year == 2021 else frame
+
+    class Wider(Daily):
+        def compute_features(self, raw):
+            frame = super().compute_features(raw)
+            return frame.assign(more=1.0) if raw.index[0].year == 2021 else frame
+
+    with pytest.raises(ContractError, match="must keep their labels from the raw rows"):
+        computed(Renumbered(), daily_rows(), store)
+    with pytest.raises(ContractError, match=r"'last' is float64 in .*'2020-01'.* and float32 in"):
+        computed(Typed(), daily_rows(), store)
+    with pytest.raises(ContractError, match=r"'more' is missing in .* and float64 in"):
+        computed(Wider(), daily_rows(), store)
+
+
+def test_an_error_of_the_workload_names_the_partition(store):
+    class Broken(Daily):
+        def compute_features(self, raw):
+            if raw.index[-1].year == 2021:
+                raise ValueError("no prices")
+            return super().compute_features(raw)
+
+    with pytest.raises(SluiceError, match="no prices"):
+        computed(Broken(), daily_rows(), store)
+
+
+def test_settings_of_partitions_have_ranges():
+    with pytest.raises(SluiceError):
+        PeriodPartitions.parse({"period": "M", "look_back_rows": -1}, where="test")
+    with pytest.raises(SluiceError):
+        PeriodPartitions.parse({"period": 0, "look_back_rows": 1}, where="test")
