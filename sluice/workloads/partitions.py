@@ -75,7 +75,7 @@ class PeriodPartitions(Settings):
                     first_row[max(start - back, 0)], first_row[min(stop + ahead, len(labels))]
                 ),
             )
-            for start, stop in zip(starts, stops, strict=True)
+            for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         ]
 
     def own_rows(self, name: str, features: pd.DataFrame) -> pd.DataFrame:
