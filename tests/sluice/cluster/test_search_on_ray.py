@@ -103,7 +103,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_
 
 def test_the_cause_of_failure_comes_through_ray(tmp_path):
     with pytest.raises(SearchFailed, match=r"ZeroDivisionError: the user's bug \(raised at .*py"):
-        search(tmp_path, settings(4), run=run_tuner, toy=Toy(raises=True))
+        search(tmp_path, settings(2), run=run_tuner, toy=Toy(raises=True))
 
 
 @pytest.mark.exhaustive
