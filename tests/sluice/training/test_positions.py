@@ -299,8 +299,15 @@ def test_killed_ten_times_within_epochs_it_ends_with_the_same_bits(kind, workers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every_epochs", [None, 1])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "every_epochs"),
+    [
+        (0, 1),
+        (2, None),
+        pytest.param(0, None, marks=EXHAUSTIVE),
+        pytest.param(2, 1, marks=EXHAUSTIVE),
+    ],
+)
 def test_on_sigterm_the_step_is_finished_and_stored(workers, every_epochs, forks, tmp_path):
     """All processes of the group receive the signal, as when a service is stopped."""
     settings = {"loader_workers": workers, "checkpoint_every_epochs": every_epochs}
