@@ -1,7 +1,7 @@
 """Common style of all figures. They are drawn on matplotlib's Agg canvas, without global state."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,7 +83,7 @@ def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
     from PIL import Image
 
     # `Figure.savefig` draws a figure with constrained layout twice, which doubles the time.
-    canvas = FigureCanvasAgg(figure)
+    canvas: Any = FigureCanvasAgg(figure)  # its methods have no types
     canvas.draw()
     height, width, _ = canvas.buffer_rgba().shape
     image = Image.frombuffer("RGBA", (width, height), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
