@@ -33,6 +33,19 @@ collect_ignore = ["support/traced/script.py"]
 """Programs that run when they are imported, as those of users do."""
 
 
+def pytest_collection_modifyitems(items):
+    """Put the files with slow tests first: their order is that of a run on several workers.
+
+    A long file at the end would keep one worker busy while the others are idle.
+    """
+    slow = {
+        item.path
+        for item in items
+        if item.get_closest_marker("slow") and not item.get_closest_marker("exhaustive")
+    }
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_terminal_summary(terminalreporter):
     """Print each ``record_property("told", text)`` of a test that passed."""
     told = [

@@ -58,6 +58,12 @@ def echo() -> PipelineSettings:
     return read_pipeline(ECHO)
 
 
+@pytest.fixture(scope="session")
+def short_echo(echo: PipelineSettings) -> PipelineSettings:
+    """Return the pipeline with half of its trainings, for tests that train again."""
+    return echo.model_copy(update={"workload_settings": {"folds": {"num_folds": 2}}})
+
+
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return home_at(tmp_path / "home")

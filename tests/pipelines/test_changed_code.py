@@ -1,8 +1,10 @@
 """Code that a workload imports is code of the model: changed, it is trained on again."""
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from tests.pipelines.test_users_folder import ROOT, project, sluice
 pytestmark = pytest.mark.slow
 
 NAME = "sluice_probe_changed"
-TICK = f"""
+TICKS = f"""
+import json
+import os
 import sys
 from pathlib import Path
 from sluice.assets.resources import SluiceState
@@ -22,31 +26,60 @@ from sluice.config.pipeline import read_pipeline
 from sluice.config.resolved import resolve
 from sluice.pipelines.schedules import request_retraining
 from sluice.pipelines.source_poll import SourcePoll
-pipeline = resolve(read_pipeline(Path("{NAME}.yaml")))
-home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
-asked = request_retraining(
-    "{NAME}",
-    pipeline.search,
-    pipeline.settings.seeds,
-    SluiceState.at(home),
-    SourcePoll(pipeline.workload),
-)
-print(getattr(asked, "skip_message", None) or asked.tags["sluice/changed"])
+
+
+def tick():
+    pipeline = resolve(read_pipeline(Path("{NAME}.yaml")))
+    home = Home.from_environment({{"SLUICE_HOME": "home"}}, cwd=Path.cwd())
+    asked = request_retraining(
+        "{NAME}",
+        pipeline.search,
+        pipeline.settings.seeds,
+        SluiceState.at(home),
+        SourcePoll(pipeline.workload),
+    )
+    return getattr(asked, "skip_message", None) or asked.tags["sluice/changed"]
+
+
+for _line in sys.stdin:
+    if not (child := os.fork()):
+        print(json.dumps(tick()), flush=True)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        sys.exit("A tick failed.")
 """
 
 
-def tick(folder: Path) -> str:
-    """Return what the retraining schedule says, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", TICK],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(folder / "site")])},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+@pytest.fixture
+def tick(trained: Path) -> Iterator[Callable[[], str]]:
+    """Return a function that returns what the retraining schedule says, in a process of its own.
+
+    Each process is the fork of one that has imported Sluice, which takes seconds, and nothing of
+    the folder.
+    """
+    errors = trained / "ticks.log"
+    with errors.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", TICKS],
+            cwd=trained,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(trained / "site")])},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+    def ask() -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("tick\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+        assert answer, errors.read_text()
+        return str(json.loads(answer)).strip()
+
+    yield ask
+    process.communicate()
 
 
 def run(folder: Path, *options: str) -> str:
@@ -91,31 +124,33 @@ def trained(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_schedule_names_what_changed_and_a_run_trains_again(trained: Path) -> None:
+def test_the_schedule_names_what_changed_and_a_run_trains_again(
+    trained: Path, tick: Callable[[], str]
+) -> None:
     def write(name: str, text: str) -> None:
         (trained / name).write_text(text)
 
-    assert tick(trained).startswith("Nothing changed since version 1")
+    assert tick().startswith("Nothing changed since version 1")
     write("unrelated.py", "x = 1  # a comment\n")
-    assert tick(trained).startswith("Nothing changed since version 1")
+    assert tick().startswith("Nothing changed since version 1")
 
     losses = (trained / f"{NAME}_losses.py").read_text()
     write(f"{NAME}_losses.py", f"{losses}# changed\n")
-    assert f"module {NAME}_losses changed" in tick(trained)
+    assert f"module {NAME}_losses changed" in tick()
     write(f"{NAME}_losses.py", losses)
 
     site = trained / "site"
     (site / f"{NAME}_package-1.0.dist-info").rename(site / f"{NAME}_package-2.0.dist-info")
-    assert f"package {NAME}_package 1.0 -> 2.0" in tick(trained)
+    assert f"package {NAME}_package 1.0 -> 2.0" in tick()
     (site / f"{NAME}_package-2.0.dist-info").rename(site / f"{NAME}_package-1.0.dist-info")
 
     write("words.txt", "two\n")
-    assert "data file words.txt changed" in tick(trained)
+    assert "data file words.txt changed" in tick()
     write("words.txt", "one\n")
-    assert tick(trained).startswith("Nothing changed since version 1")
+    assert tick().startswith("Nothing changed since version 1")
 
     write(f"{NAME}_deep.py", "FACTOR = 99.0\n")
-    assert f"module {NAME}_deep changed" in tick(trained)
+    assert f"module {NAME}_deep changed" in tick()
     # Production is of the old code, and is scored with it.
     said = run(trained, "--set", "production_code=stored")
 

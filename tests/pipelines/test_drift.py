@@ -529,8 +529,10 @@ def test_a_version_without_reference_gets_it_from_its_rows_or_says_so(
 
 
 def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
-    home: Home, echo: PipelineSettings
+    green: tuple[Home, RunReport], echo: PipelineSettings
 ) -> None:
+    # The trainings are there already, and the registry is empty.
+    home = dataclasses.replace(green[0], registry_url=f"sqlite:///{green[0].root / 'other.db'}")
     off = echo.model_copy(update={"drift": None})
     definitions = dg.Definitions.merge(
         build_definitions(resolve(off)), dg.Definitions(resources=resources(home))
@@ -550,20 +552,23 @@ def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
 
 
 def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
-    home: Home, echo: PipelineSettings
+    home: Home, short_echo: PipelineSettings
 ) -> None:
-    sampled = echo.model_copy(
+    sampled = short_echo.model_copy(
         update={
             "workload": "tests.support.drifting:TwoInputs",
+            "training": short_echo.training.model_copy(update={"max_epochs": 1}),
             "drift": DriftSettings(max_columns=1, min_resamples=99),
         }
     )
+    reference = dg.AssetSelection.assets(["echo", "drift_reference"])
+    job = dg.define_asset_job("reference", selection=reference.upstream())
     definitions = dg.Definitions.merge(
-        build_definitions(resolve(sampled)), dg.Definitions(resources=resources(home))
+        build_definitions(resolve(sampled)), dg.Definitions(resources=resources(home), jobs=[job])
     )
 
     with open_instance(home) as instance:
-        job = definitions.resolve_job_def("echo_training")
+        job = definitions.resolve_job_def("reference")
         assert job.execute_in_process(instance=instance).success
         event = instance.get_latest_materialization_event(dg.AssetKey(["echo", "drift_reference"]))
 

@@ -30,6 +30,7 @@ def long_echo(tmp_path: Path) -> Path:
     document = yaml.safe_load(ECHO.read_text())
     attributes = document["attributes"]
     attributes["name"] = "long_echo"
+    attributes["workload_settings"] = {"folds": {"num_folds": 2}}
     attributes["model"] = {"architecture": "gru", "hidden": 32}
     attributes["compute"] = {"workers": 2}
     attributes["training"] |= {

@@ -28,10 +28,10 @@ RATE = "training.learning_rate"
 
 
 @pytest.fixture(scope="module")
-def searching(echo: PipelineSettings) -> PipelineSettings:
+def searching(short_echo: PipelineSettings) -> PipelineSettings:
     """The line with a search that cannot miss: as written the rate is far too low."""
-    slow = echo.training.model_copy(update={"learning_rate": 5e-3})
-    return echo.model_copy(
+    slow = short_echo.training.model_copy(update={"learning_rate": 5e-3})
+    return short_echo.model_copy(
         update={
             "training": slow,
             "data_seed": 3,

@@ -46,19 +46,25 @@ FOLLOW = """subscription follow($run: ID!) { pipelineRunLogs(runId: $run) {
 
 
 @pytest.fixture(scope="module")
-def ui(
+def served(
     tmp_path_factory: pytest.TempPathFactory,
     _green: tuple[Path, RunReport],
     echo: PipelineSettings,
-) -> Iterator[str]:
+) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     """Serve a state folder that has seen a green run, and a gate that failed."""
     home = home_at(tmp_path_factory.mktemp("ui") / "home")
     subprocess.run(["cp", "-r", str(_green[0]), str(home.root)], check=True)
     bad = echo.training.model_copy(update={"learning_rate": 100.0})
     blocked = echo.model_copy(update={"training": bad})
     assert not materialize_alone(blocked, home, "poc_report", checks=True).success
-    with serve(home) as (url, _):
-        yield url
+    with serve(home) as found:
+        yield found
+
+
+@pytest.fixture
+def ui(served: "tuple[str, subprocess.Popen[bytes]]") -> str:
+    """Return the address."""
+    return served[0]
 
 
 @contextmanager
@@ -120,14 +126,6 @@ def launch(config: Mapping[str, object], job: str = "echo_promotion") -> dict[st
         "pipelineName": job,
     }
     return {"params": {"selector": selector, "runConfigData": config, "mode": "default"}}
-
-
-def test_in_the_background_of_a_script_it_ends_when_told_to(home: Home) -> None:
-    with serve(home) as (url, process):
-        process.terminate()
-        process.wait(timeout=60)
-
-        assert not answers(url)
 
 
 def test_ui_loads_every_asset_job_schedule_and_sensor(ui: str) -> None:
@@ -233,3 +231,16 @@ def test_page_of_a_failed_check_says_what_and_what_to_do(ui: str) -> None:
 
     assert "mini_training_lowers_loss" in text
     assert "The training diverged" in text
+
+
+def test_in_the_background_of_a_script_it_ends_when_told_to(
+    served: "tuple[str, subprocess.Popen[bytes]]",
+) -> None:
+    """The last test, as it ends the server of the others."""
+    url, process = served
+    assert answers(url)
+
+    process.terminate()
+    process.wait(timeout=60)
+
+    assert not answers(url)

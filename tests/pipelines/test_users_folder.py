@@ -42,6 +42,7 @@ type: sluice.pipelines.component.ModelPipeline
 attributes:
   name: {name}
   workload: {name}:Demand
+  workload_settings: {{folds: {{num_folds: 2}}}}
   model: {{architecture: linear}}
   training: {{max_epochs: 6, learning_rate: 0.1, batch_rows: 64, trace: false}}
   seeds: [0, 1, 2, 3, 4]
@@ -70,14 +71,13 @@ def sluice(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedP
 
 
 def test_modules_beside_the_file_are_found_from_any_folder(tmp_path: Path) -> None:
+    """The run contains the gate, which imports them in a process of its own."""
     file = project(tmp_path / "models" / "demand", "sluice_probe_demand")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
-    gate = sluice("poc", str(file), "--minimum", cwd=elsewhere)
     line = sluice("run", str(file), "--no-rehearsal", cwd=elsewhere)
 
-    assert gate.returncode == 0, gate.stderr
     assert line.returncode == 0, line.stderr
     assert "PROMOTED" in line.stdout
 

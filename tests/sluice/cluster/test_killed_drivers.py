@@ -1,4 +1,8 @@
-"""TUNE-3: a search on Ray, its driver killed at random moments again and again."""
+"""TUNE-3: a search on Ray, its driver killed at random moments again and again.
+
+All are exhaustive. Short tests hold the parts: ``tuning/resumable/test_plain_ray.py`` kills drivers
+on Ray, ``tuning/test_killed.py`` a search of Sluice, and ``test_search_on_ray.py`` kills workers.
+"""
 
 import dataclasses
 import json
@@ -12,10 +16,11 @@ from tests.sluice.tuning.conftest import SINE, make_objective
 from tests.sluice.tuning.toy_space import decisions, space
 from tests.support.kill_server import ROOT, Killing, KillServer
 from tests.support.killed_drivers import DriverWork
+from tests.support.ray_machines import MACHINE, started
 from tests.support.simulated_tune import simulate
 from tests.support.toy_search import Toy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 EPOCHS = 9
 SEED = int(os.environ.get("SLUICE_KILL_SEED", "1"))
@@ -42,8 +47,8 @@ def address():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(ROOT))  # its workers import the objectives of these tests
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        head = {"num_cpus": 2, "include_dashboard": False}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        head = {**MACHINE, "num_cpus": 2, "no_monitor": True}
+        cluster = started(lambda: Cluster(initialize_head=True, head_node_args=head))
     yield cluster.address
     cluster.shutdown()
 
@@ -102,17 +107,14 @@ def killed_and_resumed(server, work, tmp_path, *, kills, window_pieces):
     return killed, simulated
 
 
-def test_a_driver_killed_a_few_times_decides_as_one_that_was_not(
-    address, server, tmp_path, record_property
-):
+def test_a_killed_driver_decides_as_one_that_was_not(address, server, tmp_path, record_property):
     work = work_of(address, "pbt", tmp_path, num_trials=4, perturbation_epochs=3)
-    killed, found = killed_and_resumed(server, work, tmp_path, kills=2, window_pieces=1)
+    killed, found = killed_and_resumed(server, work, tmp_path, kills=1, window_pieces=1)
 
     assert found.exploits
     record_property("told", killed.told("pbt on Ray", "decisions"))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("objective", ["toy", "training"])
 @pytest.mark.parametrize("study", STUDIES)
 def test_twenty_kills_of_the_driver_change_no_decision(
@@ -126,7 +128,6 @@ def test_twenty_kills_of_the_driver_change_no_decision(
     record_property("told", killed.told(f"{study} of a {objective} on Ray", "decisions"))
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("study", ["asha", "pbt"])
 def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
     study, server, tmp_path, record_property

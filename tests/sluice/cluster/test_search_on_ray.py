@@ -20,6 +20,7 @@ from sluice.tuning.resumable.journal import StudyJournal
 from sluice.tuning.tuner import run_tuner
 from tests.sluice.tuning.test_killed import num_lines
 from tests.sluice.tuning.toy_space import decisions, search, settings
+from tests.support.simulated_tune import simulate
 from tests.support.small_disk import fill, small_disk
 from tests.support.toy_search import LR, Toy
 
@@ -39,11 +40,19 @@ def results_of(folder):
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
+def require_reused_workers(folder):
+    """Workers are used again: no process a trial, and none of them is this one."""
+    processes = {found["pid"] for found in results_of(folder)}
+    assert 1 <= len(processes) <= 4  # two, and those that replace one which was lost
+    assert os.getpid() not in processes
+
+
 def rates_of(result):
     return sorted(trial.params[LR] for trial in result.trials)
 
 
-@pytest.mark.parametrize("scheduler", ["asha", pytest.param("pbt", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("scheduler", ["asha", "pbt"])
 def test_workers_on_ray_decide_nothing(scheduler, ray_here, tmp_path):
     """Reports of different length, two workers: the result is that of one process."""
     own = settings(8, scheduler)
@@ -53,20 +62,22 @@ def test_workers_on_ray_decide_nothing(scheduler, ray_here, tmp_path):
 
     assert decisions(result) == decisions(expected)
     assert ray_here.is_initialized()
-    processes = {found["pid"] for found in results_of(tmp_path / "ray")}
-    # Workers are used again: no process a trial, and none of them is this one.
-    assert 1 <= len(processes) <= 4  # two, and those that replace one which was lost
-    assert os.getpid() not in processes
+    require_reused_workers(tmp_path / "ray")
 
 
-def test_a_lost_worker_is_replaced_and_its_trial_resumes(tmp_path):
-    """TUNE-3: so does one that the kernel kills for its memory."""
-    expected = search(tmp_path / "one", settings(4))
-    toy = Toy(kill_above=rates_of(expected)[-2], kill_once=str(tmp_path / "died"))
-    result = search(tmp_path / "ray", settings(4), run=run_tuner, toy=toy)
+def test_a_lost_worker_is_replaced_and_its_trial_resumes(ray_here, tmp_path):
+    """TUNE-3: so does one that the kernel kills for its memory.
+
+    Reports of different length, two workers: the result is that of one process.
+    """
+    expected = search(tmp_path / "one", settings(8))
+    toy = Toy(kill_above=rates_of(expected)[-2], kill_once=str(tmp_path / "died"), pause_s=0.04)
+    result = search(tmp_path / "ray", settings(8), run=run_tuner, toy=toy)
 
     assert (tmp_path / "died").exists()
     assert decisions(result) == decisions(expected)
+    assert ray_here.is_initialized()
+    require_reused_workers(tmp_path / "ray")
 
 
 @pytest.mark.exhaustive
@@ -92,7 +103,7 @@ def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_
 
 def test_the_cause_of_failure_comes_through_ray(tmp_path):
     with pytest.raises(SearchFailed, match=r"ZeroDivisionError: the user's bug \(raised at .*py"):
-        search(tmp_path, settings(4), run=run_tuner, toy=Toy(raises=True))
+        search(tmp_path, settings(2), run=run_tuner, toy=Toy(raises=True))
 
 
 @pytest.mark.exhaustive
@@ -123,8 +134,8 @@ def test_a_disk_that_fills_up_ends_the_search_with_what_to_do(tmp_path):
     assert decisions(resumed) == decisions(expected)
 
 
-def stopped(folder, own, *, after):
-    """Run a search on Ray until this number of reports."""
+def stopped(folder, own, *, after, run=run_tuner):
+    """Run a search until this number of reports."""
     received = []
 
     def stop(*event):
@@ -133,7 +144,7 @@ def stopped(folder, own, *, after):
             raise KeyboardInterrupt
 
     with pytest.raises(Interrupted, match="Run again to resume"):
-        search(folder, own, run=run_tuner, on_report=stop)
+        search(folder, own, run=run, on_report=stop)
 
 
 @pytest.mark.exhaustive
@@ -174,8 +185,10 @@ def test_a_second_process_on_a_study_is_refused(tmp_path):
     assert decisions(search(tmp_path, own, run=run_tuner)) == decisions(search(tmp_path / "a", own))
 
 
-def test_settings_changed_between_stop_and_resume_are_named(tmp_path):
-    stopped(tmp_path, settings(4), after=2)
+@pytest.mark.parametrize("first", [simulate, pytest.param(run_tuner, marks=pytest.mark.exhaustive)])
+def test_settings_changed_between_stop_and_resume_are_named(first, tmp_path):
+    """They are compared before Ray is used, whatever ran the study first."""
+    stopped(tmp_path, settings(4), after=2, run=first)
     with pytest.raises(ContractError, match=r"search\.seed was 3, now 4"):
         search(tmp_path, settings(4, seed=4), run=run_tuner)
     with pytest.raises(ContractError, match=r"objective\.toy was 1, now 2"):

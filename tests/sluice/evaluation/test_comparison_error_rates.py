@@ -1,4 +1,7 @@
-"""How often the gate promotes: rarely without a true gain, mostly with one (STAT-3)."""
+"""How often the gate promotes: rarely without a true gain, mostly with one (STAT-3).
+
+``tests/sluice/bench/gate/test_error_rates.py`` counts both in fewer runs of a random reference.
+"""
 
 import numpy as np
 import pytest
@@ -25,11 +28,11 @@ def promotions(**truth: float) -> int:
 @pytest.mark.parametrize(
     "truth",
     [
-        {"rho": 0.5, "seed_share": 0.8},
         {"rho": 0.5, "seed_share": 0.6, "deterministic": True},
         *(
             pytest.param(more, marks=pytest.mark.exhaustive)
             for more in (
+                {"rho": 0.5, "seed_share": 0.8},
                 {"rho": 0.0, "seed_share": 0.1, "deterministic": True},
                 {"rho": 0.5, "seed_share": 0.1},
                 {"rho": 0.8, "seed_share": 0.2, "num_seeds": 8},
@@ -42,6 +45,7 @@ def test_false_promotions_are_near_alpha(truth):
     assert 4 <= promotions(**truth) <= 29
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_a_gain_of_three_and_a_half_standard_errors_is_mostly_found():
     # Row variance 0.09 * 3 / 1000 and as much from the seeds: standard error 0.0232.

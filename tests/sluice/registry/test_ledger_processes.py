@@ -31,8 +31,8 @@ def drive(mode: str, url: str, tmp_path: Path, *, number: int = 1) -> Any:
 @pytest.mark.parametrize(
     ("url", "action", "stride"),
     [
-        ("postgresql", "promote", 13),
-        ("sqlite", "rollback", 13),
+        ("postgresql", "promote", 29),
+        ("sqlite", "rollback", 29),
         *(
             pytest.param(url, action, 1, marks=pytest.mark.exhaustive)
             for url in ("sqlite", "postgresql")
@@ -59,7 +59,7 @@ def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_pat
     assert drive("random", url, tmp_path)["moves"] > 8 + 3  # 8 made before the killing
 
 
-@pytest.mark.parametrize("racers", [12, pytest.param(50, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("racers", [8, pytest.param(50, marks=pytest.mark.exhaustive)])
 def test_exactly_one_concurrent_promoter_wins(racers: int, url: str, tmp_path: Path) -> None:
     said = drive("race", url, tmp_path, number=racers)
 

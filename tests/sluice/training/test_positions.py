@@ -40,6 +40,7 @@ from tests.support import trained_sources
 from tests.support.step_faults import TrainingForks
 from tests.support.trained_sources import SignalAtStep
 
+EXHAUSTIVE = pytest.mark.exhaustive
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create"  # more processes than this machine has cores
 )
@@ -269,12 +270,15 @@ def position(spec) -> tuple[int, int]:
     return int(found[1]), int(found[2] or 0)
 
 
-KINDS = ("Table", "Token", "Image")
+CASES = [
+    pytest.param(kind, workers, marks=[] if (kind == "Table") == (workers == 0) else EXHAUSTIVE)
+    for kind in ("Table", "Token", "Image")
+    for workers in (0, 4)
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 4])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "workers"), CASES)
 def test_killed_ten_times_within_epochs_it_ends_with_the_same_bits(kind, workers, forks, tmp_path):
     whole = spec_of(kind, tmp_path / "whole", max_epochs=8)
     cut = spec_of(kind, tmp_path / "cut", max_epochs=8, loader_workers=workers)
@@ -295,8 +299,15 @@ def test_killed_ten_times_within_epochs_it_ends_with_the_same_bits(kind, workers
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("every_epochs", [None, 1])
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(
+    ("workers", "every_epochs"),
+    [
+        (0, 1),
+        (2, None),
+        pytest.param(0, None, marks=EXHAUSTIVE),
+        pytest.param(2, 1, marks=EXHAUSTIVE),
+    ],
+)
 def test_on_sigterm_the_step_is_finished_and_stored(workers, every_epochs, forks, tmp_path):
     """All processes of the group receive the signal, as when a service is stopped."""
     settings = {"loader_workers": workers, "checkpoint_every_epochs": every_epochs}

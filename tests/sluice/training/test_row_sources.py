@@ -251,8 +251,18 @@ REFUSED = {
 PLACE = f"Epoch 1, batch {NUMBER + 1} of 13 "
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", REFUSED)
+IN_WORKERS = ("dtype", "missing file", "a bug")
+"""One error of the comparison of batches, one of the source, and one of user code."""
+
+
+@pytest.mark.parametrize(
+    ("case", "workers"),
+    [(case, 0) for case in REFUSED]
+    + [
+        pytest.param(case, 2, marks=[] if case in IN_WORKERS else pytest.mark.exhaustive)
+        for case in REFUSED
+    ],
+)
 def test_a_batch_that_breaks_the_contract_is_named(case, workers):
     change, error, what = REFUSED[case]
     with pytest.raises(error, match=what) as raised:

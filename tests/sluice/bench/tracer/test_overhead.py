@@ -9,11 +9,11 @@ from tests.support import paced
 pytestmark = pytest.mark.slow
 
 
-def measured(folder, program):
+def measured(folder, program, *, runs=1, turns=2):
     (found,) = measure_overhead(
         folder,
-        runs=2,
-        turns=4,
+        runs=runs,
+        turns=turns,
         programs={"one": program},
         settings=TraceSettings(),
         clock=paced.clock,
@@ -22,7 +22,7 @@ def measured(folder, program):
 
 
 def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
-    found = measured(tmp_path, paced.slower_when_traced)
+    found = measured(tmp_path, paced.slower_when_traced, runs=2, turns=4)
 
     assert found.ratio == found.low == found.high == 1.25
     assert found.plain_us == 1e6
