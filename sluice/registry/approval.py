@@ -165,7 +165,7 @@ def find_status(
         )
     elif rule.required and (newest is None or not newest.is_valid_at(valid_at or at)):
         problem = (
-            f"{name} waits for an approval, which is valid for {rule.expires_h:g} hours. "
+            f"{name} waits for an approval, which is valid for {rule.expires_h:g} h. "
             f"{_describe(newest, recorded)}"
         )
         remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
