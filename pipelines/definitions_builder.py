@@ -70,7 +70,10 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     poc, rules, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
     inputs, search = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
-        seeds=settings.seeds, guards=settings.guards, suites=settings.suites
+        seeds=settings.seeds,
+        baseline=settings.baseline,
+        guards=settings.guards,
+        suites=settings.suites,
     )
     rolls_out = settings.rollout is not None
     training = training_job(name, purpose=settings.description)

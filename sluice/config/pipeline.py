@@ -140,7 +140,7 @@ def promotion_rules(
     baseline: SimpleRuleSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""
-    rules = baseline.model_dump(mode="json")
+    rules = baseline.model_dump(mode="json", exclude_none=True)
     return digest_json(
         {
             # Only if not the defaults, so that receipts from before this setting stay valid.

@@ -181,10 +181,15 @@ class Ledger(SignedLedger):
             version = queries.load_version(connection, model, number)
         return Registration(version=version, created=known is None)
 
-    def record_receipt(self, receipt: Receipt) -> None:
-        """Store a gate's receipt before a version exists to which it can be linked."""
+    def record_receipt(self, receipt: Receipt, *, actor: str | None = None) -> None:
+        """Store a gate's receipt before a version exists to which it can be linked.
+
+        Args:
+            receipt: The receipt.
+            actor: Person who caused it and must own the signing key; None for a gate.
+        """
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             evidence.record_receipt(connection, receipt, at=at)
 
     def decide(self, model: str, subject: Mapping[str, str], judge: DecisionFunction) -> Receipt:

@@ -21,7 +21,7 @@ from sluice.pipelines.sensors import next_request
 from sluice.pipelines.summary import print_summary
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
-from tests.pipelines.conftest import ledger_of, run_line
+from tests.pipelines.conftest import forget_promotion, ledger_of, run_line
 
 pytestmark = pytest.mark.slow
 
@@ -70,17 +70,6 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
             now=utc_now(),
         )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)
-
-
-def forget_promotion(home: Home) -> None:
-    """Put the version and its receipts into a new registry, in which nothing is in production."""
-    with ledger_of(home) as ledger:
-        lineage = ledger.version("echo", 1).lineage
-        receipts = [each.receipt for each in ledger.receipts("echo", 1)]
-    for file in home.root.glob("registry.db*"):
-        file.unlink()
-    with ledger_of(home) as ledger:
-        ledger.register("echo", lineage, receipts)
 
 
 def test_line_waits_for_the_launchpad_and_continues(
