@@ -49,15 +49,19 @@ def ledger_of(home: Home) -> Ledger:
     return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
 
 
-def forget_promotion(home: Home) -> None:
-    """Put the version and its receipts into a new registry, in which nothing is in production."""
+def forget_promotion(home: Home, *, registers: bool = True) -> None:
+    """Put the receipts and, if wanted, the version into a new registry, without production."""
     with ledger_of(home) as ledger:
         lineage = ledger.version("echo", 1).lineage
         receipts = [each.receipt for each in ledger.receipts("echo", 1)]
     for file in home.root.glob("registry.db*"):
         file.unlink()
     with ledger_of(home) as ledger:
-        ledger.register("echo", lineage, receipts)
+        for receipt in receipts:
+            if receipt.gate != "promotion":
+                ledger.record_receipt(receipt)
+        if registers:
+            ledger.register("echo", lineage, receipts)
 
 
 def home_at(folder: Path) -> Home:
