@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sluice.base.errors import SettingsError
-from sluice.base.extras import naming_extras
 from sluice.base.receipts import Receipt
 from sluice.base.redaction import redact
 from sluice.cli.registry_access import artifact_store, open_ledger
@@ -50,7 +49,7 @@ def import_baseline(
         UnknownVersion, SourceError: The server has no such model, or cannot be reached.
         ContractError: The predictions do not suit the pipeline.
     """
-    from sluice.tracking.mlflow_predictions import MlflowModel
+    from sluice.tracking.mlflow_predictions import MlflowModel, require_client
 
     model = MlflowModel.parse(source)
     if pipeline is None:
@@ -76,8 +75,7 @@ def import_baseline(
             "The address of the MLflow server is unknown.",
             fix="Give --uri, or set MLFLOW_TRACKING_URI or tracking.mlflow.uri in the pipeline.",
         )
-    with naming_extras("Importing from MLflow"):
-        import mlflow  # noqa: F401 - its absence is reported here, and not by the process
+    require_client()
     with open_ledger(key, create=True) as ledger:
         receipt = _import(
             model,

@@ -10,10 +10,12 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
 from sluice.base.errors import ContractError, SettingsError, SourceError, UnknownVersion
+from sluice.base.extras import missing_extra
 from sluice.base.redaction import redact
 from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
 
@@ -57,6 +59,17 @@ class FetchedPredictions:
 
     run_id: str
     """Run of MLflow that the model belongs to; empty without one."""
+
+
+def require_client() -> None:
+    """Raise an error unless the client of MLflow is installed.
+
+    Raises:
+        SettingsError: It is not; the message names the extra.
+    """
+    if find_spec("mlflow") is None:
+        missing = ModuleNotFoundError(name="mlflow")
+        raise missing_extra(missing, "Importing from MLflow") or missing
 
 
 def fetch_predictions(
@@ -159,6 +172,8 @@ def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
         return {"problem": "unknown" if is_unknown else "server", "message": str(error)}
     found = {"run_id": version.run_id or ""}
     if payload["artifact"] is not None:
+        if version.run_id is None:
+            return {"problem": "artifact", "message": "The version belongs to no run."}
         try:
             path = client.download_artifacts(version.run_id, payload["artifact"], str(folder))
         except (MlflowException, OSError) as error:
