@@ -47,7 +47,7 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
         args = ledger, "echo", NAMED, store, WORKLOAD, FRAME, FOLDS
         with pytest.raises(GateBlocked, match=r"mlflow:/echo/1, whose .* were not imported"):
             find_baseline(*args)
-        for pipeline, table in (("other", TABLE), ("echo", shuffled.assign(prediction=0.0))):
+        for pipeline, table in (("echo", shuffled.assign(prediction=0.0)), ("other", TABLE)):
             receipt = store_predictions(
                 normalize_predictions(table, FRAME.index, what=WHAT),
                 store,
