@@ -100,7 +100,7 @@ def best_config_asset(
             gated = poc_subject(base, poc, data)
             require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
         if inputs.search is not None:
-            open_inputs(pipeline, base, planned, sluice_state, data=data)
+            open_inputs(pipeline, base, planned, sluice_state, features=features)
             write_run(
                 base,
                 inputs,

@@ -35,9 +35,16 @@ VERSION_CONFIG = {
 }
 """Config schema of the assets that operate on one version."""
 
+APPROVAL_CONFIG = {
+    **VERSION_CONFIG,
+    "actor": dg.Field(dg.String, description="Your name, for the history."),
+    "reason": dg.Field(dg.String, description="Why the version may replace production."),
+}
+"""Config schema of the asset that records an approval."""
+
 
 def read_requested_version(context: dg.AssetExecutionContext) -> int:
-    """Return the version number from the run config (``VERSION_CONFIG``).
+    """Return the version number from the run config (see ``VERSION_CONFIG``).
 
     Raises:
         SettingsError: The number is below 1.

@@ -15,6 +15,7 @@ from sluice.assets.spans import spanned
 from sluice.base.digests import digest_json, short
 from sluice.config.resolved import SearchInputs
 from sluice.data.table import TableRecord, load_table
+from sluice.evaluation.imported_baseline import find_baseline
 from sluice.evaluation.plots import loss_over_time_png
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import (
@@ -103,6 +104,12 @@ def evaluation_asset(
                 ledger, pipeline, candidate=trained_models.candidate, window=window
             )
             approved_version = ledger.version_of(pipeline, approved) if approved else None
+            rows = workload, frame, features.folds
+            rule = (
+                find_baseline(ledger, pipeline, baseline_rules, store, *rows)
+                if reference is None
+                else choose_baseline(*rows, baseline_rules)
+            )
 
         def scores_of(version: Version) -> ModelScores:
             return score_version(
@@ -123,7 +130,6 @@ def evaluation_asset(
             lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
-        rule = choose_baseline(workload, frame, features.folds, baseline_rules)
         baseline = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
         if reference is None:
             name = rule.name

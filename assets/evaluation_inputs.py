@@ -2,11 +2,15 @@
 
 from dataclasses import dataclass
 
+from sluice.assets.features import FeatureSet
 from sluice.assets.receipt_subjects import candidate_subject
 from sluice.assets.resources import SluiceState
 from sluice.config.resolved import TrainingInputs
+from sluice.data.table import load_table
 from sluice.evaluation.guard_settings import GuardSettings
+from sluice.evaluation.imported_baseline import load_baseline
 from sluice.evaluation.inputs import open_evaluation_inputs
+from sluice.evaluation.simple_rules import SimpleRuleSettings
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteSettings
 
@@ -16,6 +20,7 @@ class PlannedEvaluation:
     """Settings that determine what the evaluation of a later candidate will read."""
 
     seeds: tuple[int, ...]
+    baseline: SimpleRuleSettings
     guards: GuardSettings
     suites: SuiteSettings
 
@@ -26,21 +31,29 @@ def open_inputs(
     planned: PlannedEvaluation,
     state: SluiceState,
     *,
-    data: str,
+    features: FeatureSet,
 ) -> tuple[str, ...]:
     """Open all artifacts that the evaluation of a candidate will read; return their names.
 
     Raises:
-        IntegrityError, GateBlocked: See ``open_evaluation_inputs``.
+        IntegrityError, GateBlocked: See ``open_evaluation_inputs`` and ``load_baseline``.
+        ContractError: See ``load_baseline``.
     """
     with state.ledger() as ledger:
-        return open_evaluation_inputs(
+        opened = open_evaluation_inputs(
             ledger,
             pipeline,
             SuiteLibrary(state.home.suites / pipeline, state.store),
             state.store,
             approved=planned.guards.approved,
             guarded_suites=[guard.suite for guard in planned.suites.guards],
-            subject=candidate_subject(inputs, data),
+            subject=candidate_subject(inputs, features.table.digest),
             seeds=planned.seeds,
         )
+        source = planned.baseline.predictions
+        if source is None or ledger.production_number(pipeline) is not None:
+            return opened
+        frame = load_table(features.table, state.store)
+        rows = inputs.workload, frame, features.folds
+        load_baseline(ledger, pipeline, source, state.store, *rows)
+    return (*opened, f"the predictions of {source}")

@@ -9,6 +9,7 @@ from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.spans import spanned
 from sluice.base.errors import GateBlocked
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.records import Promotion
 from sluice.registry.rollouts import RolloutLedger
 from sluice.tracking.registry_mirror import mirror_history
@@ -20,9 +21,18 @@ def production_model_asset(
     *,
     rolls_out: bool,
     rules: str,
+    approvals: ApprovalSettings,
     tracking: TrackingSettings,
 ) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
+    """Build the asset for one pipeline.
+
+    Args:
+        pipeline: Name of the pipeline.
+        rolls_out: Whether a rollout precedes a promotion.
+        rules: Digest of gate, guards and suites.
+        approvals: Approval that a promotion requires.
+        tracking: Servers to which the promotion is mirrored.
+    """
 
     @dg.asset(
         key=[pipeline, "production_model"],
@@ -48,6 +58,7 @@ def production_model_asset(
                 sluice_state,
                 rolls_out=rolls_out,
                 rules=rules,
+                approvals=approvals,
                 run_id=context.run.run_id,
             )
             version = ledger.version(pipeline, number)
@@ -85,11 +96,13 @@ def _move(
     *,
     rolls_out: bool,
     rules: str,
+    approvals: ApprovalSettings,
     run_id: str,
 ) -> Promotion:
     """Move the production pointer: after a rollout, or on the verdict alone without rollouts.
 
     Raises:
+        ApprovalMissing: A required approval is missing or has expired.
         GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
     before = ledger.production_number(pipeline)
@@ -102,6 +115,7 @@ def _move(
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
             rules=rules,
+            approvals=approvals,
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
@@ -112,7 +126,7 @@ def _move(
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )
     transition = ledger.finish_rollout(
-        pipeline, actor="promotion_job", store=state.store, rules=rules
+        pipeline, actor="promotion_job", store=state.store, rules=rules, approvals=approvals
     )
     if transition.rollout.phase != "promoted":
         raise GateBlocked(transition.reason, fix=transition.remedy)

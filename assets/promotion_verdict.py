@@ -26,6 +26,7 @@ from sluice.evaluation.secondary_tests import (
 from sluice.evaluation.settings import GateSettings
 from sluice.metrics.directions import direction_of
 from sluice.models.settings import ModelSettings
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.reports.folder import save_page
 from sluice.training.code import identify_code
 from sluice.verdicts.verdict import Verdict
@@ -47,8 +48,19 @@ def promotion_verdict_asset(
     gate: GateSettings,
     guards: GuardSettings,
     rules: str,
+    approvals: ApprovalSettings,
 ) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
+    """Build the asset for one pipeline.
+
+    Args:
+        pipeline: Name of the pipeline.
+        workload: Its workload.
+        model: Settings of its model.
+        gate: Settings of the promotion gate.
+        guards: Settings of the guards.
+        rules: Digest of gate, guards and suites.
+        approvals: Approval that a promotion requires; the receipt records it.
+    """
 
     @dg.asset(
         key=[pipeline, "promotion_verdict"],
@@ -89,7 +101,7 @@ def promotion_verdict_asset(
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                evaluation.subject | {"rules": rules}, decided_at=utc_now()
+                {**evaluation.subject, "rules": rules, **approvals.subject}, decided_at=utc_now()
             )
 
         question = {

@@ -8,6 +8,7 @@ from sluice.assets.metadata import table
 from sluice.assets.resources import RECORDS, SluiceState
 from sluice.assets.spans import spanned
 from sluice.data.table import load_table
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Rollout, Transition
 from sluice.rollout_control.start import start_rollout
@@ -15,8 +16,17 @@ from sluice.rollout_control.start import start_rollout
 ROLLOUT = "rollout"
 
 
-def rollout_asset(pipeline: str, settings: RolloutSettings, *, rules: str) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline; ``rules`` is the digest of gate, guards and suites."""
+def rollout_asset(
+    pipeline: str, settings: RolloutSettings, *, rules: str, approvals: ApprovalSettings
+) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline.
+
+    Args:
+        pipeline: Name of the pipeline.
+        settings: Settings of the rollout.
+        rules: Digest of gate, guards and suites.
+        approvals: Approval that the start of a rollout requires.
+    """
 
     @dg.asset(
         key=[pipeline, ROLLOUT],
@@ -48,6 +58,7 @@ def rollout_asset(pipeline: str, settings: RolloutSettings, *, rules: str) -> dg
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
                 rules=rules,
+                approvals=approvals,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(

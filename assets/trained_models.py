@@ -84,7 +84,7 @@ def trained_models_asset(
             ):
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
             production = ledger.production(pipeline)
-        open_inputs(pipeline, tuned, planned, sluice_state, data=data)
+        open_inputs(pipeline, tuned, planned, sluice_state, features=features)
         if production is not None:  # fail before the training, not in the evaluation after it
             require_scorable(
                 production,

@@ -23,16 +23,15 @@ def evaluation_inputs_check(
         asset=dg.AssetKey(asset),
         additional_ins={"features": dg.AssetIn(key=[pipeline, "features"])},
         blocking=True,
-        description="The version in production, the version of guards.approved and the regression "
-        "suites exist in this home, have the right digests and can be loaded.",
+        description="The version in production, the version of guards.approved, the regression "
+        "suites and imported predictions of the baseline exist in this home, have the right "
+        "digests and can be loaded.",
     )
     def evaluation_inputs_are_readable(
         sluice_state: dg.ResourceParam[SluiceState], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
-            opened = open_inputs(
-                pipeline, inputs, planned, sluice_state, data=features.table.digest
-            )
+            opened = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
         except SluiceError as error:
             return result(READABLE, asset, passed=False, message=str(error))
         message = f"Opened: {', '.join(opened)}." if opened else "The baseline needs no artifacts."

@@ -4,6 +4,7 @@ import dagster as dg
 from dagster._core.errors import DagsterInvalidDefinitionError
 from dagster_shared.check import ParameterCheckError
 
+from sluice.assets.approval import approval_asset
 from sluice.assets.best_config import best_config_asset
 from sluice.assets.candidate import candidate_asset
 from sluice.assets.drift_reference import drift_reference_asset
@@ -19,6 +20,7 @@ from sluice.assets.rollout import rollout_asset
 from sluice.assets.rollout_review import rollout_review_asset
 from sluice.assets.trained_models import trained_models_asset
 from sluice.base.errors import SettingsError
+from sluice.checks.approval import approval_check
 from sluice.checks.best_config import best_config_checks
 from sluice.checks.candidate import candidate_checks
 from sluice.checks.data import features_checks, raw_data_checks
@@ -33,6 +35,7 @@ from sluice.checks.trained_models import trained_models_checks
 from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.drift_sensor import drift_sensor
 from sluice.pipelines.jobs import (
+    approval_job,
     drift_job,
     promotion_job,
     review_job,
@@ -67,11 +70,16 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     poc, rules, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
     inputs, search = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
-        seeds=settings.seeds, guards=settings.guards, suites=settings.suites
+        seeds=settings.seeds,
+        baseline=settings.baseline,
+        guards=settings.guards,
+        suites=settings.suites,
     )
     rolls_out = settings.rollout is not None
     training = training_job(name, purpose=settings.description)
-    promotion, verification = promotion_job(name), verification_job(name)
+    approvals, waits = settings.approval, settings.approval.required
+    promotion = promotion_job(name, shows_approval=waits)
+    verification = verification_job(name)
     jobs = [search_job(name), training, promotion, verification]
     assets = [
         raw_data_asset(name, workload),
@@ -102,6 +110,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             gate=settings.gate,
             guards=settings.guards,
             rules=rules,
+            approvals=approvals,
         ),
         candidate_asset(
             name,
@@ -110,7 +119,13 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             advised_power=settings.gate.advised_power,
             tracking=settings.tracking,
         ),
-        production_model_asset(name, rolls_out=rolls_out, rules=rules, tracking=settings.tracking),
+        production_model_asset(
+            name,
+            rolls_out=rolls_out,
+            rules=rules,
+            approvals=approvals,
+            tracking=settings.tracking,
+        ),
     ]
     checks = [
         raw_data_checks(name, workload),
@@ -124,6 +139,10 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         candidate_checks(name),
         registry_check(name),
     ]
+    if waits:
+        jobs.append(approval_job(name))
+        assets.append(approval_asset(name, approvals))
+        checks.append(approval_check(name, approvals))
     promotion_jobs, sensors = [promotion], []
     if settings.drift is not None:
         drift = drift_job(name)
@@ -132,11 +151,11 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         checks.append(drift_check(name))
         sensors.append(drift_sensor(name, [drift, training], workload, settings.drift))
     if settings.rollout is not None:
-        rollout, review = rollout_job(name), review_job(name)
+        rollout, review = rollout_job(name, shows_approval=waits), review_job(name)
         promotion_jobs.append(rollout)
         jobs += [rollout, review]
         assets += [
-            rollout_asset(name, settings.rollout, rules=rules),
+            rollout_asset(name, settings.rollout, rules=rules, approvals=approvals),
             rollout_review_asset(name, workload, settings.gate),
         ]
         checks.append(rollout_check(name))
@@ -152,7 +171,9 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             verification_schedule(name, verification, settings.schedule),
         ],
         sensors=[
-            promotion_sensor(name, promotion_jobs, rolls_out=rolls_out, rules=rules),
+            promotion_sensor(
+                name, promotion_jobs, rolls_out=rolls_out, rules=rules, approvals=approvals
+            ),
             *sensors,
         ],
     )

@@ -1,4 +1,4 @@
-"""The jobs of a pipeline: search, training, drift, rollout, review, promotion, verification.
+"""The jobs of a pipeline: search, training, drift, approval, rollout, review, promotion, ...
 
 Each runs in one process: the stages are sequential, training starts workers of its own, and a
 process per step would take seconds for imports alone.
@@ -7,9 +7,11 @@ process per step would take seconds for imports alone.
 import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from sluice.assets.approval import APPROVAL
 from sluice.assets.drift_report import DRIFT_REPORT
 from sluice.assets.rollout import ROLLOUT
 from sluice.assets.rollout_review import REVIEW
+from sluice.checks.approval import APPROVED
 from sluice.checks.registry import CONSISTENT
 from sluice.pipelines.executor import one_process
 
@@ -63,11 +65,12 @@ def search_name(pipeline: str) -> str:
     return f"{pipeline}_search"
 
 
-def rollout_job(pipeline: str) -> UnresolvedAssetJobDefinition:
-    """Return the job that starts the rollout of a version."""
+def rollout_job(pipeline: str, *, shows_approval: bool) -> UnresolvedAssetJobDefinition:
+    """Return the job that starts the rollout of a version, and shows its approval."""
+    selection = dg.AssetSelection.assets([pipeline, ROLLOUT])
     return dg.define_asset_job(
         rollout_name(pipeline),
-        selection=dg.AssetSelection.assets([pipeline, ROLLOUT]),
+        selection=selection | _approval_check(pipeline) if shows_approval else selection,
         description="Starts to send traffic to a version that passed its gate; the rollout sensor "
         "continues from there.",
         executor_def=one_process,
@@ -113,12 +116,29 @@ def promotion_name(pipeline: str) -> str:
     return f"{pipeline}_promotion"
 
 
-def promotion_job(pipeline: str) -> UnresolvedAssetJobDefinition:
-    """Return the job that promotes a version to production."""
+def promotion_job(pipeline: str, *, shows_approval: bool) -> UnresolvedAssetJobDefinition:
+    """Return the job that promotes a version to production, and shows its approval."""
+    # The check of the registry reads every artifact and has a schedule of its own.
+    selection = dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks()
     return dg.define_asset_job(
         promotion_name(pipeline),
-        # The check of the registry reads every artifact and has a schedule of its own.
-        selection=dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks(),
+        selection=selection | _approval_check(pipeline) if shows_approval else selection,
         description="Moves the production pointer to a version that has the required receipts.",
         executor_def=one_process,
     )
+
+
+def approval_job(pipeline: str) -> UnresolvedAssetJobDefinition:
+    """Return the job with which a person approves a promotion in the launchpad."""
+    return dg.define_asset_job(
+        f"{pipeline}_approval",
+        selection=dg.AssetSelection.assets([pipeline, APPROVAL]) | _approval_check(pipeline),
+        description="Records your approval of a version: enter version, actor and reason in the "
+        "launchpad. The promotion sensor continues from there.",
+        executor_def=one_process,
+    )
+
+
+def _approval_check(pipeline: str) -> dg.AssetSelection:
+    key = dg.AssetCheckKey(dg.AssetKey([pipeline, "candidate"]), APPROVED)
+    return dg.AssetSelection.checks(key)

@@ -16,9 +16,10 @@ from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.source_asset import require_readable_source
 from sluice.assets.spans import TRACEPARENT
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.errors import GateBlocked, Interrupted, SluiceError
+from sluice.base.errors import ApprovalMissing, GateBlocked, Interrupted, SluiceError
 from sluice.base.home import Home
 from sluice.base.settings import Record
+from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import ResolvedPipeline
 from sluice.metrics.directions import Direction, direction_of
 from sluice.observability import spans
@@ -30,6 +31,7 @@ from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.sensors import read_model_status, request_promotion
+from sluice.registry.ledger import Ledger
 from sluice.tuning.study_summary import StudySummary
 
 QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
@@ -51,6 +53,9 @@ class RunReport(Record):
     rolls_out: bool = Field(False, description="Whether its rollout is in progress.")
     waits_for: str = Field(
         "", description="Why neither a rollout nor a promotion was started; else empty."
+    )
+    needs_approval: bool = Field(
+        False, description="Whether only a person's approval is missing, as ``waits_for`` says."
     )
     compared_with: str
     metrics: dict[str, float]
@@ -101,11 +106,17 @@ def run_pipeline(
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
             now = read_model_status(ledger, name, now=utc_now())
-        rolls_out = pipeline.settings.rollout is not None
-        request = request_promotion(name, event, now, rolls_out=rolls_out)
-        metadata = _metadata(event)
+            rolls_out = pipeline.settings.rollout is not None
+            request = request_promotion(name, event, now, rolls_out=rolls_out)
+            metadata = _metadata(event)
+            number = int(str(metadata[VERSION].value))
+            missing = None
+            if isinstance(request, dg.RunRequest):
+                missing = _missing_approval(ledger, pipeline.settings, number)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
-        if isinstance(request, dg.RunRequest):
+        if missing is not None:
+            waits_for = str(missing)
+        elif isinstance(request, dg.RunRequest):
             assert request.job_name is not None
             _execute(
                 definitions,
@@ -124,8 +135,7 @@ def run_pipeline(
     decision = PromotionDecision.model_validate_json(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
-    version = int(str(metadata[VERSION].value))
-    is_rolling = rollout is not None and rollout.version == version and not rollout.is_over
+    is_rolling = rollout is not None and rollout.version == number and not rollout.is_over
     wall = time.perf_counter() - started
     return RunReport(
         pipeline=name,
@@ -134,12 +144,13 @@ def run_pipeline(
         reason=str(metadata[REASON].value),
         remedy=decision.verdict.remedy,
         worse=str(metadata[WORSE].value),
-        version=version,
+        version=number,
         created=bool(metadata[NEW].value),
         production=after,
-        promoted=after == version and now.production != after,
+        promoted=after == number and now.production != after,
         rolls_out=is_rolling,
         waits_for=waits_for,
+        needs_approval=missing is not None,
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
@@ -153,6 +164,21 @@ def run_pipeline(
         wall_seconds=wall,
         overhead_seconds=wall - sum(console.seconds.values()),
     )
+
+
+def _missing_approval(
+    ledger: Ledger, settings: PipelineSettings, number: int
+) -> ApprovalMissing | None:
+    """Return the error that names the missing approval; None if the promotion can be tried."""
+    try:
+        ledger.require_promotable(
+            settings.name, number, rules=settings.promotion_rules, approvals=settings.approval
+        )
+    except ApprovalMissing as missing:
+        return missing
+    except GateBlocked:  # the promotion itself raises and records it
+        return None
+    return None
 
 
 def search_pipeline(

@@ -10,9 +10,10 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
-from sluice.base.errors import GateBlocked
+from sluice.base.errors import ApprovalMissing, GateBlocked
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
 from sluice.pipelines.requested_run import find_requested_run
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import live_servers
@@ -48,7 +49,12 @@ def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> Mo
 
 
 def promotion_sensor(
-    pipeline: str, jobs: list[UnresolvedAssetJobDefinition], *, rolls_out: bool, rules: str
+    pipeline: str,
+    jobs: list[UnresolvedAssetJobDefinition],
+    *,
+    rolls_out: bool,
+    rules: str,
+    approvals: ApprovalSettings,
 ) -> dg.SensorDefinition:
     """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE.
 
@@ -57,6 +63,7 @@ def promotion_sensor(
         jobs: Jobs that the sensor starts.
         rolls_out: Whether a rollout precedes a promotion.
         rules: Digest of gate, guards and suites.
+        approvals: Approval for which the sensor waits.
     """
     key = dg.AssetKey([pipeline, "candidate"])
 
@@ -66,7 +73,8 @@ def promotion_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
         description="Reads the verdict on the newest candidate. When it is PROMOTE, starts the "
-        "rollout, or the promotion when no version is in production or no rollout is configured.",
+        "rollout, or the promotion when no version is in production or no rollout is configured. "
+        "Waits for an approval where one is required.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -82,6 +90,7 @@ def promotion_sensor(
                 context.instance,
                 rolls_out=rolls_out,
                 rules=rules,
+                approvals=approvals,
                 now=utc_now(),
             )
 
@@ -96,6 +105,7 @@ def next_request(
     *,
     rolls_out: bool,
     rules: str,
+    approvals: ApprovalSettings,
     now: datetime,
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for the newest candidate, or the reason to skip.
@@ -107,6 +117,7 @@ def next_request(
         instance: Read to find a run that was already started.
         rolls_out: Whether a rollout precedes a promotion.
         rules: Digest of gate, guards and suites.
+        approvals: Approval that the promotion requires.
         now: Present time.
     """
     status = read_model_status(ledger, pipeline, now=now)
@@ -114,10 +125,13 @@ def next_request(
     if isinstance(request, dg.SkipReason):
         return request
     version = int(request.tags["sluice/version"])
-    refusal = _refusal(pipeline, ledger, version, rules)
-    if refusal:
+    try:
+        ledger.require_promotable(pipeline, version, rules=rules, approvals=approvals)
+    except ApprovalMissing as missing:
+        return dg.SkipReason(f"The verdict on version {version} is PROMOTE. {missing}")
+    except GateBlocked as blocked:
         return dg.SkipReason(
-            f"The verdict on version {version} is PROMOTE, but it cannot be promoted: {refusal}"
+            f"The verdict on version {version} is PROMOTE, but it cannot be promoted: {blocked}"
         )
     asked = find_requested_run(instance, {RUN_KEY_TAG: str(request.run_key)})
     if asked is not None:
@@ -162,15 +176,6 @@ def request_promotion(
             "sluice/version": str(version),
         },
     )
-
-
-def _refusal(pipeline: str, ledger: RolloutLedger, version: int, rules: str) -> str:
-    """Return why a version cannot be promoted; empty when it can."""
-    try:
-        ledger.require_promotable(pipeline, version, rules=rules)
-    except GateBlocked as blocked:
-        return str(blocked)
-    return ""
 
 
 def _slot(at: datetime) -> int:

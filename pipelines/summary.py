@@ -29,7 +29,8 @@ def print_summary(
         program: The command by which the user starts ``sluice``.
     """
     console.print()
-    console.print(_headline(report), highlight=False)
+    headline = make_commands_runnable(_headline(report), [pipeline], program=program)
+    console.print(headline, highlight=False)
     why = make_commands_runnable(report.reason, [pipeline], program=program)
     console.print(f"  why      {escape(why)}", highlight=False)
     if not report.gate_passed and report.remedy:
@@ -68,6 +69,9 @@ def print_summary(
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
     """Return the suggested next commands, as arguments of ``sluice``, with what each does."""
     steps = [(f"registry show {report.pipeline}", "the version and its receipts")]
+    if report.needs_approval:
+        approve = f"registry approve {report.pipeline} {report.version} --reason '...'"
+        steps.append((approve, "approve the promotion; the sensor or the next run continues"))
     if report.rolls_out:
         steps.append((f"rollout watch {report.pipeline}", "status of its rollout"))
     elif report.production is not None:

@@ -93,7 +93,7 @@ ONE_ADAPTER = {
     },
     "optuna": {"sluice/bench/search/wrapper_cost.py", "sluice/tuning/searchers.py"},
     "opentelemetry": {"sluice/observability/spans.py"},
-    "mlflow": {"sluice/tracking/mlflow_mirror.py"},
+    "mlflow": {"sluice/tracking/mlflow_mirror.py", "sluice/tracking/mlflow_predictions.py"},
 }
 SUBCLASSES_OF_RAY = Path("sluice/tuning/resumable")
 """Its classes are schedulers and searchers of Ray Tune, so it loads Ray when it is imported."""

@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "requirements.md").read_text()
 CODE = re.compile(
-    r"\b(?:POC|SCH|GRAD|PRED|LOG|RESP|DATA|TRACE|TRAIN|REPRO|CONF|CODE|TUNE|EVAL|STAT|LLM|REG|ROLL|TRK|OBS|SEC)-\d+\b"
+    r"\b(?:POC|SCH|GRAD|PRED|LOG|RESP|DATA|TRACE|TRAIN|REPRO|CONF|CODE|TUNE|EVAL|STAT|LLM|REG|ROLL|APPR|TRK|OBS|SEC)-\d+\b"
 )
 ROWS = re.findall(r"^\| ([A-Z]+-\d+) \| (.*) \| (.*) \|$", PAGE, re.MULTILINE)
 

@@ -11,6 +11,7 @@ SluiceError
 |   |   `-- RegistryInconsistent  the registry is inconsistent about a version in use
 |   `-- SamplesRefused       samples contain values that the database cannot store
 |-- GateBlocked              a gate failed, or its evidence is missing
+|   |-- ApprovalMissing      a promotion waits for a person's approval
 |   |-- PromotionConflict    another process moved the production pointer first
 |   `-- RolloutConflict      another rollout is active, or this one was changed concurrently
 |-- TrainingFailed           a fold run ended without a usable model
@@ -134,6 +135,10 @@ class GateBlocked(SluiceError):
     """A gate failed, or the evidence it requires is missing."""
 
     exit_code = EXIT_GATE_BLOCKED
+
+
+class ApprovalMissing(GateBlocked):
+    """A promotion requires the approval of a person, and no valid approval is recorded."""
 
 
 class PromotionConflict(GateBlocked):

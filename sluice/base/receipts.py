@@ -19,7 +19,9 @@ from sluice.base.settings import Record
 class Receipt(Record):
     """Decision of one gate, with the digests of the data, config, code or model it applies to."""
 
-    gate: str = Field(description="raw_data, features, poc, search, promotion or approval.")
+    gate: str = Field(
+        description="raw_data, features, poc, search, baseline, promotion or approval."
+    )
     outcome: str = Field(description="'pass', 'fail', 'insufficient', or a promotion verdict.")
     passed: bool
     subject: dict[str, str] = Field(description="Digest by role: data, config, code, model, ...")

@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from sluice.base.current_user import current_user
-from sluice.base.errors import IntegrityError, SettingsError, UnknownVersion
+from sluice.base.errors import IntegrityError, UnknownVersion
 from sluice.base.pluralize import pluralize
 from sluice.cli import registry_audit, registry_erase, registry_files
 from sluice.cli.output import print_json
@@ -44,7 +44,7 @@ def register(app: typer.Typer) -> None:
         ("show", show, "show sp500_volatility 2"),
         ("history", history, "history sp500_volatility"),
         ("promote", promote, "promote sp500_volatility 2 --reason 'agreed in review'"),
-        ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed' --key ada.key"),
+        ("approve", approve, "approve sp500_volatility 2 --reason 'reviewed the errors of March'"),
         ("rollback", rollback, "rollback sp500_volatility --reason 'errors since noon'"),
         ("at", at, "at sp500_volatility 2026-03-14T09:00:00Z"),
         ("verify", verify, "verify"),
@@ -98,14 +98,19 @@ def show(
         judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
         digest = judged[-1].subject.get("reference", "") if judged else ""
         reference = ledger.version_of(model, digest)
+        approval = ledger.approval_status(model, found.number)
     if as_json:
         filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
         foreign = [r.model_dump(mode="json") | {"digest": r.digest} for r in imported]
         print_json(
-            found.model_dump(mode="json") | {"receipts": filed, "imported_receipts": foreign}
+            found.model_dump(mode="json")
+            | {"receipts": filed, "imported_receipts": foreign}
+            | {"approval": approval.model_dump(mode="json")}
         )
     else:
-        page = display.version_page(found, receipts, imported, reference=reference)
+        page = display.version_page(
+            found, receipts, imported, reference=reference, approval=approval
+        )
         show_result(page)
 
 
@@ -179,17 +184,12 @@ def approve(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Approve a promotion as a second person, signed with your own key.
+    """Approve the promotion of a version whose verdict is PROMOTE.
 
-    The approval applies to the present verdict and to the version in production now. Where
-    known_keys.yaml sets two_person_since, a version needs the approval of a second person.
+    A version waits for it where the pipeline has approval.required or known_keys.yaml has
+    two_person_since. The approval applies to the present verdict and to the version in production
+    now. Where actors have keys, sign it with your own (--key).
     """
-    if key is None:
-        raise SettingsError(
-            "An approval requires a key file.",
-            fix="Give your own with --key or SLUICE_REGISTRY_KEY. To create one: "
-            "openssl genpkey -algorithm ed25519 -out NAME.key",
-        )
     with open_ledger(key) as ledger:
         receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
     if as_json:

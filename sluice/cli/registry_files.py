@@ -22,11 +22,20 @@ from sluice.cli.registry_access import (
     read_key,
     show_result,
 )
+from sluice.cli.registry_baseline import MLFLOW, import_baseline
 from sluice.registry import display
 from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys, make_key_pair
 from sluice.registry.transfer import export_version, import_version
 
 File = Annotated[Path, typer.Argument(help="The file.", show_default=False)]
+FileOrModel = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|mlflow:/NAME/VERSION",
+        help="A file of sluice registry export, or a registered model of MLflow.",
+        show_default=False,
+    ),
+]
 
 
 def export_file(
@@ -66,14 +75,15 @@ def export_file(
 
 
 def import_file(
-    file: File,
+    file: FileOrModel,
     trust: Annotated[
         list[str] | None,
         typer.Option(
             "--trust",
             metavar="MODULE:CLASS",
             help="Code named by the version that may run here, with the modules stored in the "
-            "file. The code of the local pipeline and of Sluice is always trusted.",
+            "file. The code of the local pipeline and of Sluice is always trusted. For a model of "
+            "MLflow its own name, mlflow:/NAME/VERSION: the model is then loaded and run.",
             show_default=False,
         ),
     ] = None,
@@ -86,16 +96,73 @@ def import_file(
             show_default=False,
         ),
     ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Option(
+            help="With mlflow:/NAME/VERSION: name or file of the pipeline whose baseline the "
+            "predictions of the model become.",
+            show_default=False,
+        ),
+    ] = None,
+    predictions: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="With mlflow:/NAME/VERSION: CSV or Parquet file among the artifacts of the "
+            "model's run, with a column 'row' (index of the features) and a column per output.",
+            show_default=False,
+        ),
+    ] = None,
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            envvar="MLFLOW_TRACKING_URI",
+            help="Address of the MLflow server. Default: tracking.mlflow.uri of the pipeline.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout_s: Annotated[
+        float, typer.Option(min=1, max=86_400, help="Time limit of an import from MLflow [s].")
+    ] = 600.0,
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register the version in a file as dev, after every part of it was verified.
+    """Register the version in a file as dev, or import the predictions of a model of MLflow.
 
-    No code in the file is run. Its receipts are stored but promote nothing: the gates must pass
-    here. With trusted keys, or with a key, the file must be signed; the signer is printed and
-    recorded in the history.
+    Every part of a file is verified, and no code in it is run. Its receipts are stored but promote
+    nothing: the gates must pass here. With trusted keys, or with a key, the file must be signed;
+    the signer is printed and recorded in the history.
+
+    With mlflow:/NAME/VERSION in place of the file, the predictions of that model are stored as the
+    baseline of a pipeline that has baseline.predictions: mlflow:/NAME/VERSION.
     """
+    if str(file).startswith(MLFLOW):
+        receipt = import_baseline(
+            str(file),
+            pipeline=pipeline,
+            predictions=predictions,
+            uri=uri,
+            trust=trust or (),
+            timeout_s=timeout_s,
+            actor=actor or current_user(),
+            key=key,
+        )
+        if as_json:
+            print_json(receipt.model_dump(mode="json") | {"digest": receipt.digest})
+        else:
+            show_result(
+                Text(
+                    f"{receipt.reason} They are the baseline of {receipt.subject['pipeline']} if "
+                    f"its file has baseline: {{predictions: {file}}}, until its first promotion."
+                )
+            )
+        return
+    if pipeline is not None or predictions is not None:
+        raise SettingsError(
+            f"--pipeline and --predictions belong to an import from MLflow, got the file {file}.",
+            fix="Leave them out, or give mlflow:/NAME/VERSION in place of the file.",
+        )
     with open_ledger(key, create=True) as ledger:
         done = import_version(
             ledger,

@@ -19,6 +19,7 @@ from sluice.evaluation.settings import GateSettings
 from sluice.evaluation.simple_rules import SimpleRuleSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.models.settings import ModelSettings
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.stored_code import CodeSource
 from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
@@ -83,6 +84,7 @@ class PipelineSettings(Settings):
     gate: GateSettings = GateSettings()
     guards: GuardSettings = GuardSettings()
     suites: SuiteSettings = SuiteSettings()
+    approval: ApprovalSettings = ApprovalSettings()
     tracking: TrackingSettings = TrackingSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     serving: ServingSettings = ServingSettings()
@@ -138,7 +140,7 @@ def promotion_rules(
     baseline: SimpleRuleSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""
-    rules = baseline.model_dump(mode="json")
+    rules = baseline.model_dump(mode="json", exclude_none=True)
     return digest_json(
         {
             # Only if not the defaults, so that receipts from before this setting stay valid.

@@ -30,8 +30,15 @@ from sluice.workloads.workload import Examples, Workload
 
 
 class SimpleRuleSettings(Settings):
-    """Settings of the simple baseline rules."""
+    """Settings of the baseline: of its simple rules, or the predictions that replace them."""
 
+    predictions: str | None = Field(
+        None,
+        pattern=r"^mlflow:/[^/@]+/[1-9][0-9]*$",
+        description="Model whose imported predictions are the baseline until the first promotion, "
+        "as in 'sluice registry import mlflow:/NAME/VERSION'. By default the baseline of the "
+        "workload or, without one, the best simple rule.",
+    )
     season_rows: tuple[int, ...] = Field(
         (5, 7, 12, 24),
         strict=False,

@@ -1,43 +1,46 @@
-"""Approvals: receipts by which a second person agrees to a promotion, signed with their own key.
+"""Approvals: receipts by which a person agrees to a promotion.
 
 An approval is valid for one candidate, reference and promotion receipt, and for one move of the
 production pointer in one registry. An approval from before a rollback, or from another registry,
-is therefore not valid. Because it is signed with the approver's private key, the promoter cannot
-create it.
+is therefore not valid. Where ``known_keys.yaml`` lists the keys of the actors, an approval is
+signed with the approver's private key, so that nobody else can create it.
+
+A promotion requires an approval for two reasons: the pipeline has ``approval.required``, or
+``known_keys.yaml`` has ``two_person_since``.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
+from pydantic import AwareDatetime, TypeAdapter, ValidationError
 from sqlalchemy import Connection
 
 from sluice.base.digests import digest_json
-from sluice.base.errors import GateBlocked
+from sluice.base.errors import ApprovalMissing
 from sluice.base.receipts import Receipt
-from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
-from sluice.registry.keyring import KNOWN_KEYS, Keyring
+from sluice.registry import evidence, log
+from sluice.registry.approval_settings import ApprovalSettings, strictest
+from sluice.registry.keyring import Keyring
 from sluice.registry.promotion import reference_of
 from sluice.registry.records import (
-    HistoryEntry,
+    Approval,
+    ApprovalStatus,
     LinkedReceipt,
     ProductionPointer,
-    RegistryFinding,
     Version,
 )
-from sluice.registry.tables import (
-    history,
-    rollout_transitions,
-    signatures,
-    version_receipts,
-)
+from sluice.registry.tables import version_receipts
 
 GATE = "approval"
+_APPROVED_AT = "approved_at"
+"""Role in the subject of an approval. The signature covers the subject, and so the time."""
+_TIME = TypeAdapter(AwareDatetime)
 
 
 def create_approval(
     connection: Connection,
-    keys: Keyring,
+    keys: Keyring | None,
     version: Version,
     *,
     pointer: ProductionPointer,
@@ -46,11 +49,11 @@ def create_approval(
     reason: str,
     at: datetime,
 ) -> Receipt:
-    """Return the signed receipt of an approval.
+    """Return the receipt of an approval, signed if the keys of the actors are known.
 
     Args:
         connection: Connection of the caller's transaction.
-        keys: Keyring of the approver.
+        keys: Keyring of the approver; None if changes are not signed.
         version: Version to promote.
         pointer: Current production pointer.
         promotion: Digest of the promotion receipt to approve.
@@ -59,27 +62,20 @@ def create_approval(
         at: Time of the approval.
 
     Raises:
-        GateBlocked: The keyring does not list the keys of actors, or the signing key belongs to
-            another actor.
+        GateBlocked: The signing key belongs to another actor.
     """
-    if not keys.actors:
-        raise GateBlocked(
-            "An approval must be signed with a personal key, but the folder of "
-            f"{keys.signing.path} has no {KNOWN_KEYS}.",
-            fix=f"List the public key of every actor in {KNOWN_KEYS}.",
-        )
-    subject = _subject(connection, version, pointer=pointer, promotion=promotion)
-    text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
+    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    subject[_APPROVED_AT] = at.isoformat()
+    signed = {}
+    if keys is not None and keys.actors:
+        text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
+        signed = {"key_id": keys.signing.key_id, "signature": keys.signing.sign(GATE, text)}
     return Receipt(
         gate=GATE,
         outcome="pass",
         passed=True,
         subject=subject,
-        evidence={
-            "actor": actor,
-            "key_id": keys.signing.key_id,
-            "signature": keys.signing.sign(GATE, text),
-        },
+        evidence={"actor": actor, **signed},
         reason=reason,
         decided_at=at,
     )
@@ -92,9 +88,41 @@ def require_approval(
     *,
     pointer: ProductionPointer,
     promotion: str,
+    settings: ApprovalSettings | None,
     at: datetime,
+    valid_at: datetime | None = None,
 ) -> None:
-    """Reject a promotion that requires the approval of a second person and has none.
+    """Reject a promotion that requires an approval and has none. See ``find_status``.
+
+    Raises:
+        ApprovalMissing: No valid approval is recorded.
+    """
+    status = find_status(
+        connection,
+        keys,
+        version,
+        pointer=pointer,
+        promotion=promotion,
+        settings=settings,
+        at=at,
+        valid_at=valid_at,
+    )
+    if status.problem:
+        raise ApprovalMissing(status.problem, fix=status.remedy)
+
+
+def find_status(
+    connection: Connection,
+    keys: Keyring | None,
+    version: Version,
+    *,
+    pointer: ProductionPointer,
+    promotion: str,
+    settings: ApprovalSettings | None,
+    at: datetime,
+    valid_at: datetime | None = None,
+) -> ApprovalStatus:
+    """Return which approval a promotion requires, and whether it is recorded.
 
     Args:
         connection: Connection of the caller's transaction.
@@ -102,134 +130,82 @@ def require_approval(
         version: Version to promote.
         pointer: Current production pointer.
         promotion: Digest of the promotion receipt.
+        settings: Settings of the pipeline; None for a command that does not know them. The
+            promotion receipt may require an approval too.
         at: Time of the promotion.
-
-    Raises:
-        GateBlocked: No other actor has approved.
+        valid_at: Time at which the approval must not have expired, if it is not ``at``. At the end
+            of a rollout, it is the start of the rollout.
     """
-    if keys is None or keys.two_person_since is None or at < keys.two_person_since:
-        return
-    subject = _subject(connection, version, pointer=pointer, promotion=promotion)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    if not _approvers(keys, linked, subject) - {keys.signing.key_id}:
-        raise GateBlocked(
-            f"The promotion of {version.model} version {version.number} requires the approval of "
-            "an actor other than its promoter, and no such approval against the current "
-            "production version is recorded.",
-            fix="Ask another person to run: sluice registry approve "
-            f"{version.model} {version.number} --reason '...' --key THEIR_KEY",
+    receipt = next(each.receipt for each in linked if each.receipt.digest == promotion)
+    rule = strictest(settings, receipt)
+    subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
+    recorded = [each.receipt for each in linked if each.receipt.gate == GATE]
+    matching = [each for each in recorded if is_approval(each, subject)]
+    needs_other = False
+    if keys is not None and keys.actors:
+        key_ids = approvers(keys, linked, subject)
+        needs_other = keys.two_person_since is not None and at >= keys.two_person_since
+        if needs_other:
+            key_ids -= {keys.signing.key_id}
+        matching = [
+            each for each in matching for k in key_ids if is_signed_approval(keys, each, subject, k)
+        ]
+    newest = _as_approval(matching[-1], rule) if matching else None
+    problem = remedy = ""
+    name, command = f"{version.model} version {version.number}", "sluice registry approve"
+    if needs_other and newest is None:
+        problem = (
+            f"The promotion of {name} requires the approval of an actor other than its promoter, "
+            "and no such approval against the current production version is recorded."
         )
-
-
-def check(
-    connection: Connection, keys: Keyring, models: Sequence[str]
-) -> Iterator[RegistryFinding]:
-    """Yield changes signed with another actor's key, and promotions without required approval.
-
-    Assumes:
-        ``log_verification`` had no findings: every row has its line in the log.
-    """
-    if not keys.actors:
-        return
-    history_lines = log.line_numbers(connection, history)
-    transition_lines = log.line_numbers(connection, rollout_transitions)
-    for model in models:
-        for entry in queries.load_history(connection, model):
-            line = history_lines[log.encode_key([entry.id])]
-            signer, is_bridged = _signer(connection, keys, line)
-            if not is_bridged and not keys.may_sign(signer, entry.actor):
-                yield _finding(entry, f"names {entry.actor!r} but is signed with another key")
-            elif _needs_approval(connection, keys, entry, line) and not _is_approved(
-                connection, keys, entry, signer
-            ):
-                yield _finding(entry, "was made without the approval of another actor")
-        for rollout in rollout_rows.model_rollouts(connection, model):
-            for transition in rollout_rows.load_transitions(connection, rollout):
-                key = log.encode_key([rollout, transition.rollout.revision])
-                signer, is_bridged = _signer(connection, keys, transition_lines[key])
-                if not is_bridged and not keys.may_sign(signer, transition.actor):
-                    yield RegistryFinding(
-                        model=model,
-                        version=transition.rollout.version,
-                        problem="signature",
-                        what=f"{model}: transition {transition.outcome} of rollout {rollout[:12]} "
-                        f"names {transition.actor!r} but is signed with another key.",
-                        fix="Find out whose key it is; see sluice registry audit.",
-                    )
-
-
-def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, line: int) -> bool:
-    """Return whether a move requires an approval.
-
-    The writer of an entry could set an earlier time, so the times of signatures count as well.
-    """
-    since = keys.two_person_since
-    return (
-        entry.action == "promote"
-        and since is not None
-        and (entry.at >= since or log_signatures.has_passed(connection, keys, since, line=line))
+        remedy = (
+            f"Ask another person to run: {command} {version.model} {version.number} "
+            "--reason '...' --key THEIR_KEY"
+        )
+    elif rule.required and (newest is None or not newest.is_valid_at(valid_at or at)):
+        problem = (
+            f"{name} waits for an approval, which is valid for {rule.expires_h:g} h. "
+            f"{_describe(newest, recorded)}"
+        )
+        remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
+    return ApprovalStatus(
+        required=needs_other or rule.required, approval=newest, problem=problem, remedy=remedy
     )
 
 
-def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
-    linked = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
-    subject = _subject(
-        connection,
-        queries.load_version(connection, entry.model, entry.to_version),
-        pointer=ProductionPointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
-        promotion=str(entry.receipt),
-    )
-    approvers = _approvers(keys, linked, subject)
-    for each in linked:  # an approval stays valid if its key was retired later
-        key_id = str(each.receipt.evidence.get("key_id"))
-        retired_at = keys.retired.get(key_id)
-        if (
-            retired_at is not None
-            and _is_valid_approval(keys, each.receipt, subject, key_id)
-            and not log_signatures.has_passed(connection, keys, retired_at, line=each.line)
-        ):
-            approvers.add(key_id)
-    return bool(approvers - {promoter})
-
-
-def _approvers(
+def approvers(
     keys: Keyring, linked: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
     """Return the key ids of the actors that approved a subject."""
     key_ids = set()
     for receipt in (each.receipt for each in linked):
         key_id = keys.actors.get(str(receipt.evidence.get("actor")))
-        if key_id is not None and _is_valid_approval(keys, receipt, subject, key_id):
+        if key_id is not None and is_signed_approval(keys, receipt, subject, key_id):
             key_ids.add(key_id)
     return key_ids
 
 
-def _is_valid_approval(
+def is_signed_approval(
     keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str
 ) -> bool:
     """Return whether a receipt is an approval of a subject, signed with a key."""
-    if receipt.gate != GATE or not subject.items() <= receipt.subject.items():
+    if not is_approval(receipt, subject):
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))
     text = _signed_text(receipt.subject, actor=actor, reason=receipt.reason)
     return keys.known[key_id].verify(signature, GATE, text)
 
 
-def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
-    """Return the id of the known key that signed a line, and whether it is a bridge signature.
-
-    Signatures of unknown keys are ignored, because anybody can add them.
-    """
-    query = sa.select(signatures.c.key_id, signatures.c.kind).where(
-        signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
-    )
-    row = connection.execute(query.order_by(signatures.c.line).limit(1)).one()
-    return str(row.key_id), row.kind != "change"
+def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
+    """Return whether a receipt is an approval of a subject; its signature is not verified."""
+    return receipt.gate == GATE and subject.items() <= receipt.subject.items()
 
 
-def _subject(
+def approval_subject(
     connection: Connection, version: Version, *, pointer: ProductionPointer, promotion: str
 ) -> dict[str, str]:
+    """Return what an approval is about, by role."""
     link = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
@@ -247,16 +223,38 @@ def _subject(
     }
 
 
+def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
+    try:
+        approved_at = _TIME.validate_python(receipt.subject.get(_APPROVED_AT))
+    except ValidationError:  # an approval from before its time was recorded
+        approved_at = None
+    expires = rule.required and approved_at is not None
+    return Approval(
+        actor=str(receipt.evidence.get("actor", "")),
+        reason=receipt.reason,
+        approved_at=approved_at,
+        expires_at=approved_at + rule.lifetime if approved_at and expires else None,
+    )
+
+
+def _describe(newest: Approval | None, recorded: Sequence[Receipt]) -> str:
+    """Return which approvals are recorded although none of them is valid, as a sentence."""
+    if newest is not None and newest.expires_at is not None:
+        return f"The approval by {newest.actor} expired at {_format_time(newest.expires_at)}."
+    if newest is not None:
+        return f"The approval by {newest.actor} does not record its time."
+    if recorded:
+        last = recorded[-1]
+        return (
+            f"The approval by {last.evidence.get('actor')} at {_format_time(last.decided_at)} is "
+            "about another verdict or production version, or is not signed with the approver's key."
+        )
+    return "No approval of this version is recorded."
+
+
 def _signed_text(subject: Mapping[str, str], *, actor: str, reason: str) -> str:
     return digest_json([dict(subject), actor, reason])
 
 
-def _finding(entry: HistoryEntry, what: str) -> RegistryFinding:
-    return RegistryFinding(
-        model=entry.model,
-        version=entry.to_version,
-        problem="signature",
-        what=f"{entry.model}: entry {entry.id} of the history ({entry.action} to version "
-        f"{entry.to_version}) {what}.",
-        fix="Find out whose key it is. Roll back if the version should not be in production.",
-    )
+def _format_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"

@@ -166,10 +166,14 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
 
 
 def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+    """Return the approvals that are linked to a version without an entry of the history."""
+    in_history = sa.select(history.c.receipt).where(
+        history.c.action == "approve", history.c.receipt.is_not(None)
+    )
     query = (
         sa.select(version_receipts, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
-        .where(receipts.c.gate == GATE)
+        .where(receipts.c.gate == GATE, receipts.c.digest.not_in(in_history))
     )
     lines, records = log.line_numbers(connection, version_receipts), []
     for row in connection.execute(query):

@@ -19,7 +19,13 @@ from sluice.base.digests import short
 from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.registry.lineage import BASELINE, Lineage
-from sluice.registry.records import HistoryEntry, RegistryFinding, Version, VersionState
+from sluice.registry.records import (
+    ApprovalStatus,
+    HistoryEntry,
+    RegistryFinding,
+    Version,
+    VersionState,
+)
 from sluice.registry.unsigned_lines import UnsignedLine
 
 _MAX_COMPLETE_LIST = 12
@@ -45,6 +51,8 @@ STYLES: Mapping[str, str] = {
     "promote": "green",
     "rollback": "yellow",
     "unstage": "yellow",
+    "approve": "green",
+    "WAITING": "yellow",
 }
 
 
@@ -69,6 +77,7 @@ def version_page(
     imported: Sequence[Receipt],
     *,
     reference: Version | None,
+    approval: ApprovalStatus,
 ) -> Group:
     """Return all details of a version: state, gate evidence, lineage, metrics and receipts.
 
@@ -77,6 +86,7 @@ def version_page(
         receipts: Receipts linked to it, oldest first.
         imported: Receipts imported with it from another registry, oldest first.
         reference: Version it was last compared with; None if that is not registered.
+        approval: Approval that its promotion requires, and the recorded one.
     """
     title = Text.assemble(
         (version.model, "bold"), f"  version {version.number}  ", styled_label(version.state)
@@ -85,6 +95,8 @@ def version_page(
     promotion_receipts = [r for r in receipts if r.gate == "promotion"]
     if promotion_receipts:
         parts += _section("Gate", _gate(promotion_receipts[-1], reference))
+    if approval.required or approval.approval is not None:
+        parts += _section("Approval", _approval(approval))
     parts += _section("Metrics on the test rows", _pairs(version.lineage.metrics))
     parts += _section("Lineage", _lineage(version.lineage, version.registered_at))
     parts += _section("Weights", _members(version.lineage))
@@ -181,6 +193,14 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
         if _is_rows(value):
             parts += [Text(""), Text(_spaced(name), style="italic"), _rows(value)]
     return Group(*parts)
+
+
+def _approval(status: ApprovalStatus) -> Text:
+    """Return who approved the promotion and until when that is valid, or what is missing."""
+    if status.problem:
+        return Text.assemble(styled_label("WAITING"), f" {status.problem} {status.remedy}")
+    assert status.approval is not None  # otherwise it is not required, and there is no section
+    return Text(status.approval.summary)
 
 
 def _lineage(lineage: Lineage, registered_at: datetime) -> Table:

@@ -8,11 +8,13 @@ event that can be published.
 from collections.abc import Mapping, Sequence
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import GateBlocked
 from sluice.base.receipts import Receipt
 from sluice.observability import spans
 from sluice.registry import (
     append_only,
     approval,
+    approval_checks,
     evidence,
     log_signatures,
     log_verification,
@@ -25,12 +27,14 @@ from sluice.registry import (
     verification,
 )
 from sluice.registry.anchor import AnchorSnapshot, anchor_of
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.evidence import DecisionFunction
 from sluice.registry.keyring import Keyring
 from sluice.registry.lineage import Lineage
 from sluice.registry.outbox import Deliver, Publication
 from sluice.registry.records import (
+    ApprovalStatus,
     HistoryAction,
     Promotion,
     Registration,
@@ -177,10 +181,15 @@ class Ledger(SignedLedger):
             version = queries.load_version(connection, model, number)
         return Registration(version=version, created=known is None)
 
-    def record_receipt(self, receipt: Receipt) -> None:
-        """Store a gate's receipt before a version exists to which it can be linked."""
+    def record_receipt(self, receipt: Receipt, *, actor: str | None = None) -> None:
+        """Store a gate's receipt before a version exists to which it can be linked.
+
+        Args:
+            receipt: The receipt.
+            actor: Person who caused it and must own the signing key; None for a gate.
+        """
         at = self._clock()
-        with self._write() as connection:
+        with self._write(actor) as connection:
             evidence.record_receipt(connection, receipt, at=at)
 
     def decide(self, model: str, subject: Mapping[str, str], judge: DecisionFunction) -> Receipt:
@@ -214,17 +223,27 @@ class Ledger(SignedLedger):
                 if evidence.count_decisions(connection, model) == len(earlier):
                     return evidence.decide(connection, model, receipt, at=at)
 
-    def require_promotable(self, model: str, version: int, *, rules: str | None = None) -> None:
-        """Reject a version whose recorded evidence does not allow a promotion.
+    def require_promotable(
+        self,
+        model: str,
+        version: int,
+        *,
+        rules: str | None = None,
+        approvals: ApprovalSettings | None = None,
+    ) -> None:
+        """Reject a version whose recorded evidence or approvals do not allow a promotion.
 
         Args:
             model: Name of the model.
             version: Number of the version.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check.
+            approvals: Settings of the pipeline. None for a command that does not know them: the
+                requirement that the promotion receipt records applies anyway.
 
         Raises:
             UnknownVersion: There is no such version.
+            ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
                 under other rules.
             IntegrityError: A receipt or the lineage was changed after it was written, or the
@@ -238,8 +257,49 @@ class Ledger(SignedLedger):
                 )
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_evidence(
+            receipt = promotion.require_evidence(
                 connection, registered, pointer=pointer, reinstate=False, rules=rules
+            )
+            approval.require_approval(
+                connection,
+                self._keys,
+                registered,
+                pointer=pointer,
+                promotion=receipt,
+                settings=approvals,
+                at=self._clock(),
+            )
+
+    def approval_status(
+        self, model: str, version: int, *, approvals: ApprovalSettings | None = None
+    ) -> ApprovalStatus:
+        """Return which approval the next promotion of a version requires, and which it has.
+
+        A version in production, or without the verdict PROMOTE against the version in production,
+        waits for no approval.
+
+        Args:
+            model: Name of the model.
+            version: Number of the version.
+            approvals: See ``require_promotable``.
+        """
+        with self._database.read() as connection:
+            registered = queries.load_version(connection, model, version)
+            pointer = queries.load_pointer(connection, model)
+            try:
+                receipt = promotion.require_evidence(
+                    connection, registered, pointer=pointer, reinstate=True, rules=None
+                )
+            except GateBlocked:
+                return ApprovalStatus(required=False, approval=None)
+            return approval.find_status(
+                connection,
+                self._keys,
+                registered,
+                pointer=pointer,
+                promotion=receipt,
+                settings=approvals,
+                at=self._clock(),
             )
 
     @spanned
@@ -255,6 +315,7 @@ class Ledger(SignedLedger):
         store: ArtifactStore,
         reinstate: bool = False,
         rules: str | None = None,
+        approvals: ApprovalSettings | None = None,
     ) -> Promotion:
         """Promote a version to production on the evidence recorded for it.
 
@@ -271,9 +332,11 @@ class Ledger(SignedLedger):
                 gates still apply.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check (manual promotion).
+            approvals: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
+            ApprovalMissing: A required approval is missing or has expired.
             GateBlocked: The evidence is missing, negative, about another subject, or was issued
                 under other rules.
             PromotionConflict: The production version is not ``expected``.
@@ -310,6 +373,7 @@ class Ledger(SignedLedger):
                 registered,
                 pointer=pointer,
                 promotion=promotion_receipt,
+                settings=approvals,
                 at=self._clock(),
             )
         _require_loadable(registered, store)
@@ -322,7 +386,13 @@ class Ledger(SignedLedger):
                 connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
+                connection,
+                self._keys,
+                registered,
+                pointer=pointer,
+                promotion=receipt,
+                settings=approvals,
+                at=at,
             )
             return promotion.commit_move(
                 connection,
@@ -437,8 +507,10 @@ class Ledger(SignedLedger):
             findings += log_verification.check(connection)
             if keys is not None:
                 findings += log_signatures.check(connection, keys, anchor=anchor)
-                if not findings:  # the check of approvals assumes a consistent registry
-                    findings += approval.check(connection, keys, chosen)
+            if not findings:  # the checks of approvals assume a consistent registry
+                findings += approval_checks.check_required(connection, chosen)
+                if keys is not None:
+                    findings += approval_checks.check_signers(connection, keys, chosen)
         return findings
 
 

@@ -131,6 +131,11 @@ def sign(
     return signed
 
 
+def has_signatures(connection: Connection) -> bool:
+    """Return whether a change was ever signed, with any key."""
+    return connection.execute(sa.select(signatures.c.line).limit(1)).first() is not None
+
+
 def last_signed_line(connection: Connection, keys: Keyring) -> int:
     """Return the number of the last line signed by a known key; 0 if no line is.
 

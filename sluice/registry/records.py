@@ -11,7 +11,7 @@ from sluice.registry.lineage import Lineage
 
 VersionState = Literal["dev", "staging", "production", "archived"]
 HistoryAction = Literal[
-    "register", "import", "accept", "trust", "stage", "unstage", "promote", "rollback"
+    "register", "import", "accept", "trust", "stage", "unstage", "approve", "promote", "rollback"
 ]
 """Action of a history entry.
 
@@ -93,7 +93,8 @@ class HistoryEntry(Record):
     actor: str
     reason: str
     receipt: str | None = Field(
-        description="Digest of the promotion receipt on which the action is based."
+        description="Digest of the promotion receipt on which the action is based; of an approval, "
+        "the digest of its own receipt."
     )
     revision: int | None = Field(
         description="Revision of the pointer after the action; None if the pointer did not move."
@@ -123,6 +124,42 @@ class Promotion(Record):
         previous = "nothing" if self.previous is None else f"version {self.previous}"
         moved = f"{self.model}: production is now version {self.version} (before: {previous})."
         return f"{moved} {self.code}".rstrip()
+
+
+class Approval(Record):
+    """A recorded approval of a promotion."""
+
+    actor: str
+    reason: str
+    approved_at: datetime | None = Field(
+        description="Time of the approval; None if it was not recorded."
+    )
+    expires_at: datetime | None = Field(
+        description="Time from which the approval is no longer valid; None if approvals do not "
+        "expire, or its time was not recorded."
+    )
+
+    @property
+    def summary(self) -> str:
+        """Approver, reason and validity in one sentence."""
+        at = "" if self.approved_at is None else f" at {self.approved_at:%Y-%m-%d %H:%M} UTC"
+        until = "" if self.expires_at is None else f", valid until {self.expires_at:%Y-%m-%d %H:%M}"
+        return f"Approved by {self.actor}{at} ({self.reason}){until}{' UTC' if until else ''}."
+
+    def is_valid_at(self, at: datetime) -> bool:
+        """Return whether the approval satisfies a rule with an expiry at a time."""
+        return self.expires_at is not None and at < self.expires_at
+
+
+class ApprovalStatus(Record):
+    """Approval that the promotion of a version requires, and the one that is recorded."""
+
+    required: bool
+    approval: Approval | None = Field(
+        description="Newest approval of this promotion, expired or not; None without one."
+    )
+    problem: str = Field("", description="What is missing; empty if nothing is.")
+    remedy: str = Field("", description="Command that provides what is missing.")
 
 
 class HistoryEvent(Record):

@@ -12,8 +12,15 @@ from sqlalchemy import Connection
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
-from sluice.base.errors import GateBlocked, IntegrityError, RolloutConflict, UnknownVersion
+from sluice.base.errors import (
+    ApprovalMissing,
+    GateBlocked,
+    IntegrityError,
+    RolloutConflict,
+    UnknownVersion,
+)
 from sluice.registry import approval, production_check, promotion, queries, rollout_rows, validation
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.client_secret import find_secret, insert_secret
 from sluice.registry.ledger import Ledger
 from sluice.registry.observations import Observations, insert_note
@@ -142,6 +149,7 @@ class RolloutLedger(Ledger):
         reason: str,
         agreement: PredictionAgreement | None = None,
         rules: str | None = None,
+        approvals: ApprovalSettings | None = None,
     ) -> Transition:
         """Start the rollout of a version, which requires the same evidence as a promotion.
 
@@ -156,9 +164,11 @@ class RolloutLedger(Ledger):
                 transaction, so that no rollout runs without this guard after an interrupted start.
             rules: Digest of the settings under which the verdict must have been issued; None to
                 skip this check (manual start).
+            approvals: See ``require_promotable``.
 
         Raises:
             UnknownVersion: There is no such version.
+            ApprovalMissing: A required approval is missing or has expired.
             RolloutConflict: Another rollout of the model is active; the message says whose.
             GateBlocked: The evidence is missing, negative, about another subject or was issued
                 under other rules; or nothing is in production; or the version is in production
@@ -186,7 +196,13 @@ class RolloutLedger(Ledger):
                 connection, registered, pointer=pointer, reinstate=False, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, registered, pointer=pointer, promotion=receipt, at=at
+                connection,
+                self._keys,
+                registered,
+                pointer=pointer,
+                promotion=receipt,
+                settings=approvals,
+                at=at,
             )
             epoch = pointer.revision + 1
             if last is not None:
@@ -231,12 +247,20 @@ class RolloutLedger(Ledger):
     @spanned
     @records_refusals("rollout")
     def finish_rollout(
-        self, model: str, *, actor: str, store: ArtifactStore, rules: str | None = None
+        self,
+        model: str,
+        *,
+        actor: str,
+        store: ArtifactStore,
+        rules: str | None = None,
+        approvals: ApprovalSettings | None = None,
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
         The pointer and the rollout change in one transaction. If the challenger can no longer be
-        promoted or loaded, the rollout is rolled back, and its transition says why.
+        promoted or loaded, the rollout is rolled back, and its transition says why. If only a
+        required approval is missing, the rollout still awaits promotion. An approval that was valid
+        when the rollout started does not expire during the rollout.
 
         Args:
             model: Name of the model.
@@ -244,6 +268,7 @@ class RolloutLedger(Ledger):
             store: Store of the artifacts. Before the promotion, all artifacts of the version are
                 verified and its networks are loaded.
             rules: See ``start_rollout``.
+            approvals: See ``require_promotable``.
 
         Returns:
             The transition promote or roll_back; the last transition if the rollout had ended
@@ -251,6 +276,7 @@ class RolloutLedger(Ledger):
 
         Raises:
             UnknownVersion: The model has had no rollout.
+            ApprovalMissing: A required approval is missing.
             RolloutConflict: The last step is not completed, or the rollout was changed
                 concurrently.
             RegistryInconsistent: The registry is inconsistent about the production version.
@@ -261,7 +287,11 @@ class RolloutLedger(Ledger):
                 return rollout_rows.load_transitions(connection, rollout.id)[-1]
             production_check.require_consistent(connection, model, [rollout.production_version])
         try:
-            return self._promote_completed(rollout, actor=actor, store=store, rules=rules)
+            return self._promote_completed(
+                rollout, actor=actor, store=store, rules=rules, approvals=approvals
+            )
+        except ApprovalMissing:
+            raise
         except (GateBlocked, IntegrityError) as error:
             transition = transitions.roll_back(
                 rollout,
@@ -274,7 +304,13 @@ class RolloutLedger(Ledger):
         return transition
 
     def _promote_completed(
-        self, rollout: Rollout, *, actor: str, store: ArtifactStore, rules: str | None
+        self,
+        rollout: Rollout,
+        *,
+        actor: str,
+        store: ArtifactStore,
+        rules: str | None,
+        approvals: ApprovalSettings | None,
     ) -> Transition:
         from sluice.registry import loading  # imports torch
 
@@ -297,7 +333,14 @@ class RolloutLedger(Ledger):
                 connection, version, pointer=pointer, reinstate=False, rules=rules
             )
             approval.require_approval(
-                connection, self._keys, version, pointer=pointer, promotion=receipt, at=at
+                connection,
+                self._keys,
+                version,
+                pointer=pointer,
+                promotion=receipt,
+                settings=approvals,
+                at=at,
+                valid_at=rollout.started_at,
             )
             promotion.commit_move(
                 connection,

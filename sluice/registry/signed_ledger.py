@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
-from sluice.base.errors import GateBlocked
+from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.receipts import Receipt
 from sluice.registry import (
     approval,
@@ -123,20 +123,27 @@ class SignedLedger(RefusalRecordingLedger):
     @spanned
     @records_refusals("approve")
     def approve(self, model: str, version: int, *, actor: str, reason: str) -> Receipt:
-        """Record a person's approval of a promotion, signed with that person's key.
+        """Record a person's approval of a promotion, and sign it where actors have keys.
 
         The approval is valid for the current promotion receipt and the next move of the pointer.
         After a newer verdict or any move of the pointer, a new approval is required.
 
         Raises:
             UnknownVersion: There is no such version.
+            SettingsError: The changes of this registry are signed, and the ledger has no key.
             GateBlocked: The evidence does not allow the promotion, or the key does not belong to
                 the actor.
             IntegrityError: A receipt or the lineage was changed after it was written.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
-        keys, at = self._require_keys(), self._clock()
+        keys, at = self._keys, self._clock()
         with self._write(actor) as connection:
+            if keys is None and log_signatures.has_signatures(connection):
+                raise SettingsError(
+                    "The changes of this registry are signed, so an approval requires a key file.",
+                    fix="Give your own with --key or SLUICE_REGISTRY_KEY. To create one: "
+                    "openssl genpkey -algorithm ed25519 -out NAME.key",
+                )
             registered = queries.find_version(connection, model, number=version)
             if registered is None:
                 raise validation.unknown_version_error(
@@ -158,4 +165,16 @@ class SignedLedger(RefusalRecordingLedger):
                 at=at,
             )
             evidence.link_receipts(connection, [receipt], model=model, number=version, at=at)
+            queries.append_history(
+                connection,
+                at=at,
+                model=model,
+                action="approve",
+                from_version=None,
+                to_version=version,
+                actor=actor,
+                reason=reason,
+                receipt=receipt.digest,
+                revision=None,
+            )
         return receipt

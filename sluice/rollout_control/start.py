@@ -7,6 +7,7 @@ import pandas as pd
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked
 from sluice.data.folds import Fold
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.prediction_agreement import PredictionAgreement, measure_agreement
 from sluice.rollout.settings import RolloutSettings
@@ -29,6 +30,7 @@ def start_rollout(
     actor: str,
     reason: str,
     rules: str,
+    approvals: ApprovalSettings,
 ) -> tuple[Transition, PredictionAgreement]:
     """Compare both models on held-out rows, and start the rollout of a version.
 
@@ -44,11 +46,13 @@ def start_rollout(
         actor: Person or service that starts the rollout, for the record.
         reason: Reason of the start, for the record.
         rules: Digest of the settings under which the verdict must have been issued.
+        approvals: Approval that the pipeline's settings require.
 
     Returns:
         The first transition, and the distance of both models' predictions on the held-out rows.
 
     Raises:
+        ApprovalMissing: A required approval is missing or has expired.
         GateBlocked: The models take different inputs, or the evidence does not allow the
             rollout.
         RolloutConflict: Another rollout is in progress.
@@ -56,7 +60,14 @@ def start_rollout(
     """
     agreement = _measure_agreement(ledger, model, version, frame=frame, folds=folds, store=store)
     transition = ledger.start_rollout(
-        model, version, settings, actor=actor, reason=reason, agreement=agreement, rules=rules
+        model,
+        version,
+        settings,
+        actor=actor,
+        reason=reason,
+        agreement=agreement,
+        rules=rules,
+        approvals=approvals,
     )
     return transition, agreement
 

@@ -25,9 +25,9 @@ from sluice.tracking.wandb_mirror import mirror
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
 """Split and field of the event log for each mirrored loss curve."""
 
-_NO_RUN_OF_WANDB = ("accept", "trust", "stage", "unstage")
+_NO_RUN_OF_WANDB = ("accept", "trust", "stage", "unstage", "approve")
 """Actions that change neither the results of a version nor the version in production."""
-_NO_CHANGE_IN_MLFLOW = ("accept", "trust")
+_NO_CHANGE_IN_MLFLOW = ("accept", "trust", "approve")
 _STAGES = {"stage": "staging", "promote": "production", "rollback": "production"}
 """Stage of a version after an action; else dev."""
 

@@ -32,6 +32,7 @@ NOT_RUN = {
     "part of examples/resumable_tune.py, which a test runs": 2,
     "runs until it is stopped": 3,
     "starts servers and the programs of other projects": 1,
+    "the config of a run, not of a pipeline": 1,
     "the hours of training": 1,
     "the keys of actors, not of a pipeline": 1,
     "the number depends on the versions of the reader": 1,

@@ -49,6 +49,21 @@ def ledger_of(home: Home) -> Ledger:
     return Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC))
 
 
+def forget_promotion(home: Home, *, registers: bool = True) -> None:
+    """Put the receipts and, if wanted, the version into a new registry, without production."""
+    with ledger_of(home) as ledger:
+        lineage = ledger.version("echo", 1).lineage
+        receipts = [each.receipt for each in ledger.receipts("echo", 1)]
+    for file in home.root.glob("registry.db*"):
+        file.unlink()
+    with ledger_of(home) as ledger:
+        for receipt in receipts:
+            if receipt.gate != "promotion":
+                ledger.record_receipt(receipt)
+        if registers:
+            ledger.register("echo", lineage, receipts)
+
+
 def home_at(folder: Path) -> Home:
     return Home.from_environment({"SLUICE_HOME": str(folder)}, cwd=folder.parent)
 

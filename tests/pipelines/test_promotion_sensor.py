@@ -73,6 +73,7 @@ def ask(
         instance,
         rolls_out=pipeline.rollout is not None,
         rules=pipeline.promotion_rules,
+        approvals=pipeline.approval,
         now=at,
     )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)

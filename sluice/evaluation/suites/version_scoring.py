@@ -6,6 +6,7 @@ import pandas as pd
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.data.folds import Fold
+from sluice.evaluation.imported_baseline import find_baseline
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import Scores, score_baseline
 from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
@@ -53,12 +54,18 @@ def score_arms(
             does not reproduce its recorded losses.
         CodeMismatch: See ``score_version``.
         IntegrityError: Weights are missing or damaged.
+        GateBlocked: The imported predictions of the baseline are missing.
     """
-    rule = choose_baseline(workload, rows.frame, rows.folds, simple_rules)
-    baseline = score_baseline(workload, rows.frame, rows.folds, rule, subject=BASELINE)
     reference = ledger.production(version.model)
     if reference is not None and reference.candidate == version.candidate:
         reference = ledger.version_of(version.model, version.lineage.reference)
+    args = workload, rows.frame, rows.folds
+    rule = (
+        find_baseline(ledger, version.model, simple_rules, store, *args)
+        if reference is None
+        else choose_baseline(*args, simple_rules)
+    )
+    baseline = score_baseline(*args, rule, subject=BASELINE)
     return SuiteScores(
         candidate=score_registered(version, workload, rows, store, code=code),
         reference=baseline

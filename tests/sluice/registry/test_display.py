@@ -8,7 +8,10 @@ from rich.console import Console
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry.display import version_page
 from sluice.registry.ledger import Ledger
+from sluice.registry.records import ApprovalStatus
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, promotion_receipt
+
+NO_APPROVAL = ApprovalStatus(required=False, approval=None)
 
 
 def test_a_long_list_of_the_evidence_is_shortened(
@@ -22,7 +25,9 @@ def test_a_long_list_of_the_evidence_is_shortened(
     lists = {"rows": {"hashes": list(range(1000, 1200))}, "seeds": list(range(12))}
     changed = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
 
-    Console(width=200).print(version_page(version, [changed], [], reference=None))
+    Console(width=200).print(
+        version_page(version, [changed], [], reference=None, approval=NO_APPROVAL)
+    )
 
     page = " ".join(capsys.readouterr().out.split())
     assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page
@@ -54,7 +59,9 @@ def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
 
     pages = []
     for shown in (refused, unsaid):
-        Console(width=200).print(version_page(version, [shown], [], reference=None))
+        Console(width=200).print(
+            version_page(version, [shown], [], reference=None, approval=NO_APPROVAL)
+        )
         gate = capsys.readouterr().out.split("Metrics on the test rows")[0]
         pages.append(" ".join(gate.split()))
 

@@ -1,0 +1,51 @@
+"""Asset ``approval``: a person's approval of a promotion, given in the launchpad."""
+
+import dagster as dg
+
+from sluice.assets.config_schema import APPROVAL_CONFIG, read_requested_version
+from sluice.assets.resources import RECORDS, SluiceState
+from sluice.assets.spans import spanned
+from sluice.base.receipts import Receipt
+from sluice.registry.approval_settings import ApprovalSettings
+
+APPROVAL = "approval"
+
+
+def approval_asset(pipeline: str, approvals: ApprovalSettings) -> dg.AssetsDefinition:
+    """Build the asset for one pipeline."""
+
+    @dg.asset(
+        key=[pipeline, APPROVAL],
+        deps=[dg.AssetKey([pipeline, "candidate"])],
+        config_schema=APPROVAL_CONFIG,
+        io_manager_key=RECORDS,
+        group_name=f"{pipeline}_promotion",
+        kinds={"sqlalchemy"},
+        description="Approval of a version whose verdict is PROMOTE, as 'sluice registry approve'. "
+        "Enter version, actor and reason in the launchpad. The promotion sensor then continues. "
+        "Where actors have keys of their own, approve on the command line with your key.",
+    )
+    @spanned
+    def approval(
+        context: dg.AssetExecutionContext, sluice_state: dg.ResourceParam[SluiceState]
+    ) -> dg.MaterializeResult[Receipt]:
+        number = read_requested_version(context)
+        config = context.op_execution_context.op_config
+        with sluice_state.ledger() as ledger:
+            receipt = ledger.approve(
+                pipeline, number, actor=config["actor"], reason=config["reason"]
+            )
+            status = ledger.approval_status(pipeline, number, approvals=approvals)
+        summary = status.problem if status.approval is None else status.approval.summary
+        context.log.info(summary)
+        return dg.MaterializeResult(
+            value=receipt,
+            metadata={
+                "version": number,
+                "summary": summary,
+                "receipt": receipt.digest,
+                "candidate": receipt.subject["candidate"],
+            },
+        )
+
+    return approval

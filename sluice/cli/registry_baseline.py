@@ -1,0 +1,155 @@
+"""Import of an MLflow model's predictions as the baseline of a pipeline."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sluice.base.errors import SettingsError
+from sluice.base.receipts import Receipt
+from sluice.base.redaction import redact
+from sluice.cli.registry_access import artifact_store, open_ledger
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from sluice.config.pipeline import PipelineSettings
+    from sluice.tracking.mlflow_predictions import MlflowModel
+
+MLFLOW = "mlflow:"
+
+
+def import_baseline(
+    source: str,
+    *,
+    pipeline: str | None,
+    predictions: str | None,
+    uri: str | None,
+    trust: Sequence[str],
+    timeout_s: float,
+    actor: str,
+    key: Path | None,
+) -> Receipt:
+    """Import the predictions of a registered model, after checking that they cover all test rows.
+
+    Args:
+        source: 'mlflow:/NAME/VERSION'.
+        pipeline: Name or file of the pipeline whose baseline they become.
+        predictions: Artifact of the model's run with the predictions; None to run the model.
+        uri: Tracking URI; None for that of the pipeline's settings.
+        trust: What the user trusts; the model is run only if its source is among it.
+        timeout_s: Time limit for requests and predictions [s].
+        actor: Who imports, for the record.
+        key: Key that signs the change.
+
+    Raises:
+        SettingsError: An option is missing, or the model is not trusted.
+        UnknownVersion, SourceError: The server has no such model, or cannot be reached.
+        ContractError: The predictions do not suit the pipeline.
+    """
+    from sluice.tracking.mlflow_predictions import MlflowModel, require_client
+
+    model = MlflowModel.parse(source)
+    if pipeline is None:
+        raise SettingsError(
+            f"{source} becomes the baseline of a pipeline, and --pipeline is missing.",
+            fix="Give its name, or the path of its YAML file.",
+        )
+    is_trusted = source in trust
+    if (predictions is None) != is_trusted:
+        raise SettingsError(
+            f"{source} needs either --predictions, or --trust {source}, got "
+            f"{'both' if is_trusted else 'neither'}.",
+            cause="Loading a model of MLflow can execute any code that is stored in it; its "
+            "predictions in a file are only read.",
+            fix="Give --predictions with the path of a CSV or Parquet file among the artifacts of "
+            f"the model's run. If you trust everybody who could write the model: --trust {source}",
+        )
+    settings = _settings(pipeline)
+    tracking = settings.tracking.mlflow
+    address = uri or (tracking.uri if tracking else None)
+    if address is None:
+        raise SettingsError(
+            "The address of the MLflow server is unknown.",
+            fix="Give --uri, or set MLFLOW_TRACKING_URI or tracking.mlflow.uri in the pipeline.",
+        )
+    require_client()
+    with open_ledger(key, create=True) as ledger:
+        receipt = _import(
+            model,
+            settings,
+            address,
+            predictions=predictions,
+            timeout_s=timeout_s,
+            evidence={
+                "uri": redact(address),
+                "from": predictions or "the model itself, which was run",
+                "trusted": is_trusted,
+                "actor": actor,
+            },
+        )
+        ledger.record_receipt(receipt, actor=actor)
+    return receipt
+
+
+def _import(
+    model: "MlflowModel",
+    settings: "PipelineSettings",
+    uri: str,
+    *,
+    predictions: str | None,
+    timeout_s: float,
+    evidence: dict[str, str | bool],
+) -> Receipt:
+    from sluice.config.resolved import resolve
+    from sluice.evaluation import imported_baseline
+    from sluice.evaluation.suites.version_scoring import SourceRows
+    from sluice.tracking.mlflow_predictions import fetch_predictions
+
+    workload = resolve(settings).workload
+    rows = SourceRows.load(workload)
+    what = f"The predictions of {model}"
+    with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
+        folder, features = Path(name), None
+        if predictions is None:
+            features = folder / "features.parquet"
+            rows.frame[list(workload.feature_columns)].to_parquet(features)
+        fetched = fetch_predictions(
+            model,
+            uri=uri,
+            artifact=predictions,
+            features=features,
+            folder=folder,
+            timeout_s=timeout_s,
+            environ=os.environ,
+        )
+        table = _read(fetched.path)
+    if predictions is None:
+        table = imported_baseline.label_predictions(table, rows.frame, what=what)
+    table = imported_baseline.normalize_predictions(table, rows.frame.index, what=what)
+    imported_baseline.outputs_by_fold(table, workload, rows.frame, rows.folds, what=what)
+    return imported_baseline.store_predictions(
+        table,
+        artifact_store(),
+        pipeline=settings.name,
+        source=str(model),
+        evidence={**evidence, "run_id": fetched.run_id},
+        at=datetime.now(UTC),
+    )
+
+
+def _read(path: Path) -> "pd.DataFrame":
+    from sluice.data.schema import Schema
+    from sluice.data.source_settings import CsvSource, ParquetSource
+    from sluice.data.sources import load_rows
+
+    source = CsvSource if path.suffix == ".csv" else ParquetSource
+    return load_rows(source(uri=str(path), index=None), schema=Schema(columns=()))
+
+
+def _settings(pipeline: str) -> "PipelineSettings":
+    from sluice.config.pipeline import defs_folder, find_pipeline
+
+    return find_pipeline(pipeline, defs_folder())

@@ -1,0 +1,134 @@
+"""Checks that every change was signed by its actor, and that required approvals are recorded."""
+
+from collections.abc import Iterator, Sequence
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
+from sluice.registry.approval import approval_subject, approvers, is_approval, is_signed_approval
+from sluice.registry.approval_settings import strictest
+from sluice.registry.keyring import Keyring
+from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFinding
+from sluice.registry.tables import history, rollout_transitions, signatures
+
+
+def check_required(connection: Connection, models: Sequence[str]) -> Iterator[RegistryFinding]:
+    """Yield promotions whose verdict required an approval, and that have none.
+
+    Signatures are not verified; ``check_signers`` verifies them.
+
+    Assumes:
+        ``verification`` and ``log_verification`` had no findings.
+    """
+    for model in models:
+        for entry in queries.load_history(connection, model):
+            if entry.action != "promote":
+                continue
+            linked = evidence.load_linked_receipts(connection, model, entry.to_version)
+            receipts = [each.receipt for each in linked]
+            verdict = next(each for each in receipts if each.digest == entry.receipt)
+            if not strictest(None, verdict).required:
+                continue
+            subject = _subject_of(connection, entry)
+            if not any(is_approval(each, subject) for each in receipts):
+                yield _finding(entry, "was made without the approval that its verdict requires")
+
+
+def check_signers(
+    connection: Connection, keys: Keyring, models: Sequence[str]
+) -> Iterator[RegistryFinding]:
+    """Yield changes signed with another actor's key, and promotions without required approval.
+
+    Assumes:
+        ``log_verification`` had no findings: every row has its line in the log.
+    """
+    if not keys.actors:
+        return
+    history_lines = log.line_numbers(connection, history)
+    transition_lines = log.line_numbers(connection, rollout_transitions)
+    for model in models:
+        for entry in queries.load_history(connection, model):
+            line = history_lines[log.encode_key([entry.id])]
+            signer, is_bridged = _signer(connection, keys, line)
+            if not is_bridged and not keys.may_sign(signer, entry.actor):
+                yield _finding(entry, f"names {entry.actor!r} but is signed with another key")
+            elif _needs_approval(connection, keys, entry, line) and not _is_approved(
+                connection, keys, entry, signer
+            ):
+                yield _finding(entry, "was made without the approval of another actor")
+        for rollout in rollout_rows.model_rollouts(connection, model):
+            for transition in rollout_rows.load_transitions(connection, rollout):
+                key = log.encode_key([rollout, transition.rollout.revision])
+                signer, is_bridged = _signer(connection, keys, transition_lines[key])
+                if not is_bridged and not keys.may_sign(signer, transition.actor):
+                    yield RegistryFinding(
+                        model=model,
+                        version=transition.rollout.version,
+                        problem="signature",
+                        what=f"{model}: transition {transition.outcome} of rollout {rollout[:12]} "
+                        f"names {transition.actor!r} but is signed with another key.",
+                        fix="Find out whose key it is; see sluice registry audit.",
+                    )
+
+
+def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, line: int) -> bool:
+    """Return whether a move requires an approval.
+
+    The writer of an entry could set an earlier time, so the times of signatures count as well.
+    """
+    since = keys.two_person_since
+    return (
+        entry.action == "promote"
+        and since is not None
+        and (entry.at >= since or log_signatures.has_passed(connection, keys, since, line=line))
+    )
+
+
+def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
+    linked = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
+    subject = _subject_of(connection, entry)
+    key_ids = approvers(keys, linked, subject)
+    for each in linked:  # an approval stays valid if its key was retired later
+        key_id = str(each.receipt.evidence.get("key_id"))
+        retired_at = keys.retired.get(key_id)
+        if (
+            retired_at is not None
+            and is_signed_approval(keys, each.receipt, subject, key_id)
+            and not log_signatures.has_passed(connection, keys, retired_at, line=each.line)
+        ):
+            key_ids.add(key_id)
+    return bool(key_ids - {promoter})
+
+
+def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:
+    """Return what an approval of a recorded promotion must be about."""
+    return approval_subject(
+        connection,
+        queries.load_version(connection, entry.model, entry.to_version),
+        pointer=ProductionPointer(version=entry.from_version, revision=(entry.revision or 0) - 1),
+        promotion=str(entry.receipt),
+    )
+
+
+def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
+    """Return the id of the known key that signed a line, and whether it is a bridge signature.
+
+    Signatures of unknown keys are ignored, because anybody can add them.
+    """
+    query = sa.select(signatures.c.key_id, signatures.c.kind).where(
+        signatures.c.line >= line, signatures.c.key_id.in_(keys.known)
+    )
+    row = connection.execute(query.order_by(signatures.c.line).limit(1)).one()
+    return str(row.key_id), row.kind != "change"
+
+
+def _finding(entry: HistoryEntry, what: str) -> RegistryFinding:
+    return RegistryFinding(
+        model=entry.model,
+        version=entry.to_version,
+        problem="signature",
+        what=f"{entry.model}: entry {entry.id} of the history ({entry.action} to version "
+        f"{entry.to_version}) {what}.",
+        fix="Find out whose key it is. Roll back if the version should not be in production.",
+    )

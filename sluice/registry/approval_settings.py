@@ -1,0 +1,73 @@
+"""Settings of the approval that a promotion waits for, and their record in promotion receipts."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from pydantic import Field, ValidationError
+
+from sluice.base.errors import IntegrityError
+from sluice.base.receipts import Receipt
+from sluice.base.settings import Settings
+
+_ROLE = "approval"
+"""Role in the subject of a promotion receipt; its value is the validity of an approval [h]."""
+
+
+class ApprovalSettings(Settings):
+    """Whether a candidate waits for a person's approval after the verdict PROMOTE."""
+
+    required: bool = Field(
+        False,
+        description="Whether a candidate with the verdict PROMOTE waits for an approval by "
+        "'sluice registry approve MODEL VERSION --reason TEXT'.",
+    )
+    expires_h: float = Field(
+        72.0,
+        gt=0,
+        le=8760,
+        description="Time for which an approval is valid. The promotion, or the start of the "
+        "rollout, must happen within it [h].",
+    )
+
+    @property
+    def lifetime(self) -> timedelta:
+        """Time for which an approval is valid."""
+        return timedelta(hours=self.expires_h)
+
+    @property
+    def subject(self) -> Mapping[str, str]:
+        """Role by which a promotion receipt records the requirement; empty without one.
+
+        The requirement is a part of the receipt, so that commands without the pipeline's settings
+        apply it too.
+        """
+        return {_ROLE: repr(self.expires_h)} if self.required else {}
+
+
+def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
+    """Return what a promotion requires: by the pipeline's settings now, and by its receipt.
+
+    Args:
+        settings: Settings of the pipeline; None for a command that does not know them.
+        promotion: Promotion receipt, which records the settings of the verdict.
+
+    Raises:
+        IntegrityError: The receipt has an invalid requirement.
+    """
+    required = [each for each in (settings, _recorded(promotion)) if each and each.required]
+    return min(required, key=lambda each: each.expires_h, default=ApprovalSettings())
+
+
+def _recorded(promotion: Receipt) -> ApprovalSettings | None:
+    recorded = promotion.subject.get(_ROLE)
+    if recorded is None:
+        return None
+    try:
+        return ApprovalSettings(required=True, expires_h=float(recorded))
+    except (ValueError, ValidationError) as error:
+        raise IntegrityError(
+            f"The promotion receipt {promotion.digest[:12]} requires an approval that is valid for "
+            f"{recorded[:40]!r} hours, which must be a number above 0.",
+            cause="The receipt was not written by the promotion gate.",
+            fix="Evaluate the candidate on a newer window.",
+        ) from error
