@@ -39,7 +39,7 @@ def write_fold_runs(lines: Iterable[str]) -> None:
     if destination is None:
         return
     runs: dict[str, _FoldRunWriter] = {}
-    ending = {
+    ending: dict[str, Any] = {
         "state": "interrupted",
         "reason": "The process of the training ended. Run the training again to resume it.",
     }
@@ -127,7 +127,7 @@ class _FoldRunWriter:
             for event in read_events(log).events:
                 if event["event"] == "epoch_complete":
                     self.write_epoch(event)
-        self._run.summary.update(summary or {})
+        self._run.summary.update(dict(summary or {}))
         if weights is not None:
             self._log_weights(weights, summary or {})
         folder = str(Path(self._run.dir).parent)
