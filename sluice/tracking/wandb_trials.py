@@ -113,7 +113,7 @@ def wandb_callback(
                 kind, content = self.queue.get()
                 if kind == _QueueItem.END:
                     break
-                row, config = self._handle_result(content)  # type: ignore[no-untyped-call]
+                row, config = self._handle_result(content)
                 run.config.update(config, allow_val_change=True)
                 run.log(row, step=row["training_iteration"])
             finish_run(run, tags=settings.tags, **(content or _UNKNOWN_END))
