@@ -41,7 +41,9 @@ class TrackingSettings(Settings):
     )
     project: str = Field("sluice", min_length=1, description="Project of the runs.")
     entity: str | None = Field(None, description="User or team; by default the key's owner.")
-    group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
+    group: str | None = Field(
+        None, description="Group of the runs of versions; by default the pipeline."
+    )
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
     fold_runs: bool = Field(
         True,
