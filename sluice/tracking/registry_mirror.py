@@ -157,7 +157,7 @@ def _tracked_run(
         else tuple(filter(None, (architecture, verdict and f"verdict:{verdict}"))),
         aliases=("production",) if is_move else (),
         notes=f"{verdict}: {receipt.reason}" if receipt else "",
-        labels={"training": group, **({"verdict": verdict} if verdict else {})},
+        labels={"training_group": group, **({"verdict": verdict} if verdict else {})},
     )
 
 

@@ -152,14 +152,19 @@ def _mirror_in_subprocess(
     return run_folder
 
 
-def stats_settings(settings: TrackingSettings, *, pid: int) -> dict[str, Any]:
+def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dict[str, Any]:
     """Return the settings of wandb's own collector of system metrics; none if it is disabled.
 
     Args:
         settings: Say whether wandb collects system metrics.
-        pid: Process whose CPU and memory use is collected, beside that of the machine.
+        pid: Process whose CPU and memory use is collected, beside that of the machine; by default
+            the process that runs wandb.
     """
-    return {"x_disable_stats": False, "x_stats_pid": pid} if settings.system_metrics else {}
+    if not settings.system_metrics:
+        return {}
+    # wandb collects nothing about a machine with x_disable_machine_info, whatever the other says.
+    enabled = {"x_disable_stats": False, "x_disable_machine_info": False}
+    return enabled if pid is None else {**enabled, "x_stats_pid": pid}
 
 
 def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
 from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.wandb_login import with_wandb_login
-from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, QUIET_SETTINGS
+from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, QUIET_SETTINGS, stats_settings
 from sluice.tracking.wandb_run_end import finish_run
 
 _MAX_UPLOAD_WAIT_S = 30
@@ -229,7 +229,7 @@ def wandb_callback(
         settings={
             **QUIET_SETTINGS,
             **init_limit,
-            **({"x_disable_stats": False} if settings.system_metrics else {}),
+            **stats_settings(settings),
             **({"base_url": base_url} if base_url else {}),
         },
     )

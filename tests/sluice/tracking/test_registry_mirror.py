@@ -114,7 +114,7 @@ def test_a_rejected_candidate_is_marked_with_the_reason(
     assert run.tags == ("linear", "verdict:REJECT")
     assert receipt.reason
     assert run.notes == f"REJECT: {receipt.reason}"
-    assert run.labels == {"training": group, "verdict": "REJECT"}
+    assert run.labels == {"training_group": group, "verdict": "REJECT"}
 
 
 def test_curves_come_from_the_versions_event_log(

@@ -246,7 +246,9 @@ def test_the_key_and_the_collector_of_system_metrics(tmp_path):
             log(fold_run_event(spec, "started", 0))
         assert "RuntimeError: seen" in said[0]
         seen.append(json.loads((tmp_path / "wandb" / "seen.json").read_text()))
-    assert [settings["x_disable_stats"] for settings in seen] == [True, False]
+    for name in ("x_disable_stats", "x_disable_machine_info"):  # either disables the collector
+        assert [settings[name] for settings in seen] == [True, False]
+    assert all(settings["x_disable_meta"] for settings in seen)
     assert seen[1]["x_stats_pid"] == os.getpid()
     assert seen[0]["key"] == "k" * 40
 

@@ -42,7 +42,7 @@ RUN = TrackedRun(
     ),
     tags=("promote",),
     notes="REJECT: no gain",
-    labels={"training": "bars-1"},
+    labels={"training_group": "bars-1"},
 )
 
 
@@ -99,7 +99,7 @@ def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     config = items(run.config.update)
     assert config["train"] == {"learning_rate": 0.002}
     assert config["candidate"] == "c" * 64
-    assert config["training"] == "bars-1"
+    assert config["training_group"] == "bars-1"
     history = [items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"]
     tracked = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
     assert tracked == [
