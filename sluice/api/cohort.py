@@ -10,7 +10,8 @@ from sluice.evaluation.multiplicity import adjust_cohort, holm
 from sluice.reports.notebook import HtmlPage, details, fragment, heading, paragraph, text_table
 from sluice.reports.page import html_page
 
-_COLUMNS = ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm")
+_COLUMNS = ("candidate", "verdict", "p, Holm", "p", "gain", "low", "high")
+"""Columns of the table; a phone shows the first four."""
 _TITLE = "Promotion gate, several candidates"
 
 
@@ -52,8 +53,9 @@ class CohortComparison:
             (
                 name,
                 v.outcome,
-                *(f"{value:.4g}" for value in (v.gain, v.lower_bound, v.upper_bound, v.p_value)),
-                f"{self.adjusted_p_values[name]:.4g}",
+                f"{self.adjusted_p_values[name]:.3g}",
+                f"{v.p_value:.3g}",
+                *(f"{value:.4g}" for value in (v.gain, v.lower_bound, v.upper_bound)),
             )
             for name, v in verdicts.items()
         ]

@@ -132,7 +132,7 @@ def test_several_candidates_are_adjusted_as_by_the_command(tmp_path, capsys):
 
     shown = cohort.report().html
     assert "1 of 10 PROMOTE" in shown
-    assert f"{cohort.adjusted_p_values['slight']:.4g}" in shown
+    assert f"{cohort.adjusted_p_values['slight']:.3g}" in shown
     assert f"adjusted p {cohort.adjusted_p_values['slight']:.2g}" in str(cohort)
 
     command = ["gate", "--baseline", str(tmp_path / "baseline.csv"), "--json"]
