@@ -1,4 +1,4 @@
-"""Each fold run is a run of W&B, written while it trains; W&B changes and stops nothing."""
+"""TRK-1: each fold run is a run of W&B, written while it trains; W&B changes and stops nothing."""
 
 import dataclasses
 import json
