@@ -26,6 +26,8 @@ from sluice.evaluation.plots import training_curves_png
 from sluice.evaluation.reference import require_scorable
 from sluice.eventlog.event_log import read_events
 from sluice.registry.stored_code import CodeSource
+from sluice.tracking.settings import TrackingSettings
+from sluice.tracking.wandb_fold_runs import log_fold_runs, training_group
 from sluice.training.code import identify_code
 from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
@@ -43,6 +45,7 @@ def trained_models_asset(
     planned: PlannedEvaluation,
     diagnosis: DiagnosisSettings,
     production_code: CodeSource,
+    tracking: TrackingSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -121,11 +124,23 @@ def trained_models_asset(
         )
         codec = workload.codec().identity()
         started = time.perf_counter()
-        members, reused = train_members(
-            specs,
-            compute=inputs.compute,
-            on_event=_TrainingProgress(context, sluice_progress, total=len(specs)),
-        )
+        progress = _TrainingProgress(context, sluice_progress, total=len(specs))
+        with log_fold_runs(
+            tracking,
+            pipeline=pipeline,
+            group=training_group(pipeline, **candidate_subject(tuned, data)),
+            config=tuned.config,
+            store=sluice_state.store,
+            folder=sluice_state.home.wandb,
+            environ=os.environ,
+            warn=context.log.warning,
+        ) as log_to_wandb:
+
+            def on_event(event: FoldRunEvent) -> None:
+                log_to_wandb(event)
+                progress(event)
+
+            members, reused = train_members(specs, compute=inputs.compute, on_event=on_event)
         seconds = time.perf_counter() - started
         event_log = merge_logs(
             members,

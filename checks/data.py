@@ -134,7 +134,7 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
         SCHEMA,
         asset,
         passed=True,
-        message=f"All {len(schema.columns)} declared columns are present. The frame has "
+        message=f"All {len(schema.columns):,} declared columns are present. The frame has "
         f"{frame.shape[0]} rows and {frame.shape[1]} columns.",
     )
 
@@ -168,7 +168,7 @@ def _look_ahead(
         )
     else:
         message = (
-            f"None of {len(workload.feature_columns)} features changed when later rows changed."
+            f"None of {len(workload.feature_columns):,} features changed when later rows changed."
         )
     return result(
         LOOK_AHEAD,

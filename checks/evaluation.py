@@ -48,8 +48,8 @@ def evaluation_checks(pipeline: str) -> dg.AssetChecksDefinition:
                 SAME_ROWS,
                 asset,
                 passed=True,
-                message=f"Both arms are scored on the same {candidate.num_rows} test rows. Seeds: "
-                f"candidate {len(candidate.seeds) or 'none'}, reference "
+                message=f"Both arms are scored on the same {candidate.num_rows:,} test rows. "
+                f"Seeds: candidate {len(candidate.seeds) or 'none'}, reference "
                 f"{len(reference.seeds) or 'none'}.",
                 metadata={"rows": candidate.num_rows},
             )

@@ -37,9 +37,9 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
 
 def _metadata(item: CheckResult) -> dict[str, Any]:
-    """Return the likely cause, the fix and the page about the fault, followed by the numbers."""
-    page = "" if item.finding is None else item.finding.documentation
-    advice = {"likely cause": item.cause, "fix": item.fix, "documentation": page}
+    """Return the likely cause, the fix and the command that explains it, then the numbers."""
+    command = "" if item.finding is None else item.finding.explain_command
+    advice = {"likely cause": item.cause, "fix": item.fix, "explained by": command}
     return {
         **{name: text for name, text in advice.items() if text},
         "outcome": item.outcome,

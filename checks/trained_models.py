@@ -136,10 +136,10 @@ def _finite(state: SluiceState, trained: TrainedModels, asset: list[str]) -> dg.
         asset,
         passed=not positions and len(curves) > 0,
         message=f"Non-finite losses or gradients: {', '.join(positions[:5])} "
-        f"({len(positions)} epochs). Lower the learning rate, or check the loss for log(0) and "
+        f"({len(positions):,} epochs). Lower the learning rate, or check the loss for log(0) and "
         "division by 0."
         if positions
-        else f"All losses and gradient norms of {len(curves)} epochs are finite.",
+        else f"All losses and gradient norms of {len(curves):,} epochs are finite.",
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
 
@@ -200,9 +200,10 @@ def _prediction_spread(
         asset,
         passed=not bad,
         message=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, prediction std "
-        f"/ target std is {bad[0]['prediction std / target std']:.3g} ({len(bad)} of {len(rows)} "
-        "members). Check for dead units, the learning rate and the scaling of the target."
+        f"/ target std is {bad[0]['prediction std / target std']:.3g} ({len(bad):,} of "
+        f"{len(rows):,} members). Check for dead units, the learning rate and the scaling of the "
+        "target."
         if bad
-        else f"The predictions of all {len(rows)} members have a plausible spread.",
+        else f"The predictions of all {len(rows):,} members have a plausible spread.",
         metadata={"members": table(rows)},
     )

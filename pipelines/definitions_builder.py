@@ -93,6 +93,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             planned=planned,
             diagnosis=settings.diagnosis,
             production_code=settings.production_code,
+            tracking=settings.tracking,
         ),
         drift_reference_asset(name, search, settings.drift),
         evaluation_asset(

@@ -21,7 +21,9 @@ __version__ = "0.1.0"
 # comes first on the path, where a typing.py of the user's would be taken for the standard one.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sluice.api.compare import Comparison, compare
+    from sluice.api.cohort import CohortComparison
+    from sluice.api.compare import compare
+    from sluice.api.comparison import Comparison
     from sluice.api.evaluate import EvaluatedModel, evaluate
     from sluice.api.fit import FittedModel, fit
     from sluice.api.registry import ProductionModel, Registry
@@ -41,7 +43,8 @@ if TYPE_CHECKING:
     from sluice.workloads.workload import Workload, WorkloadSettings
 
 _MODULES = {
-    "Comparison": "sluice.api.compare",
+    "CohortComparison": "sluice.api.cohort",
+    "Comparison": "sluice.api.comparison",
     "ComputeSettings": "sluice.cluster.settings",
     "EvaluatedModel": "sluice.api.evaluate",
     "FittedModel": "sluice.api.fit",
@@ -69,6 +72,7 @@ _COMPONENTS = {"ModelPipeline": "sluice.pipelines.component"}
 """Not in ``__all__``: they need the extra ``pipeline``, and ``dg`` finds them by an entry point."""
 
 __all__ = [
+    "CohortComparison",
     "Comparison",
     "ComputeSettings",
     "EvaluatedModel",

@@ -56,7 +56,10 @@ ENGINES = {
 }
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
-    "wandb": {"sluice/tracking/wandb_mirror.py"},
+    "wandb": {
+        "sluice/tracking/wandb_fold_run_writer.py",
+        "sluice/tracking/wandb_mirror.py",
+    },
     "ray": {
         f"sluice/cluster/{name}.py"
         for name in (

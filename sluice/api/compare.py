@@ -1,67 +1,44 @@
 """``sluice.compare``: the promotion gate on losses."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, overload
 
-from sluice.base.extras import naming_extras
+from sluice.api.cohort import CohortComparison, adjust
+from sluice.api.comparison import Comparison
+from sluice.base.errors import ContractError
 from sluice.evaluation.comparison import compare as decide
 from sluice.evaluation.loss_sources import LossSource, losses_of
-from sluice.evaluation.losses import LossTable
 from sluice.evaluation.settings import GateSettings
-from sluice.reports.notebook import HtmlPage
-from sluice.verdicts.verdict import Outcome, Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Comparison:
-    """Verdict of the promotion gate, and the losses that were compared."""
+@overload
+def compare(
+    candidate: LossSource,
+    baseline: LossSource,
+    *,
+    settings: GateSettings = ...,
+    horizon_rows: int = ...,
+    folds: Sequence[int] | None = ...,
+    clusters: Sequence[Any] | None = ...,
+    unit: str = ...,
+) -> Comparison: ...
 
-    verdict: Verdict
-    candidate: LossTable
-    baseline: LossTable
-    settings: GateSettings
-    horizon_rows: int
 
-    @property
-    def outcome(self) -> Outcome:
-        """PROMOTE, REJECT, EQUIVALENT or INCONCLUSIVE."""
-        return self.verdict.outcome
-
-    @property
-    def passed(self) -> bool:
-        """True only for PROMOTE; insufficient evidence does not pass."""
-        return self.verdict.passed
-
-    def report(self) -> HtmlPage:
-        """Return the page with figures and secondary tests, as ``sluice gate --html`` writes it.
-
-        Raises:
-            SettingsError: The extra 'reports' is not installed.
-        """
-        with naming_extras("The report of a comparison"):
-            from sluice.evaluation.gate_page import gate_page_of
-
-            return HtmlPage(
-                gate_page_of(
-                    self.verdict,
-                    self.candidate,
-                    self.baseline,
-                    self.settings,
-                    title=f"{self.candidate.display_name} against {self.baseline.display_name}",
-                    horizon_rows=self.horizon_rows,
-                )
-            )
-
-    def __str__(self) -> str:
-        return str(self.verdict)
-
-    def _repr_html_(self) -> str:
-        return self.verdict._repr_html_()
+@overload
+def compare(
+    candidate: Mapping[str, LossSource],
+    baseline: LossSource,
+    *,
+    settings: GateSettings = ...,
+    horizon_rows: int = ...,
+    folds: Sequence[int] | None = ...,
+    clusters: Sequence[Any] | None = ...,
+    unit: str = ...,
+) -> CohortComparison: ...
 
 
 def compare(
-    candidate: LossSource,
+    candidate: LossSource | Mapping[str, LossSource],
     baseline: LossSource,
     *,
     settings: GateSettings = GateSettings(),  # noqa: B008 - frozen
@@ -69,7 +46,7 @@ def compare(
     folds: Sequence[int] | None = None,
     clusters: Sequence[Any] | None = None,
     unit: str = "loss units",
-) -> Comparison:
+) -> Comparison | CohortComparison:
     """Decide whether the candidate is better than the baseline, as ``sluice gate`` does.
 
     >>> import numpy as np, sluice
@@ -79,10 +56,18 @@ def compare(
     >>> sluice.compare(candidate, baseline, horizon_rows=0).outcome
     'PROMOTE'
 
+    Several candidates are tested together. Holm's method keeps the probability of any false
+    promotion among them at most ``settings.alpha``:
+
+    >>> candidates = {"wide": candidate, "deep": noise.normal(1.0, 0.1, size=(5, 1000))}
+    >>> sluice.compare(candidates, baseline, horizon_rows=0).promoted
+    ('wide',)
+
     Args:
         candidate: Loss of each test row: an array (seeds, rows), or (rows,) for a model without
             seeds; a data frame or a Parquet or CSV file with the columns seed, fold, row, loss and
             optionally cluster. The rows of an array are in time order.
+            A mapping of names to such losses for several candidates.
         baseline: Losses of the model that the candidate would replace, on the same rows.
         settings: Settings of the gate.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
@@ -92,14 +77,27 @@ def compare(
         unit: Unit of the losses, for messages.
 
     Raises:
-        ContractError: The losses are of different rows, or not of the described form.
+        ContractError: The losses are of different rows, or not of the described form; or there is
+            no candidate, or two have the same losses.
     """
-    ours = losses_of(candidate, what="candidate", fold_N=folds, cluster_N=clusters)
     theirs = losses_of(baseline, what="baseline", fold_N=folds, cluster_N=clusters)
-    return Comparison(
-        verdict=decide(ours, theirs, settings, horizon_rows=horizon_rows, unit=unit),
-        candidate=ours,
-        baseline=theirs,
-        settings=settings,
-        horizon_rows=horizon_rows,
-    )
+
+    def against_baseline(losses: LossSource, what: str) -> Comparison:
+        ours = losses_of(losses, what=what, fold_N=folds, cluster_N=clusters)
+        return Comparison(
+            verdict=decide(ours, theirs, settings, horizon_rows=horizon_rows, unit=unit),
+            candidate=ours,
+            baseline=theirs,
+            settings=settings,
+            horizon_rows=horizon_rows,
+        )
+
+    if not isinstance(candidate, Mapping):
+        return against_baseline(candidate, "candidate")
+    if not candidate:
+        raise ContractError(
+            "At least one candidate must be compared, got an empty mapping.",
+            fix="Pass the losses of each candidate under its name.",
+        )
+    comparisons = {name: against_baseline(losses, name) for name, losses in candidate.items()}
+    return adjust(comparisons, alpha=settings.alpha)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from sluice.api.compare import Comparison, compare
+from sluice.api.compare import compare
+from sluice.api.comparison import Comparison
 from sluice.api.fit import FittedModel
 from sluice.data.table import load_table
 from sluice.evaluation.losses import LossTable

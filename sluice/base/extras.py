@@ -22,10 +22,14 @@ EXTRAS = {
     ),
     "mlflow": ("mlflow",),
     "postgres": ("dagster_postgres", "psycopg"),
+    "s3": ("s3fs",),
     "searchers": ("hyperopt",),
 }
 """Modules that each extra provides, by the name of the extra. The extra ``pipeline`` also contains
 the ones before it."""
+
+_FILESYSTEMS = {"s3": "s3fs", "s3a": "s3fs"}
+"""Package of an extra with which fsspec opens URLs, by the scheme of the URL."""
 
 _EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 
@@ -64,5 +68,26 @@ def missing_extra(error: ModuleNotFoundError, what: str) -> SettingsError | None
         f"{what} requires the package {package}, which is not installed.",
         cause=f"{package} belongs to the extra '{extra}', which a plain installation does not "
         "contain.",
-        fix=f"Install Sluice with this extra; in its checkout: pip install '.[{extra}]'",
+        fix=_install(extra),
     )
+
+
+def missing_filesystem(url: str) -> str:
+    """Return how to install the package that fsspec needs for a URL; '' if it is not missing.
+
+    >>> missing_filesystem("file:///data/rows.csv")
+    ''
+
+    Args:
+        url: URL of a file or folder, possibly a chain such as 'filecache::s3://bucket/name'.
+    """
+    scheme = url.partition("://")[0].rpartition("::")[2]
+    package = _FILESYSTEMS.get(scheme)
+    if package is None or importlib.util.find_spec(package) is not None:
+        return ""
+    extra = _EXTRA_OF[package]
+    return f"URLs with {scheme}:// require the package {package}. {_install(extra)}"
+
+
+def _install(extra: str) -> str:
+    return f"Install Sluice with the extra '{extra}'; in its checkout: pip install '.[{extra}]'"

@@ -59,6 +59,10 @@ COMMANDS = {
         ("orchestration.commands",),
         "Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.",
     ),
+    "explain": Command(
+        ("explain",),
+        "Explain a fault that the POC gate, the tracer, a diagnosis or a rollout reported.",
+    ),
     "list": Command(("list",), "List the pipelines that other commands accept by name."),
     "pack": Command(("pack",), "Write a stream of records once to shards with random access."),
     "poc": Command(

@@ -41,6 +41,6 @@ class Fault:
     detectors: tuple[Detector, ...]
 
     @property
-    def documentation(self) -> str:
-        """Path of the section about this fault, relative to the repository."""
-        return f"docs/faults/{self.topic}.md#{self.id}"
+    def explain_command(self) -> str:
+        """Command that prints this entry, on any machine with Sluice."""
+        return f"sluice explain {self.id}"

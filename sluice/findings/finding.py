@@ -47,6 +47,6 @@ class Finding(Record):
         )
 
     @property
-    def documentation(self) -> str:
-        """Path of the section about the fault, relative to the repository."""
-        return find_fault(self.fault).documentation
+    def explain_command(self) -> str:
+        """Command that explains the fault."""
+        return find_fault(self.fault).explain_command

@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from sqlalchemy.engine import make_url
 
 from sluice.base.errors import IntegrityError, StorageError
+from sluice.base.extras import missing_filesystem
 from sluice.base.settings import Record
 from sluice.registry.keyring import KNOWN_KEYS, Keyring
 
@@ -272,5 +273,5 @@ def _unreadable(location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The anchor {location} cannot be read ({error}).",
         cause="Without it, lost signed lines cannot be detected.",
-        fix="Make the location readable, then repeat the command.",
+        fix=missing_filesystem(location) or "Make the location readable, then repeat the command.",
     )

@@ -59,7 +59,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         "</p>",
         f'<div class="card {tone}"><p><b>{escape(rehearsal.summary)}</b></p>'
         f"<p>{escape(FAULT_DESCRIPTIONS[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
-        f"{_documentation(rehearsal.fault)}"
+        f"{_explanation(rehearsal.fault)}"
         f"{remedy}{deviations}</div>",
         "<h2>Traffic split</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
@@ -153,9 +153,9 @@ def _image(png: bytes, what: str) -> str:
     )
 
 
-def _documentation(fault: InjectedFault) -> str:
-    """Return a line with the name of the fault and its page; empty without a fault."""
+def _explanation(fault: InjectedFault) -> str:
+    """Return a line with the name of the fault and a command; empty without a fault."""
     if fault not in FAULT_NAMES:
         return ""
     entry = find_fault(FAULT_NAMES[fault])
-    return f'<p class="soft">{escape(entry.name)}: {escape(entry.documentation)}</p>'
+    return f'<p class="soft">{escape(entry.name)}: {escape(entry.explain_command)}</p>'

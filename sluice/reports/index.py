@@ -14,7 +14,6 @@ from sluice.reports.page import Tone, first_tag, html_page, table, tag
 _STYLE = """.part{white-space:nowrap}
 @media(min-width:700px){td:first-child{white-space:nowrap}}
 @media(max-width:699px){th:nth-child(4),td:nth-child(4){display:none}
-th,td{padding-right:8px;font-size:14px}.card{padding:10px 12px}
 .tag{white-space:normal;padding:1px 7px;font-size:12px}}
 """
 _MAX_PAGES = 500

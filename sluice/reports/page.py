@@ -45,7 +45,20 @@ tr:last-child>td{border-bottom:0}
 td.number,th.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 code{background:var(--mark);border-radius:4px;padding:1px 5px;font-size:13px}
 a{color:inherit}
+@media(max-width:699px){main{padding:20px 12px 40px}.card{padding:10px 12px}
+th,td{padding-right:8px;font-size:14px}
+table.wide thead{display:none}
+table.wide,table.wide tbody,table.wide tr,table.wide td,table.wide td.number{display:block;
+text-align:left}
+table.wide tr{padding:6px 0;border-bottom:1px solid var(--line)}
+table.wide tr:last-child{border-bottom:0}
+table.wide td{padding:1px 0;border-bottom:0}
+table.wide td:empty{display:none}
+table.wide td[data-name]::before{content:attr(data-name) ": ";color:var(--soft)}}
 """
+
+_MAX_PHONE_COLUMNS = 4
+"""Largest number of columns of a table that a phone shows as a table."""
 
 
 def html_page(title: str, body: str, *, style: str = "", script: str = "") -> str:
@@ -90,20 +103,26 @@ def first_tag(page: str) -> tuple[str, Tone]:
 def table(
     names: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: frozenset[int] = frozenset()
 ) -> str:
-    """Return an HTML table.
+    """Return an HTML table. On a phone, a table with many columns has a line for each cell.
 
     Args:
         names: Column names as plain text.
         rows: Cells of each row, as HTML with escaped values.
         numbers: Indices of the numeric columns, from 0.
     """
+    is_wide = len(names) > _MAX_PHONE_COLUMNS
+
+    def attributes(kind: str, index: int) -> str:
+        number = " class=number" if index in numbers else ""
+        has_name = is_wide and kind == "td" and names[index]
+        return number + (f' data-name="{escape(names[index])}"' if has_name else "")
 
     def cells(kind: str, row: Sequence[str]) -> str:
         return "".join(
-            f"<{kind}{' class=number' if index in numbers else ''}>{cell}</{kind}>"
-            for index, cell in enumerate(row)
+            f"<{kind}{attributes(kind, index)}>{cell}</{kind}>" for index, cell in enumerate(row)
         )
 
     lines = [f"<tr>{cells('td', row)}</tr>" for row in rows]
     head = cells("th", [escape(name) for name in names])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}\n</tbody></table>"
+    start = "<table class=wide>" if is_wide else "<table>"
+    return f"{start}<thead><tr>{head}</tr></thead><tbody>\n{''.join(lines)}\n</tbody></table>"

@@ -20,6 +20,13 @@ class MirrorFailed(Exception):
     """The tracking client failed or took too long."""
 
 
+def package_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that can import this package."""
+    sluice_parent = str(Path(__file__).resolve().parents[2])
+    python_path = [sluice_parent, *filter(None, [environ.get("PYTHONPATH")])]
+    return {**environ, "PYTHONPATH": os.pathsep.join(python_path)}
+
+
 def run_mirror_process(
     module: str,
     payload: Mapping[str, Any],
@@ -44,11 +51,9 @@ def run_mirror_process(
         MirrorFailed: The process failed, or was not finished in time and was killed.
         OSError: The process cannot be started.
     """
-    sluice_parent = str(Path(__file__).resolve().parents[2])
-    python_path = [sluice_parent, *filter(None, [environ.get("PYTHONPATH")])]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module],
-        env={**environ, "PYTHONPATH": os.pathsep.join(python_path)},
+        env=package_environment(environ),
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import SluiceError
+from sluice.base.receipts import Receipt
 from sluice.eventlog.event_log import read_events
 from sluice.registry.ledger import Ledger
 from sluice.registry.migrations import MIRROR_CONSUMER
@@ -20,6 +21,7 @@ from sluice.tracking.mirror_process import MirrorFailed
 from sluice.tracking.mlflow_mirror import MlflowChange, mirror_to_mlflow
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
+from sluice.tracking.wandb_fold_runs import training_group
 from sluice.tracking.wandb_mirror import mirror
 
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
@@ -65,7 +67,7 @@ def mirror_history(
     """
 
     def to_wandb(version: Version, entry: HistoryEntry) -> Delivery:
-        run = _tracked_run(version, entry, store)
+        run = _tracked_run(version, entry, ledger, store)
         result = mirror(run, settings, folder=folder, environ=environ)
         return Delivery(ok=result.ok, reason=result.reason)
 
@@ -102,16 +104,22 @@ def mirror_history(
     return tuple(published)
 
 
+def _promotion_receipt(version: Version, ledger: Ledger) -> Receipt | None:
+    """Return the newest receipt of the promotion gate for a version, or None without one."""
+    receipts = [link.receipt for link in ledger.receipts(version.model, version.number)]
+    return next((r for r in reversed(receipts) if r.gate == "promotion"), None)
+
+
 def _mlflow_change(version: Version, entry: HistoryEntry, ledger: Ledger) -> MlflowChange:
     linked = ledger.receipts(version.model, version.number)
-    verdicts = [link.receipt.outcome for link in linked if link.receipt.gate == "promotion"]
+    receipt = _promotion_receipt(version, ledger)
     return MlflowChange(
         version=version.number,
         candidate=version.candidate,
         action=entry.action,
         from_version=entry.from_version,
         stage=_STAGES.get(entry.action, "dev"),
-        verdict=verdicts[-1] if verdicts else "",
+        verdict=receipt.outcome if receipt else "",
         registered_ms=int(version.registered_at.timestamp() * 1000),
         config=version.lineage.resolved_config,
         lineage=version.lineage.model_dump(mode="json"),
@@ -119,12 +127,22 @@ def _mlflow_change(version: Version, entry: HistoryEntry, ledger: Ledger) -> Mlf
     )
 
 
-def _tracked_run(version: Version, entry: HistoryEntry, store: ArtifactStore) -> TrackedRun:
-    """Return the run for a history entry; only the entry of a new version has scalars."""
+def _tracked_run(
+    version: Version, entry: HistoryEntry, ledger: Ledger, store: ArtifactStore
+) -> TrackedRun:
+    """Return the run for a history entry; only the entry of a new version has scalars.
+
+    The run of a new version has the verdict as a tag, promoted or not, and its reason as the notes.
+    """
     is_move = entry.revision is not None  # the entry changes the version in production
     lineage = version.lineage
     architecture = str(lineage.resolved_config.get("model", {}).get("architecture", ""))
     name = f"{version.model}-{version.number}"
+    receipt = None if is_move else _promotion_receipt(version, ledger)
+    verdict = receipt.outcome if receipt else ""
+    group = training_group(
+        version.model, data=lineage.data, config=lineage.config, code=lineage.code
+    )
     return TrackedRun(
         name=f"{name}-{entry.action}-{entry.revision}" if is_move else name,
         pipeline=version.model,
@@ -134,8 +152,12 @@ def _tracked_run(version: Version, entry: HistoryEntry, store: ArtifactStore) ->
         scalars=()
         if is_move
         else (*_loss_curves(version, store), *_test_metrics(version), *_system_scalars(version)),
-        tags=(entry.action,) if is_move else (architecture,) if architecture else (),
+        tags=(entry.action,)
+        if is_move
+        else tuple(filter(None, (architecture, verdict and f"verdict:{verdict}"))),
         aliases=("production",) if is_move else (),
+        notes=f"{verdict}: {receipt.reason}" if receipt else "",
+        labels={"training_group": group, **({"verdict": verdict} if verdict else {})},
     )
 
 

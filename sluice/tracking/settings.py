@@ -41,8 +41,22 @@ class TrackingSettings(Settings):
     )
     project: str = Field("sluice", min_length=1, description="Project of the runs.")
     entity: str | None = Field(None, description="User or team; by default the key's owner.")
-    group: str | None = Field(None, description="Group of the runs; by default the pipeline.")
+    group: str | None = Field(
+        None, description="Group of the runs of versions; by default the pipeline."
+    )
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
+    fold_runs: bool = Field(
+        True,
+        description="Whether each fold run of a training is a run too, written while it trains.",
+    )
+    log_weights: bool = Field(
+        False, description="Whether the weights of each fold run are stored as an artifact."
+    )
+    system_metrics: bool = Field(
+        False,
+        description="Whether W&B collects the use of CPU, GPU, memory, disk and network of this "
+        "machine during fold runs and trials.",
+    )
     timeout_s: float = Field(
         60.0, gt=0, le=3600, description="Time limit for mirroring one run [s]."
     )

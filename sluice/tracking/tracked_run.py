@@ -4,7 +4,7 @@ import json
 import numbers
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from sluice.base.digests import digest_json
@@ -87,6 +87,10 @@ class TrackedRun:
     tags: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     """Additional names of the artifact with the manifest, such as 'production'."""
+    notes: str = ""
+    """Text shown with the run, such as the reason of the verdict."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Values to filter runs by, stored beside the config: verdict, group of the fold runs."""
 
     def __post_init__(self) -> None:
         try:
@@ -111,6 +115,7 @@ class TrackedRun:
     def run_id(self) -> str:
         """Digest of the content, so that a run has the same id each time it is mirrored."""
         content = asdict(self)
-        if not self.aliases:  # Runs from before aliases existed keep their ids.
-            del content["aliases"]
+        for name in ("aliases", "notes", "labels"):
+            if not content[name]:  # Runs from before the field existed keep their ids.
+                del content[name]
         return digest_json(content)[:16]

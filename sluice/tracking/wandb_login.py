@@ -1,5 +1,6 @@
-"""Finds the key of Weights & Biases: in the environment, or that of ``wandb login``."""
+"""Finds key and server of Weights & Biases: in the environment, or those of ``wandb login``."""
 
+import configparser
 import netrc
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +9,38 @@ from urllib.parse import urlsplit
 DEFAULT_SERVER = "https://api.wandb.ai"
 
 
+def with_wandb_login(environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return the environment with WANDB_API_KEY and WANDB_BASE_URL, or None without a key."""
+    key = find_wandb_key(environ)
+    if key is None:
+        return None
+    return {**environ, "WANDB_API_KEY": key, "WANDB_BASE_URL": find_wandb_server(environ)}
+
+
+def find_wandb_server(environ: Mapping[str, str]) -> str:
+    """Return the URL of the server: that of WANDB_BASE_URL, or of ``wandb login --host``.
+
+    Args:
+        environ: Environment variables; WANDB_CONFIG_DIR, or HOME, says where wandb's settings are.
+    """
+    if url := environ.get("WANDB_BASE_URL"):
+        return url
+    if not ("WANDB_CONFIG_DIR" in environ or "HOME" in environ):
+        return DEFAULT_SERVER
+    folder = environ.get("WANDB_CONFIG_DIR") or Path(environ["HOME"]) / ".config" / "wandb"
+    settings = configparser.ConfigParser(interpolation=None)
+    try:
+        settings.read(Path(folder) / "settings")
+    except (OSError, configparser.Error, UnicodeDecodeError):
+        return DEFAULT_SERVER
+    return settings.get("default", "base_url", fallback="") or DEFAULT_SERVER
+
+
 def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     """Return the key of the user, or None if the user has no key.
 
     WANDB_API_KEY comes first. Otherwise it is the key that ``wandb login`` stored in the user's
-    netrc file for the server of WANDB_BASE_URL, by default wandb's own.
+    netrc file for the server, see ``find_wandb_server``.
 
     Args:
         environ: Environment variables; NETRC, or HOME, says where the netrc file is.
@@ -22,7 +50,7 @@ def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     if not ("NETRC" in environ or "HOME" in environ):
         return None
     path = Path(environ.get("NETRC") or Path(environ["HOME"]) / ".netrc")
-    host = urlsplit(environ.get("WANDB_BASE_URL") or DEFAULT_SERVER).hostname
+    host = urlsplit(find_wandb_server(environ)).hostname
     try:
         login = netrc.netrc(path).authenticators(host or "")
     except (OSError, netrc.NetrcParseError):

@@ -25,7 +25,7 @@ from sluice.base.settings import Record
 from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
 from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
-from sluice.tracking.wandb_login import find_wandb_key
+from sluice.tracking.wandb_login import with_wandb_login
 
 CREDENTIALS = ("WANDB_API_KEY", "WANDB_BASE_URL")
 """Variables of wandb that are passed on to its process; all others are ignored."""
@@ -42,6 +42,9 @@ QUIET_SETTINGS: dict[str, Any] = {
     "x_save_requirements": False,
 }
 """Settings of wandb that disable its output and the collection of data about this machine."""
+
+INIT_TIMEOUT_S = 15.0
+"""Maximum wait of a run for W&B's server before it counts as unreachable [s]."""
 
 
 class MirrorResult(Record):
@@ -88,14 +91,14 @@ def mirror(
     if settings.mode == "off":
         return result(True, "Tracking is off.")
     if settings.mode == "online":
-        key = find_wandb_key(environ)
-        if key is None:
+        online_environ = with_wandb_login(environ)
+        if online_environ is None:
             return result(
                 False,
                 "Not mirrored: mode is online and WANDB_API_KEY is not set. Set it, run 'wandb "
                 "login', or use offline.",
             )
-        environ = {**environ, "WANDB_API_KEY": key}
+        environ = online_environ
     done_path = folder / "mirrored" / f"{settings.project}-{run.run_id}-{settings.mode}.json"
     mirrored_folder = _mirrored_folder(done_path)
     if mirrored_folder is not None:
@@ -141,7 +144,7 @@ def _mirror_in_subprocess(
         payload,
         timeout_s=settings.timeout_s,
         folder=folder,
-        environ=_subprocess_environment(folder, environ),
+        environ=wandb_environment(folder, environ),
     )
     run_folder = Path(output["folder"])
     if not run_folder.is_relative_to(folder):  # wandb uses a temporary folder if it cannot write
@@ -149,7 +152,26 @@ def _mirror_in_subprocess(
     return run_folder
 
 
-def _subprocess_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dict[str, Any]:
+    """Return the settings of wandb's own collector of system metrics; none if it is disabled.
+
+    Args:
+        settings: Say whether wandb collects system metrics.
+        pid: Process whose CPU and memory use is collected, beside that of the machine; by default
+            the process that runs wandb.
+    """
+    if not settings.system_metrics:
+        return {}
+    # wandb collects nothing about a machine with x_disable_machine_info, whatever the other says.
+    enabled = {"x_disable_stats": False, "x_disable_machine_info": False}
+    return enabled if pid is None else {**enabled, "x_stats_pid": pid}
+
+
+def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that runs wandb, which writes only into ``folder``.
+
+    Variables of wandb are removed, except the key and the server.
+    """
     passed_on = {
         name: value
         for name, value in environ.items()
@@ -183,7 +205,8 @@ def _log_run(payload: Mapping[str, Any]) -> str:
         name=payload["name"],
         group=payload["group"],
         tags=payload["tags"],
-        config={**payload["config"], "candidate": payload["candidate"]},
+        notes=payload["notes"] or None,
+        config={**payload["config"], **payload["labels"], "candidate": payload["candidate"]},
         settings=wandb_settings,
     ) as session:
         session.define_metric("epoch")

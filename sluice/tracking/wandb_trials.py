@@ -14,13 +14,13 @@ from typing import Any
 from sluice.base.pluralize import pluralize
 from sluice.base.redaction import redact
 from sluice.tracking.settings import Mode, TrackingSettings
-from sluice.tracking.wandb_login import find_wandb_key
-from sluice.tracking.wandb_mirror import QUIET_SETTINGS
+from sluice.tracking.wandb_login import with_wandb_login
+from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, QUIET_SETTINGS, stats_settings
+from sluice.tracking.wandb_run_end import finish_run
 
 _MAX_UPLOAD_WAIT_S = 30
 """Maximum wait for the last uploads when a search ends [s]."""
-_MAX_INIT_WAIT_S = 15.0
-"""Maximum wait of a run for W&B's server before it counts as unreachable [s]."""
+_UNKNOWN_END = {"state": "interrupted", "reason": "The search ended before the trial."}
 
 Values = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Function that converts the Tune config of a trial to the values by path of the setting."""
@@ -53,8 +53,8 @@ def trial_callbacks(
     """
     if settings.mode != "online":
         return []
-    key = find_wandb_key(environ)
-    if key is None:
+    login = with_wandb_login(environ)
+    if login is None:
         warn(
             "Trials are not sent to Weights & Biases: tracking.mode is online and WANDB_API_KEY is "
             "not set. Set it, run 'wandb login', or use offline."
@@ -67,8 +67,8 @@ def trial_callbacks(
             mode="online",
             folder=folder,
             values=values,
-            base_url=environ.get("WANDB_BASE_URL"),
-            key=key,
+            base_url=login["WANDB_BASE_URL"],
+            key=login["WANDB_API_KEY"],
             warn=warn,
         )
     ]
@@ -100,15 +100,23 @@ def wandb_callback(
         key: Key of the user; by default that of WANDB_API_KEY.
     """
     import ray
-    from ray.air.integrations.wandb import WandbLoggerCallback, _WandbLoggingActor
+    from ray.air.integrations.wandb import WandbLoggerCallback, _QueueItem, _WandbLoggingActor
     from ray.tune import Callback
 
     class RunActor(_WandbLoggingActor):
-        """Process that sends one run with the key that it was given."""
+        """Process that sends one run with the key that it was given, and how the trial ended."""
 
         def run(self) -> None:
             use_key_from_environment_only()
-            super().run()  # type: ignore[no-untyped-call]
+            run = self._wandb.init(*self.args, **self.kwargs)
+            while True:
+                kind, content = self.queue.get()
+                if kind == _QueueItem.END:
+                    break
+                row, config = self._handle_result(content)
+                run.config.update(config, allow_val_change=True)
+                run.log(row, step=row["training_iteration"])
+            finish_run(run, tags=settings.tags, **(content or _UNKNOWN_END))
 
     class TrialRuns(WandbLoggerCallback):
         """W&B callback whose run ids consist of the group and the number of the trial."""
@@ -166,7 +174,9 @@ def wandb_callback(
         def log_trial_end(self, trial: Any, failed: bool = False) -> None:
             # A resumed study also reports the end of trials that it did not start again.
             if trial in self._trial_queues and self._can_send():
-                super().log_trial_end(trial, failed=failed)
+                ending = _trial_end(trial.last_result or {}, failed=failed)
+                self._trial_queues[trial].put((_QueueItem.END, ending))
+                self._cleanup_logging_actors()
 
         def on_experiment_end(self, trials: list[Any], **info: Any) -> None:  # noqa: ARG002 - Tune's
             futures = list(self._trial_logging_futures.values())
@@ -204,7 +214,7 @@ def wandb_callback(
                 "continues. Correct WANDB_API_KEY or the connection before the next search."
             )
 
-    init_limit = {"init_timeout": min(_MAX_INIT_WAIT_S, settings.timeout_s / 2)}
+    init_limit = {"init_timeout": min(INIT_TIMEOUT_S, settings.timeout_s / 2)}
     return TrialRuns(
         project=settings.project,
         api_key=key,
@@ -216,7 +226,12 @@ def wandb_callback(
         mode=mode,
         dir=str(folder),
         resume="allow",
-        settings={**QUIET_SETTINGS, **init_limit, **({"base_url": base_url} if base_url else {})},
+        settings={
+            **QUIET_SETTINGS,
+            **init_limit,
+            **stats_settings(settings),
+            **({"base_url": base_url} if base_url else {}),
+        },
     )
 
 
@@ -229,6 +244,20 @@ def _epoch_results(result: Mapping[str, Any]) -> list[dict[str, Any]]:
         {"training_iteration": epoch_result["epoch"]} | epoch_result
         for epoch_result in curve or [{"epoch": result["epoch"]}]
     ]
+
+
+def _trial_end(result: Mapping[str, Any], *, failed: bool) -> dict[str, str]:
+    """Return state and reason of a trial that ended with this result."""
+    reason = redact(str(result.get("reason") or ""))
+    # A failed trial reports its reason without an epoch.
+    if failed or (reason and not json.loads(result.get("curve") or "[]")):
+        return {"state": "failed", "reason": reason or "The worker of the trial was lost."}
+    if reason:
+        return {"state": "finished", "reason": reason}
+    return {
+        "state": "pruned",
+        "reason": f"The scheduler stopped the trial after epoch {result.get('epoch', 0)}.",
+    }
 
 
 class _Outbox:

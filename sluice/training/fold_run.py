@@ -83,9 +83,10 @@ class FoldRunSpec:
         return f"Seed {self.seed}, fold {self.fold.fold_id}"
 
 
-FoldRunEventKind = Literal["started", "epoch", "finished", "reused", "lost", "replaces"]
-"""'lost': the process or machine of the fold run was lost, and the fold run resumes from its last
-checkpoint; 'replaces': the fold run replaces an unfinished one with other settings."""
+FoldRunEventKind = Literal["started", "epoch", "finished", "reused", "failed", "lost", "replaces"]
+"""'failed': the fold run raised an error, which ends the whole training; 'lost': the process or
+machine of the fold run was lost, and the fold run resumes from its last checkpoint; 'replaces': the
+fold run replaces an unfinished one with other settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +104,13 @@ class FoldRunEvent:
     """Result of the epoch, for kind 'epoch'."""
     damaged_checkpoints: int = 0
     """Number of damaged checkpoints that were skipped on resuming, for kind 'started'."""
+    history: tuple[EpochResult, ...] = ()
+    """Results of the ``epochs_done`` epochs before a resumed fold run, for kind 'started'."""
+    member: Member | None = None
+    """Result of the fold run, for the kinds 'finished' and 'reused'."""
     reason: str = ""
-    """For kind 'lost', how the worker was lost; for kind 'replaces', the settings that differ."""
+    """For kind 'failed', the error; for kind 'lost', how the worker was lost; for kind 'replaces',
+    the settings that differ."""
 
 
 OnFoldRunEvent = Callable[[FoldRunEvent], None]
@@ -157,13 +163,13 @@ def train_fold_run(
         if member is not None:
             if ranks.is_first:
                 discard_checkpoints(folder)
-            on_event(fold_run_event(spec, "reused", member.epochs_run))
+            on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
             return member
         with RandomStream(derive_seed(spec.seed, "unit")).active(), deterministic():
             fitted = _fit(spec, workload, subject, folder, on_event, clock, timer, ranks)
         member = ranks.broadcast_from_first(lambda: fitted)
     assert member is not None
-    on_event(fold_run_event(spec, "finished", member.epochs_run))
+    on_event(fold_run_event(spec, "finished", member.epochs_run, member=member))
     return member
 
 
@@ -284,6 +290,7 @@ def _fit(
             len(history),
             steps=_steps_within(restored.state),
             damaged=len(restored.damaged),
+            history=history,
         )
     )
 
@@ -441,6 +448,8 @@ def fold_run_event(
     steps: int = 0,
     result: EpochResult | None = None,
     damaged: int = 0,
+    history: tuple[EpochResult, ...] = (),
+    member: Member | None = None,
     reason: str = "",
 ) -> FoldRunEvent:
     """Return a progress event of the fold run ``spec``."""
@@ -453,5 +462,7 @@ def fold_run_event(
         steps_done=steps,
         result=result,
         damaged_checkpoints=damaged,
+        history=history,
+        member=member,
         reason=reason,
     )

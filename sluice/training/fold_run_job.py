@@ -6,7 +6,15 @@ from sluice.base.errors import SluiceError
 from sluice.cluster.jobs import Emit
 from sluice.findings.user_code import training_error
 from sluice.training.device import release_memory
-from sluice.training.fold_run import Clock, FoldRunSpec, OnFoldRunEvent, train_fold_run, utc_now
+from sluice.training.fold_run import (
+    Clock,
+    FoldRunEvent,
+    FoldRunSpec,
+    OnFoldRunEvent,
+    fold_run_event,
+    train_fold_run,
+    utc_now,
+)
 from sluice.training.members import Member
 
 
@@ -25,21 +33,50 @@ class FoldRunJob:
 
 
 def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc_now) -> Member:
-    """Train one fold run; every error names the seed and fold.
+    """Train one fold run; every error names the seed and fold, and is also a 'failed' event.
 
     Raises:
         SluiceError: As for ``train_fold_run``.
         TrainingFailed: User code raised an exception.
         OutOfMemory: User code ran out of memory.
     """
+    reporter = _FailureReporter(spec, on_event)
     try:
-        return train_fold_run(spec, on_event, clock=clock)
+        return train_fold_run(spec, reporter, clock=clock)
     except SluiceError as error:
-        raise _with_name(spec, error) from error
+        raise reporter.report(_with_name(spec, error)) from error
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:  # process boundary: user code may raise anything
-        raise _with_name(spec, training_error(error)) from error
+        raise reporter.report(_with_name(spec, training_error(error))) from error
+
+
+def failed_event(spec: FoldRunSpec, epochs_done: int, error: SluiceError) -> FoldRunEvent:
+    """Return the event that a fold run failed with an error that names it."""
+    return fold_run_event(spec, "failed", epochs_done, reason=error.what)
+
+
+class _FailureReporter:
+    """Passes events on, and adds the event of a failure with the number of finished epochs."""
+
+    def __init__(self, spec: FoldRunSpec, on_event: OnFoldRunEvent) -> None:
+        self._spec = spec
+        self._on_event = on_event
+        self._epochs_done = 0
+        self._has_receiver = True
+        """Whether every call of ``on_event`` has returned; False if the error is its own."""
+
+    def __call__(self, event: FoldRunEvent) -> None:
+        self._epochs_done = event.epochs_done
+        self._has_receiver = False
+        self._on_event(event)
+        self._has_receiver = True
+
+    def report(self, error: SluiceError) -> SluiceError:
+        """Emit the event of the error and return the error."""
+        if self._has_receiver:
+            self._on_event(failed_event(self._spec, self._epochs_done, error))
+        return error
 
 
 def _with_name(spec: FoldRunSpec, error: SluiceError) -> SluiceError:

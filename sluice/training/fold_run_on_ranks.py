@@ -7,7 +7,15 @@ from sluice.base.errors import SluiceError
 from sluice.cluster.ray_train import Emit, run_on_ranks
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.distributed import DistributedRanks, raising_rank_lost
-from sluice.training.fold_run import Clock, FoldRunSpec, OnFoldRunEvent, train_fold_run, utc_now
+from sluice.training.fold_run import (
+    Clock,
+    FoldRunEvent,
+    FoldRunSpec,
+    OnFoldRunEvent,
+    train_fold_run,
+    utc_now,
+)
+from sluice.training.fold_run_job import failed_event
 from sluice.training.members import Member
 
 
@@ -32,11 +40,19 @@ def train_fold_run_on_ranks(
     """
     spec = dataclasses.replace(spec, artifacts=spec.artifacts.absolute(), runs=spec.runs.absolute())
     fit = functools.partial(_fit, spec, clock)
+    epochs_done = 0
+
+    def on_message(event: FoldRunEvent) -> None:
+        nonlocal epochs_done
+        epochs_done = event.epochs_done
+        on_event(event)
+
     try:
-        return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_event)
+        return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_message)
     except SluiceError as error:
-        what = f"{spec.name}: {error.what}"
-        raise type(error)(what, cause=error.cause, fix=error.fix) from error
+        named = type(error)(f"{spec.name}: {error.what}", cause=error.cause, fix=error.fix)
+        on_event(failed_event(spec, epochs_done, named))
+        raise named from error
 
 
 def _fit(spec: FoldRunSpec, clock: Clock, emit: Emit) -> Member:

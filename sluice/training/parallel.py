@@ -20,7 +20,7 @@ from sluice.training.fold_run import (
     fold_run_event,
     utc_now,
 )
-from sluice.training.fold_run_job import FoldRunJob, fit_fold_run
+from sluice.training.fold_run_job import FoldRunJob, failed_event, fit_fold_run
 from sluice.training.fold_run_on_ranks import train_fold_run_on_ranks
 from sluice.training.members import Member
 from sluice.training.stale_runs import changes_since_stale_run
@@ -83,7 +83,7 @@ def train_members(
         member = find_finished(spec)
         if member is not None:
             finished[index] = member
-            on_event(fold_run_event(spec, "reused", member.epochs_run))
+            on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
     reused = len(finished)
     remaining = [index for index in range(len(specs)) if index not in finished]
     remaining.sort(key=lambda index: -len(specs[index].fold.train))
@@ -172,7 +172,9 @@ def _run_in_pool(
                 finished[index] = member
             case WorkerLost(key=int(index)) as lost:
                 if not lost.will_retry:
-                    raise _retries_exhausted(specs[index], lost)
+                    error = _retries_exhausted(specs[index], lost)
+                    on_event(failed_event(specs[index], epochs_done[index], error))
+                    raise error
                 reason = f"its {lost.description}"
                 on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 

@@ -75,7 +75,8 @@ def _index() -> str:
 
 
 def _fault_link(rule: AnyRule) -> str:
-    return find_fault(rule.fault).documentation.removeprefix("docs/")
+    fault = find_fault(rule.fault)
+    return f"faults/{fault.topic}.md#{fault.id}"
 
 
 def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:

@@ -250,7 +250,7 @@ def _first_change(
     for name, state in end.items():
         difference = first_difference(state, found.get(name, {}))
         if difference is not None:
-            return f"after {len(again)} equal losses the {name} differs, {difference}"
+            return f"after {len(again):,} equal losses the {name} differs, {difference}"
     return ""
 
 

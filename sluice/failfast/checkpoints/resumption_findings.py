@@ -25,7 +25,7 @@ def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
     # The size of the file is left out: it contains times, so it differs from run to run.
     return CheckOutcome(
         outcome="pass",
-        summary=f"Saved, loaded into a new model and resumed: predictions, {num_values} stored "
+        summary=f"Saved, loaded into a new model and resumed: predictions, {num_values:,} stored "
         "values and all later losses are bit-identical; a truncated checkpoint is detected.",
         numbers={"num_steps": num_steps, "num_values": num_values},
     )

@@ -48,8 +48,9 @@ def find_constant_features(
     value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
     return CheckOutcome(
         outcome="warn" if plausible else "fail",
-        summary=f"{len(constant)} of {len(features)} features are constant in all "
-        f"{len(train_rows)} train rows of fold 0: {_format_names(named)}; '{named[0]}' is {value}.",
+        summary=f"{len(constant):,} of {len(features):,} features are constant in all "
+        f"{len(train_rows):,} train rows of fold 0: {_format_names(named)}; '{named[0]}' is "
+        f"{value}.",
         numbers={"features": len(features), "constant_features": len(constant)},
         fault="constant column",
     )
@@ -71,7 +72,7 @@ def find_constant_target(workload: Workload, y: Tensor) -> CheckOutcome | None:
     value = ", ".join(f"{number:g}" for number in rows[0, :5].tolist())
     return CheckOutcome(
         outcome="fail" if workload.expects_signal else "warn",
-        summary=f"All {len(rows)} train targets of fold 0 ('{workload.target_column}') are "
+        summary=f"All {len(rows):,} train targets of fold 0 ('{workload.target_column}') are "
         f"{value}.",
         numbers={"train_examples": len(rows), "distinct_targets": 1},
         fault="constant target",

@@ -56,17 +56,18 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
         row = int(repeated.argmax())
         return CheckOutcome(
             outcome="fail",
-            summary=f"{repeated.sum()} of {len(raw)} rows repeat an earlier row in every column "
-            f"(at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} (label "
-            f"{raw.index[row]}).",
+            summary=f"{repeated.sum():,} of {len(raw):,} rows repeat an earlier row in every "
+            f"column (at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} "
+            f"(label {raw.index[row]}).",
             numbers=numbers,
             fault="duplicate rows",
         )
     if usable < settings.min_rows:
         return CheckOutcome(
             outcome="fail",
-            summary=f"At least {settings.min_rows} rows are required, got {usable} of {len(raw)} "
-            f"that are complete and not repeated{_emptiest_column(raw, needed, complete)}.",
+            summary=f"At least {settings.min_rows:,} rows are required, got {usable:,} of "
+            f"{len(raw):,} that are complete and not repeated"
+            f"{_emptiest_column(raw, needed, complete)}.",
             numbers=numbers,
             fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
@@ -76,8 +77,8 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{usable} of {len(raw)} rows are complete and not repeated; {settings.min_rows} "
-        "are required.",
+        summary=f"{usable:,} of {len(raw):,} rows are complete and not repeated; "
+        f"{settings.min_rows:,} are required.",
         numbers=numbers,
     )
 

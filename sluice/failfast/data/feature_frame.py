@@ -74,7 +74,7 @@ def check_features(
     if broken is not None:
         return broken
     num_read = min(len(train), _MAX_READ_ROWS)
-    note = "" if train.is_in_memory else f" {num_read} train examples were read."
+    note = "" if train.is_in_memory else f" {num_read:,} train examples were read."
     train, val = _read(train), _read(val)
     broken = _unusable_values(workload, frame, folds[0], train, val)
     if broken is not None:
@@ -96,7 +96,7 @@ def check_features(
                 return finding
     return CheckOutcome(
         outcome="pass",
-        summary=f"{len(frame)} rows, {len(workload.feature_columns)} features; fold 0 has "
+        summary=f"{len(frame):,} rows, {len(workload.feature_columns):,} features; fold 0 has "
         f"{counts[0]} train and {counts[1]} validation examples, x {_example_shape(train.inputs)}, "
         f"y {_example_shape(train.targets)}.{note}",
         numbers={
@@ -132,8 +132,8 @@ def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | No
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"Features must keep the index labels of the raw rows; {unknown.sum()} of "
-        f"{len(frame)} are new, first {frame.index[unknown][0]}.",
+        summary=f"Features must keep the index labels of the raw rows; {unknown.sum():,} of "
+        f"{len(frame):,} are new, first {frame.index[unknown][0]}.",
         numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
         fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
@@ -147,7 +147,8 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"At least {settings.min_rows} rows of features are required, got {len(frame)}.",
+        summary=f"At least {settings.min_rows:,} rows of features are required, got "
+        f"{len(frame):,}.",
         numbers={"rows": len(frame)},
         fault="too few rows",
         cause="Windows are longer than the history, or dropna() includes a column that is mostly "
@@ -161,7 +162,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
         return CheckOutcome(
             outcome="fail",
             summary="At least one fold is required, plan_folds() returned none for "
-            f"{len(frame)} rows.",
+            f"{len(frame):,} rows.",
             numbers={"rows": len(frame), "folds": 0},
             fault="too few rows",
             cause="The history is too short for the number and size of the folds.",
@@ -173,7 +174,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
             return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
-                f"{len(frame)} rows of features.",
+                f"{len(frame):,} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
                 fault="too few rows",
                 cause="The folds were planned for another table.",

@@ -63,7 +63,8 @@ def _overlap(
     return CheckOutcome(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
-        f"share {len(shared)} rows, first row {shared.start} (label {frame.index[shared.start]}).",
+        f"share {len(shared):,} rows, first row {shared.start} (label "
+        f"{frame.index[shared.start]}).",
         numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
         fault="folds overlap",
     )

@@ -73,7 +73,7 @@ def check_look_ahead(
         one = one if independent else ""
         return CheckOutcome(
             outcome="pass",
-            summary=f"None of {len(search.compared)} features changed in "
+            summary=f"None of {len(search.compared):,} features changed in "
             f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{one}"
             f"{search.sample.note}",
             numbers=numbers,
@@ -99,9 +99,9 @@ def check_look_ahead(
     more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
-        f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
-        f"changed.{more}{search.sample.note}",
+        summary=f"{len(found):,} of {len(search.compared):,} features look ahead: "
+        f"'{first.column}' at row {first.row} changed by {first.change:.3g} standard deviations "
+        f"when only later rows changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
@@ -268,7 +268,7 @@ def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
     unknown = ~whole.index.isin(raw.index)
     if unknown.any():
         raise ContractError(
-            f"Features must keep the index labels of the raw rows; {unknown.sum()} are new, "
+            f"Features must keep the index labels of the raw rows; {unknown.sum():,} are new, "
             f"first {whole.index[unknown][0]}.",
             fix="Drop rows in compute_features without resetting the index of the others.",
         )

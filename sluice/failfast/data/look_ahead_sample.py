@@ -91,14 +91,15 @@ def draw_sample(
     if blocks:
         num_rows = len(blocks[0].raw)
         omitted.append(
-            f"features were computed from {len(blocks)} blocks of {num_rows} consecutive rows of "
-            f"{len(raw)}, the oldest, the newest and one in between (poc.look_ahead.max_cells), so "
-            "a look-ahead only in other rows, or over more rows than a block has, is not detected"
+            f"features were computed from {len(blocks):,} blocks of {num_rows:,} consecutive rows "
+            f"of {len(raw):,}, the oldest, the newest and one in between "
+            "(poc.look_ahead.max_cells), so a look-ahead only in other rows, or over more rows "
+            "than a block has, is not detected"
         )
     if len(columns) > settings.max_columns:
         omitted.append(
-            f"each table compared {settings.max_columns} other columns of {len(columns)} features "
-            "(poc.look_ahead.max_columns)"
+            f"each table compared {settings.max_columns} other columns of {len(columns):,} "
+            "features (poc.look_ahead.max_columns)"
         )
     return LookAheadSample(
         blocks=blocks or (RowBlock(raw=raw, features=whole),),

@@ -24,8 +24,8 @@ def check_raw_schema(raw: pd.DataFrame, schema: Schema) -> CheckOutcome:
         return broken
     return CheckOutcome(
         outcome="pass",
-        summary=f"All {len(schema.columns)} declared columns are present: {raw.shape[0]} rows x "
-        f"{raw.shape[1]} columns.",
+        summary=f"All {len(schema.columns):,} declared columns are present: {raw.shape[0]:,} rows "
+        f"x {raw.shape[1]:,} columns.",
         numbers=_shape(raw, schema),
     )
 

@@ -95,7 +95,7 @@ def check_signal(
     if bool((chosen.targets == chosen.targets[:1]).all()):
         return CheckOutcome(
             outcome="insufficient",
-            summary=f"All targets of {len(chosen)} examples are equal.",
+            summary=f"All targets of {len(chosen):,} examples are equal.",
             cause="The target column has only one value.",
             fix="Check how targets are computed and joined to rows.",
         )
@@ -304,7 +304,7 @@ def _judge(
         "num_rows": len(examples),
     }
     seen = (
-        f"Generic regressions on {len(examples)} examples explain {signal.r2:.2%} of the target "
+        f"Generic regressions on {len(examples):,} examples explain {signal.r2:.2%} of the target "
         f"(cross-validated); shuffled targets reach {signal.critical_r2:.2%} "
         f"(p = {signal.p_value:.3g}, at most {settings.signal_alpha:g} is required)."
     )
@@ -324,14 +324,14 @@ def _why_inconclusive(examples: Examples) -> str:
     """Return why a real signal may have been missed; empty when that is unlikely."""
     x, num_rows, num_values = _input_tensor(examples), len(examples), _num_values(examples)
     if num_rows < _MIN_CONCLUSIVE_ROWS:
-        return f"{num_rows} examples are few"
+        return f"{num_rows:,} examples are few"
     # Bytes are pixels, which are numbers; wider integers may be tokens.
     if not x.is_floating_point() and x.dtype is not torch.uint8:
         return "inputs are integers, and the order of tokens may be decisive"
     if num_values > _MAX_INPUT_VALUES:
-        return f"inputs have {num_values} values"
+        return f"inputs have {num_values:,} values"
     if not examples.targets.is_floating_point() and examples.targets.ndim == 1:
         num_classes = len(torch.unique(examples.targets))
         if num_rows < _MIN_ROWS_PER_CLASS * num_classes:
-            return f"{num_classes} classes share {num_rows} examples"
+            return f"{num_classes:,} classes share {num_rows:,} examples"
     return ""

@@ -120,7 +120,8 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
         if differs.any():
             first = int(differs.argmax())
             return common.size, (
-                f"{name} of {differs.sum()} of {common.size} examples, first of row {common[first]}"
+                f"{name} of {differs.sum():,} of {common.size:,} examples, first of row "
+                f"{common[first]}"
             )
     return common.size, ""
 

@@ -56,7 +56,7 @@ def find_target_copies(
     if copies:
         names = ", ".join(f"'{name}'" for name in copies[:5])
         return _copies(
-            copies, f"{names} equals the target '{target}' in all {len(frame)} rows", frame
+            copies, f"{names} equals the target '{target}' in all {len(frame):,} rows", frame
         )
     near = {
         n: found

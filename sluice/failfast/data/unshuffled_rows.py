@@ -45,7 +45,7 @@ def find_unshuffled_rows(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     return CheckOutcome(
         outcome="warn",
         summary=f"Rows are declared independent (horizon_rows 0), but the targets of neighbouring "
-        f"rows are similar: their rank correlation is {correlation:.2f} in {len(frame)} rows.",
+        f"rows are similar: their rank correlation is {correlation:.2f} in {len(frame):,} rows.",
         numbers={"rows": len(frame), "neighbour_correlation": correlation},
         cause="The rows are in the order of the file, such as by class, by group or by time, so "
         "that train and test rows differ systematically.",

@@ -126,12 +126,12 @@ def problem_text(result: CheckResult) -> RenderableType:
     parts = Table.grid(padding=(0, 1))
     parts.add_column(no_wrap=True)
     parts.add_column(overflow="fold")
-    page = "" if result.finding is None else result.finding.documentation
+    command = "" if result.finding is None else result.finding.explain_command
     texts = (
         ("result:", result.summary),
         ("cause:", result.cause),
         ("fix:", result.fix),
-        ("see:", page),
+        ("see:", command),
     )
     for label, text in texts:
         if text:

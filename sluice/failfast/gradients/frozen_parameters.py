@@ -31,7 +31,7 @@ def check_frozen(
     if undeclared:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(undeclared)} of {len(trainable)} parameters are frozen and not "
+            summary=f"{len(undeclared):,} of {len(trainable):,} parameters are frozen and not "
             f"declared: {format_names(undeclared)}.",
             numbers={"num_undeclared_frozen": len(undeclared)},
             fault="unintended freeze",

@@ -148,7 +148,7 @@ def _frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     if not any(parameter.requires_grad for parameter in parameters.values()):
         return CheckOutcome(
             outcome="fail",
-            summary=f"The model has no trainable parameter ({len(parameters)} are frozen).",
+            summary=f"The model has no trainable parameter ({len(parameters):,} are frozen).",
             fault="detached loss",
         )
     return check_frozen(parameters.items(), workload.frozen_parameters)
@@ -169,7 +169,7 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome
         return CheckOutcome(
             outcome="fail",
             summary=f"loss() must return one number, got a tensor of {format_shape(loss)} "
-            f"for {num_examples} examples.",
+            f"for {num_examples:,} examples.",
             fault="wrong loss shape",
         )
     if tuple(losses.shape) != (num_examples,):
@@ -253,7 +253,7 @@ def _large(report: GradientReport, warn_norm: float) -> CheckOutcome | None:
     largest, norm = report.largest
     return CheckOutcome(
         outcome="warn",
-        summary=f"{len(report.large)} of {len(report.norms)} gradient norms are above "
+        summary=f"{len(report.large):,} of {len(report.norms):,} gradient norms are above "
         f"{warn_norm:g}; the largest is {norm:.4g}, of {largest}.",
         fault="explosion",
     )
@@ -285,7 +285,7 @@ def _verdict(
     largest, norm = report.largest
     return CheckOutcome(
         outcome="pass",
-        summary=f"{len(report.norms)} trainable parameters have a finite gradient; the largest "
+        summary=f"{len(report.norms):,} trainable parameters have a finite gradient; the largest "
         f"norm is {norm:.4g}, of {largest}.",
         numbers=numbers,
     )

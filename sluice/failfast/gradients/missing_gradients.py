@@ -121,8 +121,8 @@ class _Diagnosis:
         note = f" {format_names(sorted(unused))} never ran." if unused else ""
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(cut)} of {self.missing_gradients.num_trainable} trainable parameters "
-            f"got no gradient: {format_names(cut)}.{note}",
+            summary=f"{len(cut):,} of {self.missing_gradients.num_trainable:,} trainable "
+            f"parameters got no gradient: {format_names(cut)}.{note}",
             fault="detached subgraph",
         )
 
@@ -176,7 +176,7 @@ class _Diagnosis:
                 units = self.activity[source].num_units
                 return source, (
                     f"0 of {units} units of {source} are active: all inputs of {name} are 0 in "
-                    f"{seen.num_examples} examples"
+                    f"{seen.num_examples:,} examples"
                 )
         return None
 
@@ -194,7 +194,7 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
-            f"exactly 0 in {self.missing_gradients.num_batches} batches.",
+            f"exactly 0 in {self.missing_gradients.num_batches:,} batches.",
             fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
@@ -214,8 +214,8 @@ class _Diagnosis:
         )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(names)} of {self.missing_gradients.num_trainable} gradients are exactly "
-            f"0 in {self.missing_gradients.num_batches} batches: {format_names(names)}.",
+            summary=f"{len(names):,} of {self.missing_gradients.num_trainable:,} gradients are "
+            f"exactly 0 in {self.missing_gradients.num_batches:,} batches: {format_names(names)}.",
             fault="zero gradients",
         )
 
@@ -229,9 +229,9 @@ class _Diagnosis:
             return None
         return CheckOutcome(
             outcome="warn",
-            summary=f"{len(remaining)} of {self.missing_gradients.num_trainable} trainable "
-            f"parameters got no nonzero gradient in {self.missing_gradients.num_batches} batches: "
-            f"{format_names(remaining)}.",
+            summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
+            f"parameters got no nonzero gradient in {self.missing_gradients.num_batches:,} "
+            f"batches: {format_names(remaining)}.",
             fault="zero gradients",
             cause=_BY_DESIGN,
             fix=_IF_INTENDED,
@@ -297,7 +297,8 @@ class _Diagnosis:
 
 def _describe_dead(name: str, seen: ModuleActivity) -> str:
     return (
-        f"0 of {seen.num_units} units of {name} were above 0 in any of {seen.num_examples} examples"
+        f"0 of {seen.num_units:,} units of {name} were above 0 in any of "
+        f"{seen.num_examples:,} examples"
     )
 
 

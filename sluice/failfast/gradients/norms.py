@@ -66,7 +66,7 @@ def validate_gradients(
         response = find_fault("non-finite gradient")
         raise ContractError(
             f"Gradients must be finite, got NaN or infinity in {', '.join(non_finite)} "
-            f"({len(non_finite)} of {len(non_finite) + len(norms)} gradients).",
+            f"({len(non_finite):,} of {len(non_finite) + len(norms):,} gradients).",
             cause=response.cause,
             fix=response.fix,
         )

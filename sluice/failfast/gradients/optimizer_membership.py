@@ -75,13 +75,14 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
     if report.absent:
         total = report.num_trained + len(report.absent) + len(report.repeated)
         foreign = (
-            f" The groups contain {report.num_foreign} parameters that are not part of the network."
+            f" The groups contain {report.num_foreign:,} parameters that are not part of the "
+            "network."
             if report.num_foreign
             else ""
         )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(report.absent)} of {total} trainable parameters are in no parameter "
+            summary=f"{len(report.absent):,} of {total:,} trainable parameters are in no parameter "
             f"group: {format_names(report.absent)}.{foreign}",
             numbers=numbers,
             fault="parameters not optimized",

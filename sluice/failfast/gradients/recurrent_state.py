@@ -75,8 +75,8 @@ def normaliser_range(layer: str, normaliser: Tensor) -> NormaliserRange:
     num_bad = int((~torch.isfinite(normaliser)).sum())
     if num_bad:
         raise ContractError(
-            f"The normaliser state of {layer} must be finite, {num_bad} of {normaliser.numel()} "
-            "values are not.",
+            f"The normaliser state of {layer} must be finite, {num_bad:,} of "
+            f"{normaliser.numel():,} values are not.",
             cause="The exponential gates overflow, or weights or inputs are NaN.",
             fix="Subtract a stabiliser state in the exponents, as sluice.models.slstm does.",
         )

@@ -67,7 +67,7 @@ def check_instantiation(
     if num_bad:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{num_bad} of {output.numel()} output values are not finite: "
+            summary=f"{num_bad:,} of {output.numel():,} output values are not finite: "
             f"{_locate_non_finite(workload, model, batch)}.",
             fault="non-finite output",
         )
@@ -92,7 +92,8 @@ def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
     """Return the finding that there are too few train examples for the check."""
     return CheckOutcome(
         outcome="insufficient",
-        summary=f"At least {required} train examples of fold 0 are required, got {num_examples}.",
+        summary=f"At least {required:,} train examples of fold 0 are required, got "
+        f"{num_examples:,}.",
         numbers={"num_examples": num_examples},
         fault="too few rows",
     )

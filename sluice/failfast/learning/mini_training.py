@@ -309,7 +309,7 @@ def _describe(
         else f"the learnable loss (the best constant output has {mini.baseline.loss:.4g})"
     )
     seen = (
-        f"In {settings.mini_epochs} epochs on {len(mini.examples)} examples the loss went from "
+        f"In {settings.mini_epochs} epochs on {len(mini.examples):,} examples the loss went from "
         f"{first:.4g} to {last:.4g} (mean of {len(mini.loss_SE)} seeds, learning_rate "
         f"{learning_rate:g})"
     )

@@ -108,7 +108,7 @@ def check_overfit_one_batch(
     if len(order) < 2:
         return _not_measured(
             "Two examples that differ in input and target are required, but do not exist among "
-            f"{len(candidates)} examples."
+            f"{len(candidates):,} examples."
         )
     own = derive_seed(seed, "poc_memorization")
     fresh = prepare_model(workload, model_settings, examples, seed=own)
@@ -213,8 +213,8 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         "rate": last.rate,
     }
     seen = (
-        f"A loss of {last.required:.4g} or less is required on {last.num_rows} examples (the best "
-        f"constant output has {last.baseline_loss:.4g}); the model reached {last.reached:.4g} "
+        f"A loss of {last.required:.4g} or less is required on {last.num_rows:,} examples (the "
+        f"best constant output has {last.baseline_loss:.4g}); the model reached {last.reached:.4g} "
         f"after {last.steps} of at most {settings.overfit_steps} steps."
     )
     if not last.succeeded and last.steps == 0:
@@ -247,7 +247,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{seen} It could not overfit {first.num_rows} examples: it reached "
+        summary=f"{seen} It could not overfit {first.num_rows:,} examples: it reached "
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
         numbers=numbers,
         fault="cannot overfit one batch",

@@ -57,15 +57,15 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
     if len(output) < 2:
         return CheckOutcome(
             outcome="insufficient",
-            summary=f"At least 2 predictions are required, got {len(output)}.",
+            summary=f"At least 2 predictions are required, got {len(output):,}.",
             fault="too few rows",
         )
     num_bad = int((~torch.isfinite(output)).sum())
     if num_bad:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{num_bad} of {output.numel()} predicted values are not finite, first in "
-            f"example {int((~torch.isfinite(output)).nonzero()[0, 0])} of {len(output)}.",
+            summary=f"{num_bad:,} of {output.numel():,} predicted values are not finite, first in "
+            f"example {int((~torch.isfinite(output)).nonzero()[0, 0])} of {len(output):,}.",
             numbers={"num_not_finite": num_bad},
             fault="non-finite output",
         )
@@ -77,11 +77,11 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
     numbers: dict[str, Number] = {"num_examples": len(output), "num_distinct": num_distinct}
     if pair is None:
         numbers["deviation"] = spread.ratio
-        seen = f"{len(output)} predictions vary by {spread.ratio:.4g} (mean standard deviation)"
+        seen = f"{len(output):,} predictions vary by {spread.ratio:.4g} (mean standard deviation)"
     else:
         numbers["spread_ratio"] = spread.ratio
         seen = (
-            f"{len(output)} predictions vary by {spread.ratio:.4g} times the target's standard "
+            f"{len(output):,} predictions vary by {spread.ratio:.4g} times the target's standard "
             "deviation"
         )
     if spread.problem == "explosion":
@@ -178,7 +178,7 @@ def _constant_targets(output: Tensor) -> CheckOutcome:
     varies = _varies(output.reshape(len(output), -1))
     return CheckOutcome(
         outcome="warn" if varies else "fail",
-        summary=f"All {len(output)} held-out targets are equal and define no scale for the "
+        summary=f"All {len(output):,} held-out targets are equal and define no scale for the "
         f"predictions, which {'vary' if varies else 'are all equal too'}.",
         numbers={"num_examples": len(output), "correlation": 0.0},
         fault="collapse",
@@ -202,7 +202,7 @@ def _judge_variety(
     if num_distinct < min(limits.min_distinct, int(numbers["num_examples"])):
         return CheckOutcome(
             outcome="warn",
-            summary=f"{seen}. Only {num_distinct} of them are distinct; "
+            summary=f"{seen}. Only {num_distinct:,} of them are distinct; "
             f"at least {limits.min_distinct} are expected.",
             numbers=numbers,
             fault="few distinct predictions",
@@ -217,5 +217,5 @@ def _judge_variety(
             fix="Inspect the predictions and targets of the held-out rows.",
         )
     return CheckOutcome(
-        outcome="pass", summary=f"{seen}; {num_distinct} distinct.", numbers=numbers
+        outcome="pass", summary=f"{seen}; {num_distinct:,} distinct.", numbers=numbers
     )

@@ -76,15 +76,17 @@ def check_scoring(
         return _failure(seen)
     num_bad = int((~torch.isfinite(rule)).sum())
     if num_bad:
-        return _failure(f"{num_bad} of {rule.numel()} predictions of baseline() are not finite.")
+        return _failure(
+            f"{num_bad:,} of {rule.numel():,} predictions of baseline() are not finite."
+        )
     note_on_rule = _compare_with_simple_rule(workload, output, held_out, frame, fold)
     undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
     note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
     return CheckOutcome(
         outcome="pass",
-        summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out)} held-out rows"
+        summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out):,} held-out rows"
         f"{note}; "
-        f"the baseline predicts {num_rows} test rows.{note_on_rule}",
+        f"the baseline predicts {num_rows:,} test rows.{note_on_rule}",
         numbers={"num_metrics": len(metrics), "num_baseline_rows": num_rows},
     )
 

@@ -112,7 +112,7 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
     yield f"    why:  {finding.cause}"
     yield f"    do:   {finding.fix}"
     yield f"    false alarm if: {finding.contradicted_by}"
-    yield f"    see:  {finding.documentation}"
+    yield f"    see:  {finding.explain_command}"
     for effect in diagnosis.explains:
         yield f"    consequence, step {effect.step}: {effect.what}"
 

@@ -152,11 +152,15 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
     missing = [name for name in expected if name not in requested]
     unknown = [name for name in dict.fromkeys(columns) if name not in known]
     num_duplicates = len(columns) - len(requested)
+    problems = {
+        "missing": _listed(missing),
+        "unknown": _listed(unknown),
+        "duplicates": f"{num_duplicates:,}" if num_duplicates else "",
+    }
+    listed = ", ".join(f"{problem} {names}" for problem, names in problems.items() if names)
     hint = suggest_nearest(unknown[0][:_MAX_COMPARED_CHARS], missing) if unknown else ""
     raise PayloadError(
-        f"Columns must be exactly the {pluralize(len(expected), what)}: "
-        f"missing {_listed(missing)}, unknown {_listed(unknown)}, duplicates "
-        f"{num_duplicates}.{hint}",
+        f"Columns must be exactly the {pluralize(len(expected), what)}: {listed}.{hint}",
         fix="GET /model lists the columns.",
     )
 
@@ -164,4 +168,4 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
 def _listed(names: list[str]) -> str:
     """List names for a message. The caller chose them, so only a few are shown, shortened."""
     shown = [name[:60] for name in names[:8]]
-    return (", ".join(shown) + (", ..." if len(names) > len(shown) else "")) or "none"
+    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")

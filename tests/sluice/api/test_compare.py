@@ -10,6 +10,7 @@ import sluice
 from sluice.base.errors import ContractError, SourceError
 from sluice.cli.app import run_command
 from sluice.evaluation.losses import LossTable
+from sluice.evaluation.multiplicity import holm
 
 NUM_ROWS = 300
 NOISE = np.random.default_rng(3)
@@ -109,3 +110,53 @@ def test_a_notebook_shows_the_verdict_escaped_and_the_page_in_a_frame(tmp_path):
     assert page.save(tmp_path / "gate.html").read_text() == page.html
     assert "data:image/png" in page.html
     assert 'srcdoc="&lt;!DOCTYPE html&gt;' in page._repr_html_()
+
+
+def test_several_candidates_are_adjusted_as_by_the_command(tmp_path, capsys):
+    """Alone, the gain of 'slight' is significant; among ten candidates it is not."""
+    noise = np.random.default_rng(5)
+    slight = BASELINE - 0.0085 + noise.normal(0, 0.03, BASELINE.shape)
+    candidates = {"better": BETTER, "slight": slight}
+    candidates |= {f"equal {n}": noise.normal(1.0, 0.1, BASELINE.shape) for n in range(8)}
+    alone = {name: sluice.compare(each, BASELINE).verdict for name, each in candidates.items()}
+    assert (alone["better"].outcome, alone["slight"].outcome) == ("PROMOTE", "PROMOTE")
+
+    cohort = sluice.compare(candidates, BASELINE)
+
+    assert (cohort.promoted, cohort.passed) == (("better",), True)
+    adjusted = holm([verdict.p_value for verdict in alone.values()])
+    assert tuple(cohort.adjusted_p_values.values()) == adjusted
+    assert cohort.adjusted_p_values["slight"] > 0.05 > alone["slight"].p_value
+    assert "Not significant among 10 candidates" in cohort.comparisons["slight"].verdict.reason
+    assert cohort.comparisons["equal 0"].outcome == alone["equal 0"].outcome
+
+    shown = cohort.report().html
+    assert "1 of 10 PROMOTE" in shown
+    assert f"{cohort.adjusted_p_values['slight']:.3g}" in shown
+    assert f"adjusted p {cohort.adjusted_p_values['slight']:.2g}" in str(cohort)
+
+    command = ["gate", "--baseline", str(tmp_path / "baseline.csv"), "--json"]
+    frame(BASELINE).to_csv(tmp_path / "baseline.csv", index=False)
+    for number, losses in enumerate(candidates.values()):
+        frame(losses).to_csv(tmp_path / f"{number}.csv", index=False)
+        command += ["--candidate", str(tmp_path / f"{number}.csv")]
+    assert run_command(command) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert [each["outcome"] for each in printed] == [
+        one.outcome for one in cohort.comparisons.values()
+    ]
+
+
+def test_no_candidate_and_the_same_candidate_twice_are_rejected():
+    with pytest.raises(ContractError, match="empty mapping"):
+        sluice.compare({}, BASELINE)
+    with pytest.raises(ContractError, match="one verdict per candidate"):
+        sluice.compare({"a": BETTER, "b": BETTER}, BASELINE)
+    with pytest.raises(ContractError, match="short"):
+        sluice.compare({"short": BETTER[:, 0, None, None]}, BASELINE)
+
+
+def test_names_of_candidates_are_escaped():
+    cohort = sluice.compare({"<script>alert(1)</script>": BETTER}, BASELINE)
+
+    assert "<script>alert" not in cohort.report().html

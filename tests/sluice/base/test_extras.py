@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.extras import EXTRAS, missing_extra, naming_extras
+from sluice.base.extras import EXTRAS, missing_extra, missing_filesystem, naming_extras
 from sluice.cli.app import run_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,6 +88,15 @@ def test_the_error_names_package_extra_and_command(module, extra):
     )
     assert f"'{extra}'" in caught.value.cause
     assert caught.value.fix.endswith(f"pip install '.[{extra}]'")
+
+
+@pytest.mark.usefixtures("absent")
+def test_a_url_whose_package_is_missing_names_the_extra():
+    for url in ("s3://bucket/rows.csv", "filecache::s3://bucket/rows.csv"):
+        fix = missing_filesystem(url)
+        assert "require the package s3fs" in fix
+        assert fix.endswith("pip install '.[s3]'")
+    assert missing_filesystem("rows.csv") == missing_filesystem("https://host/rows.csv") == ""
 
 
 @pytest.mark.usefixtures("absent")

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import sys
 
 import fsspec
 import numpy as np
@@ -123,6 +124,12 @@ def test_a_missing_folder_reports_it(tmp_path):
 def test_a_folder_and_an_unknown_scheme_are_rejected(tmp_path):
     assert "cannot be read" in refusal(CsvSource(uri=str(tmp_path)))
     assert "cannot be opened" in refusal(CsvSource(uri="nosuch://bars.csv"))
+
+
+def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+
+    assert "pip install '.[s3]'" in refusal(CsvSource(uri="s3://bucket/bars.csv"))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

@@ -82,7 +82,7 @@ def test_every_fault_has_a_description_a_cause_and_a_fix(name):
     fault = CATALOGUE[name]
 
     assert all(text.endswith(".") for text in (fault.description, fault.cause, fault.fix))
-    assert fault.documentation == f"docs/faults/{fault.topic}.md#{fault.id}"
+    assert fault.explain_command == f"sluice explain {fault.id}"
 
 
 def test_every_injected_fault_has_a_name():

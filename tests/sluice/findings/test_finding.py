@@ -34,7 +34,7 @@ def test_cause_fix_and_severity_default_to_those_of_the_fault():
         entry.cause,
         entry.fix,
     )
-    assert finding.documentation == "docs/faults/optimization.md#overfitting"
+    assert finding.explain_command == "sluice explain overfitting"
     assert Finding.of("overfitting", what="Seen.", evidence={}, fix="Do.").fix == "Do."
 
 
@@ -56,7 +56,7 @@ def test_a_rule_reports_a_finding_with_the_page_of_its_fault():
     assert isinstance(found, TraceFinding)
     assert isinstance(found, Finding)
     assert found.evidence == {"units": 4}
-    assert found.documentation == "docs/faults/network.md#dead-units"
+    assert found.explain_command == "sluice explain dead-units"
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_the_terminal_names_the_page_about_a_problem():
 
     printed = console.file.getvalue()
     assert printed.count("see:") == 1
-    assert "docs/faults/network.md#dead-units" in printed
+    assert "sluice explain dead-units" in printed
 
 
 def test_the_asset_check_names_the_page_about_a_problem():
-    assert _metadata(check_result(FAILED))["documentation"].endswith("network.md#dead-units")
-    assert "documentation" not in _metadata(
+    assert _metadata(check_result(FAILED))["explained by"] == "sluice explain dead-units"
+    assert "explained by" not in _metadata(
         check_result(CheckOutcome(outcome="pass", summary="Fine."))
     )
 

@@ -15,8 +15,16 @@ from sluice.tracking import registry_mirror
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
+from sluice.tracking.wandb_fold_runs import training_group
 from sluice.tracking.wandb_mirror import MirrorResult, mirror
-from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
+from tests.sluice.registry.ledger_samples import (
+    MODEL,
+    Clock,
+    poc_receipt,
+    promote_chain,
+    promotion_receipt,
+    sample_lineage,
+)
 from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE
 
 SETTINGS = TrackingSettings(mode="offline")
@@ -88,7 +96,25 @@ def test_versions_and_moves_are_runs(tmp_path: Path, store: ArtifactStore, wandb
         "system/cpu_cores": lineage.environment.cpu_count,
         "system/accelerators": lineage.environment.device_count,
     }
-    assert wandb.runs[0].tags == ("linear",)
+    assert wandb.runs[0].tags == ("linear", "verdict:PROMOTE")
+    assert wandb.runs[1].tags == ("promote",)
+
+
+def test_a_rejected_candidate_is_marked_with_the_reason(
+    tmp_path: Path, store: ArtifactStore, wandb: Wandb
+) -> None:
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        lineage = sample_lineage(store)
+        receipt = promotion_receipt(lineage.candidate, outcome="REJECT")
+        ledger.register(MODEL, lineage, [poc_receipt(), receipt])
+        assert publish(ledger, store) == (1, 0)
+
+    (run,) = wandb.runs
+    group = training_group(MODEL, data=lineage.data, config=lineage.config, code=lineage.code)
+    assert run.tags == ("linear", "verdict:REJECT")
+    assert receipt.reason
+    assert run.notes == f"REJECT: {receipt.reason}"
+    assert run.labels == {"training_group": group, "verdict": "REJECT"}
 
 
 def test_curves_come_from_the_versions_event_log(

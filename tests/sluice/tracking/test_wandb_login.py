@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice.tracking.wandb_login import find_wandb_key
+from sluice.tracking.wandb_login import find_wandb_key, find_wandb_server, with_wandb_login
 
 LOGIN = """\
 machine api.wandb.ai
@@ -27,6 +27,21 @@ def test_the_key_of_the_environment_comes_first(home):
 def test_the_login_is_that_of_the_server(home):
     assert find_wandb_key(home | {"WANDB_BASE_URL": "https://own.example:8080/x"}) == "q"
     assert find_wandb_key(home | {"WANDB_BASE_URL": "https://other.example"}) is None
+
+
+def test_the_server_is_that_of_the_login(home, tmp_path):
+    """``wandb login --host`` stores the server in wandb's own settings."""
+    assert find_wandb_server({}) == find_wandb_server(home) == "https://api.wandb.ai"
+    settings = tmp_path / ".config" / "wandb" / "settings"
+    settings.parent.mkdir(parents=True)
+    settings.write_text("[default]\nbase_url = https://own.example:8080\n")
+
+    login = with_wandb_login(home)
+
+    assert (login["WANDB_BASE_URL"], login["WANDB_API_KEY"]) == ("https://own.example:8080", "q")
+    assert find_wandb_server(home | {"WANDB_BASE_URL": "https://x.example"}) == "https://x.example"
+    settings.write_text("base_url without a section")
+    assert find_wandb_server(home) == "https://api.wandb.ai"
 
 
 def test_without_a_readable_login_there_is_no_key(home, tmp_path):

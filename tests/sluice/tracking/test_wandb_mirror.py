@@ -41,6 +41,8 @@ RUN = TrackedRun(
         Scalar(split="system", metric="cpu_cores", value=2),
     ),
     tags=("promote",),
+    notes="REJECT: no gain",
+    labels={"training_group": "bars-1"},
 )
 
 
@@ -92,10 +94,12 @@ def test_an_offline_run_is_complete_and_mirrored_once(tmp_path, capfd):
     (run,) = (r.run for r in records if r.WhichOneof("record_type") == "run")
     assert (run.run_id, run.project, run.run_group) == (RUN.run_id, "p", "bars")
     assert (run.display_name, list(run.tags)) == ("bars abc", ["t", "promote"])
-    assert run.notes == ""  # the settings decide, not what wandb finds in the environment
+    # The run decides, not what wandb finds in the environment.
+    assert run.notes == "REJECT: no gain"
     config = items(run.config.update)
     assert config["train"] == {"learning_rate": 0.002}
     assert config["candidate"] == "c" * 64
+    assert config["training_group"] == "bars-1"
     history = [items(r.history.item) for r in records if r.WhichOneof("record_type") == "history"]
     tracked = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
     assert tracked == [

@@ -1,6 +1,10 @@
 """Each trial of a search is a run of W&B; a failure of W&B stops nothing."""
 
 import gc
+import json
+import subprocess
+import sys
+import textwrap
 import warnings
 
 import pytest
@@ -8,7 +12,7 @@ import pytest
 from sluice.base.errors import Interrupted
 from sluice.cluster.settings import ComputeSettings
 from sluice.tracking.settings import TrackingSettings
-from sluice.tracking.wandb_trials import trial_callbacks, wandb_callback
+from sluice.tracking.wandb_trials import _trial_end, trial_callbacks, wandb_callback
 from sluice.tuning.search import run_search
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode
@@ -136,6 +140,60 @@ def test_a_failure_of_wandb_does_not_stop_the_search_and_is_reported_once(
     assert len(said) == 1
     assert "no longer sent to Weights & Biases" in said[0]
     assert key not in said[0]
+
+
+CURVE = json.dumps([[3, 0.5, 0.6, 0.6]])
+
+
+@pytest.mark.parametrize(
+    ("result", "failed", "state", "reason"),
+    [
+        ({"reason": "All epochs.", "curve": CURVE}, False, "finished", "All epochs."),
+        ({"reason": "", "curve": CURVE, "epoch": 3}, False, "pruned", "after epoch 3"),
+        ({"reason": "loss is nan", "curve": "[]"}, False, "failed", "loss is nan"),
+        ({"reason": "", "curve": CURVE}, True, "failed", "worker of the trial was lost"),
+        ({}, True, "failed", "worker of the trial was lost"),
+        ({"reason": "https://u:hunter2@host failed"}, False, "failed", "https://u:***@host failed"),
+    ],
+)
+def test_the_end_of_a_trial_has_its_reason(result, failed, state, reason):
+    ending = _trial_end(result, failed=failed)
+
+    assert ending["state"] == state
+    assert reason in ending["reason"]
+
+
+@pytest.mark.slow
+def test_a_run_shows_that_its_trial_failed(tmp_path):
+    """The process of a run, with a queue of its own in place of Ray's."""
+    script = f"""
+        import queue
+        from ray.air.integrations.wandb import _QueueItem
+        from sluice.tracking.settings import TrackingSettings
+        from sluice.tracking.wandb_trials import wandb_callback
+
+        callback = wandb_callback(
+            TrackingSettings(tags=("t",), system_metrics=True), group="toy", mode="offline",
+            folder={str(tmp_path)!r}, values=dict, warn=print,
+        )
+        items = queue.Queue()
+        row = {{"training_iteration": 1, "epoch": 1, "loss": 0.5, "config": {{"rate": 2}}}}
+        items.put((_QueueItem.RESULT, row))
+        items.put((_QueueItem.END, {{"state": "failed", "reason": "loss is nan"}}))
+        callback._logger_actor_cls(
+            {str(tmp_path)!r}, items, ["config"], [],
+            id="toy-0", group="toy", project="p", allow_val_change=True, **callback.kwargs,
+        ).run()
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=tmp_path)
+
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    records = read_records(path)
+    assert runs_in(tmp_path)["toy-0"]["history"][1]["loss"] == 0.5
+    assert runs_in(tmp_path)["toy-0"]["config"]["rate"] == 2
+    last = [r.run for r in records if r.WhichOneof("record_type") == "run"][-1]
+    assert (last.notes, list(last.tags)) == ("loss is nan", ["t", "failed"])
+    assert [r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"] == [1]
 
 
 def test_trials_are_sent_only_online_and_with_a_key(tmp_path):

@@ -139,7 +139,8 @@ def test_a_failed_fold_run_is_named_and_stops_the_others(specs):
     with pytest.raises(TrainingFailed, match=r"Seed 0, fold 1: ZeroDivisionError: the user's bug"):
         train_members(run_specs, compute=ONE, on_event=received.append)
 
-    assert [e.fold_id for e in received] == [1]
+    assert [(e.kind, e.fold_id) for e in received] == [("started", 1), ("failed", 1)]
+    assert received[-1].reason.startswith("Seed 0, fold 1: ZeroDivisionError: the user's bug")
 
 
 def test_ctrl_c_in_one_process_keeps_what_is_finished(specs):
@@ -202,8 +203,10 @@ def test_a_fold_run_that_kills_every_worker_is_named_with_the_cause(specs):
     said = (
         r"Seed 0, fold \d: its process was ended by signal 9, 2 times in total\. .* memory ran out"
     )
+    received = []
     with pytest.raises(TrainingFailed, match=said):
-        train_members(run_specs, compute=compute, on_event=ignore)
+        train_members(run_specs, compute=compute, on_event=received.append)
+    assert [e.kind for e in received if e.kind in ("lost", "failed")] == ["lost", "failed"]
 
 
 OWN = """

@@ -24,6 +24,12 @@ _WORD = {"error": "error", "confirm": "needs confirmation", "warning": "warning"
 _MAX_SEQUENCES = 64
 """Event sequences on a page: the most frequent ones."""
 
+_PROGRAMS_WITHOUT_FILE = {
+    "-c": "a python -c program",
+    "-": "a program from standard input",
+}
+"""Name of a program that Python did not read from a file, by the first word of its command line."""
+
 
 def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     """Return the complete document, which loads no other files.
@@ -68,13 +74,15 @@ def rename_replay(name: str, page: str) -> str:
 
 def _command(program: Sequence[str]) -> str:
     """Return the command line. Python replaces the program by '-c' or '-m' if it runs no file."""
-    line = " ".join(program)
+    line = " ".join(program).strip()
     return f"python {line}" if line.startswith("-") else line or "a Python process"
 
 
 def _name(program: Sequence[str]) -> str:
-    if not program or program[0].startswith("-"):
-        return _command(program[:1])
+    if not program or not program[0]:
+        return _command(())
+    if program[0].startswith("-"):
+        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command(program[:1]))
     path = Path(program[0])
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 

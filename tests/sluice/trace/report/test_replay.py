@@ -97,7 +97,9 @@ def test_text_from_the_program_is_escaped(trace_of):
 @pytest.mark.parametrize(
     ("program_line", "title"),
     [
-        (("-c", "--fork"), "python -c"),
+        (("-c", "--fork"), "a python -c program"),
+        (("-",), "a program from standard input"),
+        (("",), "a Python process"),
         (("/srv/train.py", "--rate", "1"), "train.py"),
         (("/srv/fits/__main__.py",), "fits"),
         (("-m",), "python -m"),

@@ -61,7 +61,7 @@ def test_a_fault_shared_by_several_networks_is_reported_once(tmp_path):
     (diagnosis,) = [d for d in report.diagnoses if d.fault == "constant column"]
 
     assert len(diagnosis.findings) > 1
-    assert "see:  docs/faults/data.md#constant-column" in format_report(report)
+    assert "see:  sluice explain constant-column" in format_report(report)
     assert format_report(report).count("column 4 of 8 is 0") == len(
         {f.what for f in diagnosis.findings}
     )

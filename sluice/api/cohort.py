@@ -1,0 +1,89 @@
+"""Result of ``sluice.compare`` for several candidates: one decision on all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from sluice.api.comparison import Comparison
+from sluice.base.pluralize import pluralize
+from sluice.evaluation.multiplicity import adjust_cohort, holm
+from sluice.reports.notebook import HtmlPage, details, fragment, heading, paragraph, text_table
+from sluice.reports.page import html_page
+
+_COLUMNS = ("candidate", "verdict", "p, Holm", "p", "gain", "low", "high")
+"""Columns of the table; a phone shows the first four."""
+_TITLE = "Promotion gate, several candidates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CohortComparison:
+    """Verdicts on several candidates, adjusted by Holm's method for their number."""
+
+    comparisons: Mapping[str, Comparison]
+    """Comparison of each candidate with the baseline, by its name. A PROMOTE of the candidate alone
+    is INCONCLUSIVE here if its adjusted p-value is above alpha."""
+    adjusted_p_values: Mapping[str, float]
+    """One-sided p-value of each candidate, adjusted for the number of candidates."""
+
+    @property
+    def promoted(self) -> tuple[str, ...]:
+        """Names of the candidates with the verdict PROMOTE, in the given order."""
+        return tuple(name for name, one in self.comparisons.items() if one.passed)
+
+    @property
+    def passed(self) -> bool:
+        """Whether at least one candidate has the verdict PROMOTE."""
+        return bool(self.promoted)
+
+    def report(self) -> HtmlPage:
+        """Return the page with the table of all candidates, and the numbers of each."""
+        return HtmlPage(html_page(_TITLE, self._repr_html_()))
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name}: {one.outcome}, gain {one.verdict.gain:.4g} {one.verdict.unit}, "
+            f"p {one.verdict.p_value:.2g}, adjusted p {self.adjusted_p_values[name]:.2g}. "
+            f"{one.verdict.reason}"
+            for name, one in self.comparisons.items()
+        )
+
+    def _repr_html_(self) -> str:
+        verdicts = {name: one.verdict for name, one in self.comparisons.items()}
+        rows = [
+            (
+                name,
+                v.outcome,
+                f"{self.adjusted_p_values[name]:.3g}",
+                f"{v.p_value:.3g}",
+                *(f"{value:.4g}" for value in (v.gain, v.lower_bound, v.upper_bound)),
+            )
+            for name, v in verdicts.items()
+        ]
+        outcome = f"{len(self.promoted)} of {len(verdicts)} PROMOTE"
+        alpha = next(iter(verdicts.values())).alpha
+        return fragment(
+            heading(_TITLE, outcome, "good" if self.passed else "unsure"),
+            paragraph(
+                f"{pluralize(len(verdicts), 'candidate')} against one baseline on the same rows. "
+                f"The probability of any false promotion is at most {alpha:g}."
+            ),
+            text_table(_COLUMNS, rows, numbers=frozenset(range(2, len(_COLUMNS)))),
+            *(details(f"{name}: {v.reason}", v._repr_html_()) for name, v in verdicts.items()),
+        )
+
+
+def adjust(comparisons: Mapping[str, Comparison], *, alpha: float) -> CohortComparison:
+    """Adjust comparisons with one baseline by Holm's method for their number.
+
+    Raises:
+        ContractError: Two candidates have the same losses.
+    """
+    verdicts = [one.verdict for one in comparisons.values()]
+    adjusted = zip(comparisons.items(), adjust_cohort(verdicts, alpha=alpha), strict=True)
+    p_values = holm([verdict.p_value for verdict in verdicts])
+    return CohortComparison(
+        comparisons=MappingProxyType(
+            {name: one.with_verdict(verdict) for (name, one), verdict in adjusted}
+        ),
+        adjusted_p_values=MappingProxyType(dict(zip(comparisons, p_values, strict=True))),
+    )

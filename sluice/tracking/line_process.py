@@ -1,0 +1,112 @@
+"""Sends lines to a process of its own, without ever waiting for that process.
+
+The sender may be a training: a process that is slow, hangs or has ended must not delay it.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.base.redaction import redact
+from sluice.tracking.mirror_process import MirrorFailed, package_environment
+
+_MAX_PENDING_BYTES = 16 * 1024 * 1024
+"""Largest size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
+
+
+class LineProcess:
+    """A process that reads lines from stdin until its end, and a pipe that never blocks.
+
+    Lines that do not fit into the pipe wait in memory until the next call of ``send``.
+
+    Args:
+        module: Module to run with ``python -m``.
+        folder: Working folder of the process.
+        environ: Environment variables of the process; this package is added to PYTHONPATH.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+
+    def __init__(self, module: str, *, folder: Path, environ: Mapping[str, str]) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by close and kill
+        self._pending = bytearray()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            env=package_environment(environ),
+            cwd=folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+            start_new_session=True,  # Ctrl-C does not reach it, and one kill ends its children too
+        )
+        assert self._process.stdin is not None
+        self._stdin = self._process.stdin.fileno()
+        os.set_blocking(self._stdin, False)
+
+    def send(self, line: bytes) -> None:
+        """Send one line, which ends with a newline; returns at once.
+
+        Raises:
+            MirrorFailed: The process has ended, or is too slow. It is killed.
+        """
+        self._pending += line
+        if len(self._pending) > _MAX_PENDING_BYTES:
+            self.kill()
+            raise MirrorFailed("it is too slow")
+        self._write()
+
+    def close(self, timeout_s: float) -> None:
+        """End the process after it has read all lines, and wait for it.
+
+        Raises:
+            MirrorFailed: The process failed, or was not finished in time and was killed.
+        """
+        deadline = time.monotonic() + timeout_s
+        try:
+            while self._pending and time.monotonic() < deadline:
+                select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
+                self._write()
+            assert self._process.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise MirrorFailed(f"not finished {timeout_s:g} s after the last event") from None
+        finally:
+            reason = self.kill()
+        if reason:
+            raise MirrorFailed(reason)
+
+    def kill(self) -> str:
+        """Kill the process and its children; return why it failed, or '' if it did not fail."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        code = self._process.wait()
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        if self._errors.closed:
+            return ""
+        with self._errors:
+            self._errors.seek(0)
+            lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        if code == 0:
+            return ""
+        return redact(lines[-1]).rstrip(".") if lines else f"exit code {code}"
+
+    def _write(self) -> None:
+        try:
+            while self._pending:
+                del self._pending[: os.write(self._stdin, self._pending)]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:
+            raise MirrorFailed(self.kill() or "its process ended early") from None

@@ -1,0 +1,167 @@
+"""Writes the fold runs of one training to Weights & Biases; runs as a process of its own.
+
+Reads one JSON object per line from stdin: first the destination, then messages whose field ``do``
+is 'open', 'epoch', 'close' (each for the run with the given ``id``) or 'end'. When stdin ends, the
+runs that are still open are closed. ``sluice.tracking.wandb_fold_runs`` sends the messages.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.eventlog.event_log import read_events
+from sluice.tracking.wandb_mirror import QUIET_SETTINGS
+from sluice.tracking.wandb_run_end import RunEnd, finish_run
+
+_COLUMNS = {
+    "train_loss": "train/loss",
+    "val_loss": "val/loss",
+    "learning_rate": "train/learning_rate",
+    "grad_norm_mean": "train/grad_norm_mean",
+    "grad_norm_max": "train/grad_norm_max",
+    "clipped_share": "train/clipped_share",
+    "seconds": "epoch_seconds",
+}
+"""Name in W&B by the name of the field of an epoch's result."""
+
+
+def write_fold_runs(lines: Iterable[str]) -> None:
+    """Write the runs that the lines describe, and close all of them at the end of the lines."""
+    messages = map(json.loads, lines)
+    destination = next(messages, None)
+    if destination is None:
+        return
+    runs: dict[str, _FoldRunWriter] = {}
+    ending: dict[str, Any] = {
+        "state": "interrupted",
+        "reason": "The process of the training ended. Run the training again to resume it.",
+    }
+    for message in messages:
+        run_id = message.pop("id", "")
+        match message.pop("do"):
+            case "open":
+                runs[run_id] = _FoldRunWriter(destination, run_id, **message)
+            case "epoch":
+                runs[run_id].write_epoch(message["result"])
+            case "close":
+                runs.pop(run_id).close(**message)
+            case "end":
+                ending = message
+    _exit_after(destination["exit_timeout_s"])
+    for run in runs.values():
+        run.close(**ending)
+
+
+class _FoldRunWriter:
+    """One run of W&B, whose step is the epoch."""
+
+    def __init__(
+        self, destination: Mapping[str, Any], run_id: str, *, name: str, config: Mapping[str, Any]
+    ) -> None:
+        import wandb
+
+        self._tags = tuple(destination["tags"])
+        if destination["mode"] == "offline":
+            # A later sync of an incomplete run would replace the complete one.
+            _remove_offline_runs(Path(destination["folder"]), run_id)
+        self._run = wandb.init(
+            project=destination["project"],
+            entity=destination["entity"],
+            id=run_id,
+            name=name,
+            group=destination["group"],
+            job_type="training",
+            tags=self._tags,
+            config={**destination["config"], **config},
+            resume="allow",
+            reinit="create_new",
+            settings=wandb.Settings(
+                mode=destination["mode"],
+                init_timeout=destination["init_timeout_s"],
+                **{**QUIET_SETTINGS, **destination["stats"]},
+            ),
+        )
+        self._run.define_metric("epoch")
+        for name in ("train/*", "val/*", "epoch_seconds"):
+            self._run.define_metric(name, step_metric="epoch")
+        # The server already has the epochs before this step if an online run is resumed.
+        self._last_epoch = max(self._run.starting_step - 1, 0)
+
+    def write_epoch(self, result: Mapping[str, Any]) -> None:
+        """Write the result of an epoch, unless it or a later one was already written."""
+        epoch = int(result["epoch"])
+        if epoch <= self._last_epoch:
+            return
+        self._last_epoch = epoch
+        values = {column: result[field] for field, column in _COLUMNS.items() if field in result}
+        self._run.log({"epoch": epoch, **values}, step=epoch)
+
+    def close(
+        self,
+        *,
+        state: RunEnd,
+        reason: str = "",
+        summary: Mapping[str, Any] | None = None,
+        weights: Mapping[str, str] | None = None,
+        log: str | None = None,
+        done: str | None = None,
+    ) -> None:
+        """Write how the run ended, and wait until everything is written or sent.
+
+        Args:
+            state: How the run ended.
+            reason: Why it did not finish.
+            summary: Results of the run.
+            weights: Name, path and digest of the weights to store as an artifact.
+            log: Event log, from which epochs that no message reported are read.
+            done: File to create when the run is complete.
+        """
+        if log is not None:
+            for event in read_events(log).events:
+                if event["event"] == "epoch_complete":
+                    self.write_epoch(event)
+        self._run.summary.update(dict(summary or {}))
+        if weights is not None:
+            self._log_weights(weights, summary or {})
+        folder = str(Path(self._run.dir).parent)
+        finish_run(self._run, tags=self._tags, state=state, reason=reason)
+        if done is not None:
+            Path(done).write_text(json.dumps({"folder": folder}))
+
+    def _log_weights(self, weights: Mapping[str, str], summary: Mapping[str, Any]) -> None:
+        import wandb
+
+        artifact = wandb.Artifact(
+            weights["artifact"], type="model", metadata={"digest": weights["digest"], **summary}
+        )
+        artifact.add_file(weights["path"], name="model.safetensors")
+        self._run.log_artifact(artifact, aliases=[weights["digest"][:12]])
+
+
+def _remove_offline_runs(folder: Path, run_id: str) -> None:
+    form = re.compile(rf"offline-run-\d{{8}}_\d{{6}}-{re.escape(run_id)}")
+    for path in (folder / "wandb").glob("offline-run-*"):
+        if form.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _exit_after(seconds: float) -> None:
+    """End this process and its children after a time, even if wandb waits for its server."""
+
+    def end() -> None:
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+
+
+if __name__ == "__main__":
+    write_fold_runs(sys.stdin)

@@ -1,0 +1,249 @@
+"""Logs each fold run of a training as a run of Weights & Biases (W&B), while it trains.
+
+A separate process writes the runs, and gets its messages through a pipe that never blocks. So W&B
+neither delays nor changes a training, and its failure does not stop one: after the first failure
+the reason is reported once, and nothing more is sent.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.digests import digest_json, short
+from sluice.base.errors import Interrupted, SluiceError, StorageError
+from sluice.base.files import make_folder
+from sluice.base.redaction import redact, redact_data
+from sluice.tracking.line_process import LineProcess
+from sluice.tracking.mirror_process import MirrorFailed
+from sluice.tracking.settings import TrackingSettings
+from sluice.tracking.tracked_run import fold_run_task
+from sluice.tracking.wandb_login import with_wandb_login
+from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, stats_settings, wandb_environment
+from sluice.training.fold_run import FoldRunEvent, OnFoldRunEvent
+from sluice.training.members import Member
+
+_WRITER = "sluice.tracking.wandb_fold_run_writer"
+_MAX_UPLOAD_WAIT_S = 30.0
+"""Maximum wait for the last uploads when a training has ended [s]."""
+
+
+def training_group(pipeline: str, *, data: str, config: str, code: str) -> str:
+    """Return the group of a training's fold runs: its pipeline and the digest of its inputs.
+
+    A repeated or resumed training has the same group, and one with more seeds adds runs to it.
+    """
+    return f"{pipeline}-{short(digest_json({'data': data, 'config': config, 'code': code}))}"
+
+
+@contextlib.contextmanager
+def log_fold_runs(
+    settings: TrackingSettings,
+    *,
+    pipeline: str,
+    group: str,
+    config: Mapping[str, Any],
+    store: ArtifactStore,
+    folder: Path,
+    environ: Mapping[str, str],
+    warn: Callable[[str], None],
+) -> Iterator[OnFoldRunEvent]:
+    """Return the function that receives the events of a training and logs its fold runs.
+
+    A fold run that fails has the state 'failed' and the error as its reason. If an error leaves the
+    block, the runs that have not ended are 'stopped', or 'interrupted' by the user.
+
+    Args:
+        settings: Destination, and what is logged.
+        pipeline: Name of the pipeline.
+        group: Group of the runs, see ``training_group``.
+        config: Resolved settings of the training, as plain JSON.
+        store: Store of weights and event logs.
+        folder: Folder for wandb's files.
+        environ: Environment variables of the caller, with the key or the place of the login.
+        warn: Called once with the reason if the runs are not logged.
+
+    Yields:
+        A function that returns at once and does not raise.
+
+    Cost:
+        One process per training, which starts with the first fold run and needs about 1.5 s of CPU
+        time. For each epoch about 0.05 ms in this process, and 1 ms in the other one.
+    """
+    if settings.mode == "off" or not settings.fold_runs:
+        yield _ignore
+        return
+    if settings.mode == "online":
+        online_environ = with_wandb_login(environ)
+        if online_environ is None:
+            warn(
+                "Fold runs are not sent to Weights & Biases: tracking.mode is online and "
+                "WANDB_API_KEY is not set. Set it, run 'wandb login', or use offline."
+            )
+            yield _ignore
+            return
+        environ = online_environ
+    fold_runs = _FoldRuns(
+        settings,
+        pipeline=pipeline,
+        group=group,
+        config=config,
+        store=store,
+        folder=folder.absolute(),
+        environ=environ,
+        warn=warn,
+    )
+    try:
+        yield fold_runs
+    except BaseException as error:
+        fold_runs.end(*_ending(error))
+        raise
+    fold_runs.end("stopped", "The training ended without a result of this fold run.")
+
+
+def _ignore(_: FoldRunEvent) -> None:
+    pass
+
+
+def _ending(error: BaseException) -> tuple[str, str]:
+    """Return state and reason of the runs that an error has ended."""
+    if not isinstance(error, Exception):
+        return "interrupted", "The training was interrupted. Run it again to resume it."
+    what = error.what if isinstance(error, SluiceError) else str(error)
+    return "interrupted" if isinstance(error, Interrupted) else "stopped", what
+
+
+class _FoldRuns:
+    """Translates the events of fold runs into messages for the writer process."""
+
+    def __init__(
+        self,
+        settings: TrackingSettings,
+        *,
+        pipeline: str,
+        group: str,
+        config: Mapping[str, Any],
+        store: ArtifactStore,
+        folder: Path,
+        environ: Mapping[str, str],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._pipeline = pipeline
+        self._group = group
+        self._config = config
+        self._store = store
+        self._folder = folder
+        self._environ = environ
+        self._warn = warn
+        self._writer: LineProcess | None = None
+        self._has_failed = False
+        self._open: set[str] = set()
+
+    def __call__(self, event: FoldRunEvent) -> None:
+        """Send an event without waiting."""
+        if not self._has_failed:
+            with self._failing_once():
+                self._send_event(event)
+
+    def _send_event(self, event: FoldRunEvent) -> None:
+        run_id = f"{self._group}-{fold_run_task(event.seed, event.fold_id)}"
+        if event.kind == "reused" and run_id not in self._open and self._done(run_id).exists():
+            return
+        if event.kind in ("lost", "replaces"):
+            return  # the fold run goes on, or has not started
+        if run_id not in self._open:
+            self._open.add(run_id)
+            self._send(do="open", id=run_id, **self._describe(event))
+        for result in event.history or filter(None, [event.result]):
+            self._send(do="epoch", id=run_id, result=dataclasses.asdict(result))
+        if event.member is not None:
+            self._send(do="close", id=run_id, state="finished", **self._results(event.member))
+        elif event.kind == "failed":
+            self._send(do="close", id=run_id, state="failed", reason=redact(event.reason))
+
+    def end(self, state: str, reason: str) -> None:
+        """Close the runs that have not ended, and wait until everything is sent."""
+        if self._writer is None or self._has_failed:
+            return
+        with self._failing_once():
+            self._send(do="end", state=state, reason=redact(reason))
+            self._writer.close(min(_MAX_UPLOAD_WAIT_S, self._settings.timeout_s))
+
+    def _describe(self, event: FoldRunEvent) -> dict[str, Any]:
+        return {
+            "name": f"seed {event.seed} fold {event.fold_id}",
+            "config": {"seed": event.seed, "fold": event.fold_id},
+        }
+
+    def _results(self, member: Member) -> dict[str, Any]:
+        """Return the results of a fold run; ``log`` completes the curve of a reused one."""
+        task = fold_run_task(member.seed, member.fold_id)
+        weights = {
+            "artifact": f"weights-{self._pipeline}-{task}",
+            "path": str(self._store.path(member.weights).absolute()),
+            "digest": member.weights,
+        }
+        return {
+            "done": str(self._done(f"{self._group}-{task}")),
+            "log": str(self._store.path(member.event_log).absolute()),
+            "summary": {
+                "best_epoch": member.best_epoch,
+                "best/train_loss": member.train_loss,
+                "best/val_loss": member.val_loss,
+                "seconds": member.seconds,
+                **{f"test/{name}": value for name, value in member.test_metrics.items()},
+            },
+            "weights": weights if self._settings.log_weights else None,
+        }
+
+    def _done(self, run_id: str) -> Path:
+        """Return the file that exists if the finished run is logged, with weights if required."""
+        settings = self._settings
+        weights = "-weights" if settings.log_weights else ""
+        name = f"{settings.project}-{run_id}-{settings.mode}{weights}.json"
+        return self._folder / "mirrored" / name
+
+    def _send(self, **message: Any) -> None:
+        if self._writer is None:
+            make_folder(self._folder / "mirrored")
+            environ = wandb_environment(self._folder, self._environ)
+            self._writer = LineProcess(_WRITER, folder=self._folder, environ=environ)
+            self._writer.send(_line(self._destination()))
+        self._writer.send(_line(message))
+
+    def _destination(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            "project": settings.project,
+            "entity": settings.entity,
+            "mode": settings.mode,
+            "group": self._group,
+            "tags": list(settings.tags),
+            "config": redact_data({**self._config, "pipeline": self._pipeline}),
+            "folder": str(self._folder),
+            "stats": stats_settings(settings, pid=os.getpid()),
+            "init_timeout_s": min(INIT_TIMEOUT_S, settings.timeout_s / 2),
+            "exit_timeout_s": math.ceil(min(_MAX_UPLOAD_WAIT_S, settings.timeout_s)),
+        }
+
+    @contextlib.contextmanager
+    def _failing_once(self) -> Iterator[None]:
+        try:
+            yield
+        except (MirrorFailed, OSError, StorageError) as error:
+            self._has_failed = True
+            self._warn(
+                f"Fold runs are no longer sent to Weights & Biases: {redact(str(error))}. The "
+                "training continues. Correct WANDB_API_KEY, the connection or the disk before the "
+                "next training."
+            )
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
