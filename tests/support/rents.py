@@ -34,7 +34,6 @@ class Rents(Workload):
     raw_schema = Schema(
         columns=(Column(name="city", kind="string"), Column(name="rooms"), Column(name="rent"))
     )
-    feature_schema = raw_schema
     feature_columns = ("rooms",)
     target_column = "rent"
     horizon_rows = 0
@@ -75,7 +74,7 @@ class Rents(Workload):
         return torch.stack([rent, x["rooms"]], dim=1)[:, None]
 
     def codec(self) -> Codec:
-        return RawRowsCodec(self, context_rows=1)
+        return RawRowsCodec(self, context_rows=1, unknown={"rent": 0.0})
 
 
 class RentsOfAllRows(Rents):
