@@ -54,6 +54,7 @@ def ignore(_: FoldRunEvent) -> None:
     pass
 
 
+@pytest.mark.slow
 def test_each_fold_stores_its_own_state_and_a_loaded_network_uses_it(tmp_path: Path) -> None:
     states = []
     for spec in specs(tmp_path):
@@ -77,6 +78,7 @@ def test_each_fold_stores_its_own_state_and_a_loaded_network_uses_it(tmp_path: P
     assert not torch.equal(first["rents"], second["rents"])
 
 
+@pytest.mark.slow
 def test_an_interrupted_fold_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = train_fold_run(specs(tmp_path / "whole")[0], ignore)
     spec = specs(tmp_path / "parts")[0]
@@ -86,6 +88,7 @@ def test_an_interrupted_fold_run_ends_with_the_same_bits(tmp_path: Path) -> None
     assert train_fold_run(spec, ignore).weights == whole.weights
 
 
+@pytest.mark.slow
 def test_weights_without_the_state_are_refused(tmp_path: Path) -> None:
     """The workload got its fit() after the version was trained."""
     spec = specs(tmp_path)[0]
