@@ -34,6 +34,7 @@ class Rents(Workload):
     raw_schema = Schema(
         columns=(Column(name="city", kind="string"), Column(name="rooms"), Column(name="rent"))
     )
+    feature_schema = raw_schema
     feature_columns = ("rooms",)
     target_column = "rent"
     horizon_rows = 0
