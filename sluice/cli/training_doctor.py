@@ -108,10 +108,14 @@ def _show(as_text: str, shown: Group | Text, *, as_json: bool) -> None:
         results().print(shown)
 
 
-def _train_rows(workload: "Workload") -> "Examples":
-    """Return the train rows of the first fold."""
+def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
+    """Return the workload, fitted on the first fold, and the fold's train rows."""
+    from sluice.workloads.fitted_state import fit_workload
+
     frame = workload.compute_features(workload.load_rows())
-    return workload.examples(frame, workload.plan_folds(frame)[0].train)
+    fold = workload.plan_folds(frame)[0]
+    fitted = fit_workload(workload, frame, fold)
+    return fitted, fitted.examples(frame, fold.train)
 
 
 def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
@@ -121,8 +125,8 @@ def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
     from sluice.workloads.prepare_model import prepare_model
 
     asked = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
-    settings, workload = pipeline.settings, pipeline.workload
-    train = _train_rows(workload)
+    settings = pipeline.settings
+    workload, train = _first_fold(pipeline.workload)
     with deterministic():
         model = prepare_model(workload, settings.model, train, seed=settings.seeds[0])
         return range_test(
@@ -180,10 +184,11 @@ def _search_batch(
         memory_bytes = torch.cuda.mem_get_info(device)[0] // 2
     else:
         memory_bytes = available_bytes() // 2
+    workload, train = _first_fold(pipeline.workload)
     return largest_batch(
-        pipeline.workload,
+        workload,
         settings.model,
-        _train_rows(pipeline.workload),
+        train,
         settings.training,
         limit_rows=limit_rows,
         memory_bytes=memory_bytes,

@@ -14,6 +14,7 @@ from sluice.data.rows.protocol import (
     gather_tensor,
     spread_rows,
 )
+from sluice.models.input_encoder import InputEncoder
 
 _MAX_FIT_ROWS = 8192
 """Maximum number of rows of a row source that the scaling is fitted on. The error of a mean is then
@@ -35,6 +36,7 @@ class Scaled(nn.Module):
         num_outputs: O.
         scale_inputs: Standardise the inputs; otherwise they are passed on unchanged, in any dtype.
         scale_target: Undo the standardisation of the target in the outputs.
+        encoder: Encodes the inputs before they are standardised; None passes them on.
     """
 
     x_mean: Tensor
@@ -50,9 +52,11 @@ class Scaled(nn.Module):
         num_outputs: int,
         scale_inputs: bool,
         scale_target: bool,
+        encoder: InputEncoder | None = None,
     ) -> None:
         super().__init__()
         self.network = network
+        self.encoder = encoder
         self.num_features = num_features
         self.num_outputs = num_outputs
         self.scale_inputs = scale_inputs
@@ -72,6 +76,7 @@ class Scaled(nn.Module):
         num_outputs: int,
         scale_inputs: bool,
         scale_target: bool,
+        encoder: InputEncoder | None = None,
     ) -> Self:
         """Wrap ``network`` with the statistics of the train rows only.
 
@@ -88,11 +93,12 @@ class Scaled(nn.Module):
             num_outputs: O.
             scale_inputs: Standardise the inputs.
             scale_target: Standardise the target.
+            encoder: Encodes the inputs before they are standardised.
 
         Raises:
             ContractError: ``scale_inputs`` with a dict of inputs.
         """
-        first = gather(x, torch.arange(1))
+        first = _encoded(gather(x, torch.arange(1)), encoder)
         if scale_inputs and not isinstance(first, Tensor):
             raise ContractError(
                 f"scale_inputs requires one tensor as input, got {describe_input(first)}.",
@@ -105,9 +111,10 @@ class Scaled(nn.Module):
             num_outputs=num_outputs,
             scale_inputs=scale_inputs,
             scale_target=scale_target,
+            encoder=encoder,
         )
         if scale_inputs:
-            scaled.x_mean, scaled.x_std = _moments(_fit_values(x))
+            scaled.x_mean, scaled.x_std = _moments(_fit_inputs(x, encoder))
         if scale_target:
             targets = _fit_values(y)
             scaled.y_mean, scaled.y_std = _moments(
@@ -117,6 +124,7 @@ class Scaled(nn.Module):
 
     def forward(self, x: ModelInput) -> Tensor:
         """Return predictions (B, O) or (B,) in target units for raw inputs (B, ..., D)."""
+        x = _encoded(x, self.encoder)
         if isinstance(x, dict):
             output: Tensor = self.network(**x)
         else:
@@ -126,6 +134,23 @@ class Scaled(nn.Module):
         if self.scale_target:
             output = output * self.y_std + self.y_mean
         return output
+
+
+def _encoded(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
+    if encoder is None:
+        return x
+    encoded: ModelInput = encoder(x)
+    return encoded
+
+
+def _fit_inputs(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
+    """Return the inputs to fit the scaling on: encoded ones are those of evenly spaced rows."""
+    if encoder is None:
+        return _fit_values(source)
+    rows = spread_rows(len(source), _MAX_FIT_ROWS)
+    encoded = _encoded(gather(source, rows), encoder)
+    assert isinstance(encoded, Tensor), "Scaled.fit() refuses a dict"
+    return encoded
 
 
 def _fit_values(source: Tensor | RowSource) -> Tensor:

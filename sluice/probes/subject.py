@@ -10,6 +10,7 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
@@ -37,10 +38,10 @@ class Subject:
     seed: int
 
     @cached_property
-    def train(self) -> Examples:
-        """Training examples of the first fold."""
+    def _fitted(self) -> tuple[Workload, Examples]:
+        """The workload with its state of the first fold, and the training examples."""
         with wrap_user_errors(
-            "load_rows, compute_features, plan_folds or examples of the workload"
+            "load_rows, compute_features, plan_folds, fit or examples of the workload"
         ):
             frame = self.workload.compute_features(self.workload.load_rows())
             folds = self.workload.plan_folds(frame)
@@ -49,7 +50,13 @@ class Subject:
                     "At least one fold is required, plan_folds() returned none.",
                     fix="Provide more rows, or reduce the size of the folds.",
                 )
-            return self.workload.examples(frame, folds[0].train)
+            fitted = fit_workload(self.workload, frame, folds[0])
+            return fitted, fitted.examples(frame, folds[0].train)
+
+    @property
+    def train(self) -> Examples:
+        """Training examples of the first fold."""
+        return self._fitted[1]
 
     @cached_property
     def few(self) -> Examples:
@@ -67,4 +74,4 @@ class Subject:
     def network(self) -> Scaled:
         """The untrained network, with fixed scalings of its inputs and outputs."""
         with wrap_user_errors("build_model of the workload"):
-            return prepare_model(self.workload, self.model, self.train, seed=self.seed)
+            return prepare_model(self._fitted[0], self.model, self.train, seed=self.seed)

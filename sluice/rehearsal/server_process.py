@@ -25,7 +25,7 @@ end_with_parent({parent})
 from sluice.rehearsal.server import ServerConfig, main
 main(ServerConfig.model_validate_json(sys.argv[1]))
 """
-_READY_S = 60.0
+_READY_S = 180.0
 _END_S = 10.0
 
 
@@ -34,7 +34,7 @@ def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
     """Start a server, yield a function that waits for its port, and end the server afterwards.
 
     The function raises SettingsError with the server's own message when it cannot start, and
-    StorageError when it prints nothing within a minute or ends without a message.
+    StorageError when it prints nothing within three minutes or ends without a message.
     """
     start = _START.format(path=worker_sys_path(), parent=os.getpid())
     process = subprocess.Popen(

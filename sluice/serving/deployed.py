@@ -186,7 +186,8 @@ def _bounds(
     A column that was constant in training has no scale; its range is that of single precision.
     Returns None if a network has no input scales.
     """
-    scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs]
+    # The scales of encoded inputs do not concern the columns that clients send.
+    scaled = [n for n in networks if isinstance(n, Scaled) and n.scale_inputs and n.encoder is None]
     if len(scaled) < len(networks) or any(n.num_features != num_columns for n in scaled):
         return None
     mean_MD = torch.stack([n.x_mean for n in scaled]).double().cpu().numpy()

@@ -45,6 +45,7 @@ from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.training.termination import Termination, delayed_termination
 from sluice.training.train_state import EpochResult, TrainState
 from sluice.training.weights import pack_model
+from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.load import load_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
@@ -260,6 +261,7 @@ def _fit(
     store = ArtifactStore(spec.artifacts)
     frame = load_table(spec.table, store)
     fold = spec.fold
+    workload = fit_workload(workload, frame, fold)
     rows = {
         "train": workload.examples(frame, fold.train),
         "val": workload.examples(frame, fold.val),

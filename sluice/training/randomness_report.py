@@ -19,6 +19,7 @@ from sluice.training.nondeterminism import (
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
 from sluice.training.row_order import example_seeds
 from sluice.training.settings import TrainSettings
+from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
@@ -123,6 +124,7 @@ class _WorkloadParts:
 
     def _examples(self) -> None:
         fold = self._workload.plan_folds(self._frame)[0]
+        self._workload = fit_workload(self._workload, self._frame, fold)
         train = self._workload.examples(self._frame, fold.train)
         self._rows = train.take(torch.arange(min(self._training.batch_rows, len(train))))
 

@@ -13,12 +13,14 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
 from sluice.base.seeding import RandomStream
 from sluice.models.build import require_network, sketch_network
+from sluice.models.input_encoder import ENCODER_TENSORS, InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.models.weights_format import foreign_format
 from sluice.models.weights_header import FACTS, WeightsFacts
 from sluice.models.weights_limits import LIMITS
 from sluice.training.members import Member
+from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
 _MIN_CHECKED_NUMBERS = 2**24
@@ -121,12 +123,34 @@ def load_member(
         num_outputs=facts.num_outputs,
         scale_inputs=facts.scale_inputs,
         scale_target=facts.scale_target,
+        encoder=_load_encoder(workload, tensors, where),
     )
     differing = differing_tensors(model.state_dict(), tensors)
     if differing:
         raise _mismatch_error(where, differing)
     model.load_state_dict(tensors)
     return model.eval()
+
+
+def _load_encoder(
+    workload: Workload, tensors: Mapping[str, Tensor], where: str
+) -> InputEncoder | None:
+    """Return the encoder with the arrays that ``fit`` of the workload returned in the training."""
+    if not has_fitted_state(workload):
+        return None
+    state = {
+        name.removeprefix(ENCODER_TENSORS): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(ENCODER_TENSORS)
+    }
+    if not state:
+        raise ContractError(
+            f"{where} must contain what fit() of {type(workload).__name__} returned, and contain "
+            "none of it.",
+            cause="They were trained before the workload had fit().",
+            fix="Train the pipeline again, or use the code of the version's training.",
+        )
+    return InputEncoder(encode_of(workload), state)
 
 
 def _require_size(

@@ -12,6 +12,7 @@ from torch import Tensor
 from sluice.base.seeding import RandomStream
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import DictRows, RowSource
+from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -84,6 +85,7 @@ def prepare_fold(
 def _create_entry(frame: pd.DataFrame, fold: Fold, workload: Workload, seed: int) -> _Entry:
     frame, stream = frame.copy(), RandomStream(seed)
     with stream.active():
+        workload = fit_workload(workload, frame, fold)
         train, val = workload.examples(frame, fold.train), workload.examples(frame, fold.val)
     prepared = PreparedFold(workload=workload, train=train, val=val, rng=stream.state)
     return _Entry(fold=prepared, versions=_versions(prepared))

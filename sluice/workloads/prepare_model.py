@@ -5,8 +5,10 @@ from torch import Tensor
 
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.models.build import require_network
+from sluice.models.input_encoder import InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.workloads.fitted_state import fitted_encoder
 from sluice.workloads.workload import Examples, Workload
 
 
@@ -20,15 +22,17 @@ def prepare_model(
 
     Args:
         workload: Workload that builds the network and declares whether inputs and target are
-            scaled.
+            scaled. A workload with ``fit`` must be fitted, see ``fit_workload``.
         settings: Architecture and size.
         train: Train examples only.
         seed: Base seed, from which the seed of the initialisation is derived.
 
     Raises:
         SettingsError: The architecture is unknown, cannot be imported, or is not an ``nn.Module``.
+        ContractError: The workload has ``fit``, and it was not called.
     """
-    num_features, num_outputs = _sizes(workload, train)
+    encoder = fitted_encoder(workload)
+    num_features, num_outputs = _sizes(workload, train, encoder)
     with RandomStream(derive_seed(seed, "init")).active():
         network = workload.build_model(num_features, num_outputs, settings)
     require_network(network, f"build_model() of {type(workload).__name__}")
@@ -39,10 +43,11 @@ def prepare_model(
         num_outputs=num_outputs,
         scale_inputs=workload.scale_inputs,
         scale_target=workload.scale_target,
+        encoder=encoder,
     )
 
 
-def _sizes(workload: Workload, train: Examples) -> tuple[int, int]:
+def _sizes(workload: Workload, train: Examples, encoder: InputEncoder | None) -> tuple[int, int]:
     """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
     first = train.take(torch.arange(1))
     # The whole tensor where there is one: output_shape() may read all values, such as classes.
@@ -50,4 +55,5 @@ def _sizes(workload: Workload, train: Examples) -> tuple[int, int]:
     output_shape = workload.output_shape(targets)
     # An output (N,) has one value per example, not N outputs.
     num_outputs = output_shape[-1] if len(output_shape) > 1 else 1
-    return first.x.shape[-1] if isinstance(first.x, Tensor) else 0, num_outputs
+    x = first.inputs if encoder is None else encoder(first.inputs)
+    return x.shape[-1] if isinstance(x, Tensor) else 0, num_outputs

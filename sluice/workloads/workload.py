@@ -213,6 +213,9 @@ class Workload(ABC):
     """Whether a promoted version answers requests. False for a model that is only trained, compared
     and registered; then its inputs need not have a form that a client can send."""
 
+    fitted_state: Mapping[str, Tensor] | None = None
+    """Result of ``fit``, in a workload that ``fit_workload`` returned; else None."""
+
     def __init__(self, settings: WorkloadSettings | None = None) -> None:
         self.settings = settings if settings is not None else self.settings_type()
 
@@ -272,6 +275,51 @@ class Workload(ABC):
         if self.task == "classification":
             y = class_targets(y, self.classes)
         return Examples(x=torch.from_numpy(windows), y=y, rows=positions)
+
+    def fit(
+        self,
+        train_frame: pd.DataFrame,  # noqa: ARG002 - used by a workload that overrides the method
+    ) -> Mapping[str, Any]:
+        """Return arrays that are fitted on train rows, such as a vocabulary or a normaliser.
+
+        A workload that overrides this method overrides ``encode`` as well. The arrays are stored
+        with the weights of the network, so that evaluation and serving use those of the training.
+        The method is called for each fold. It must be a function of its argument alone: the POC
+        gate changes all other rows, and fails if the result changes.
+
+        Args:
+            train_frame: Train rows of one fold, from ``compute_features``.
+
+        Returns:
+            Arrays, tensors, numbers or lists of numbers, by name; double precision is stored in
+            single precision. By default none.
+        """
+        return {}
+
+    def encode(
+        self,
+        x: ModelInput,
+        state: Mapping[str, Tensor],  # noqa: ARG002 - used by a workload that overrides the method
+    ) -> ModelInput:
+        """Return the inputs of the network for the inputs of ``examples``; by default unchanged.
+
+        It is called on every batch, in training, evaluation and serving, after ``augment`` and
+        before the inputs are standardised. Example, which replaces token ids by their position in
+        the vocabulary, and others by 0::
+
+            def fit(self, train_frame):
+                return {"words": np.unique(np.concatenate(train_frame["ids"].tolist()))}
+
+            def encode(self, x, state):
+                words = state["words"]
+                at = torch.searchsorted(words, x).clamp(max=len(words) - 1)
+                return torch.where(words[at] == x, at + 1, 0)
+
+        Args:
+            x: Inputs of a batch, on the device of the network.
+            state: Result of ``fit`` as tensors, on the same device.
+        """
+        return x
 
     def build_model(
         self, num_features: int, num_outputs: int, settings: ModelSettings

@@ -183,6 +183,13 @@ DATA_DEFECTS: tuple[Defect, ...] = (
         setup=planted_in(features.RandomAugmentation),
     ),
     Planted(
+        name="normaliser fitted on all rows",
+        check="examples_do_not_depend_on_split",
+        says=("StateOfAllRows.fit()", "only rows after the train rows change: 'deviation', 'mean'"),
+        advises="train_frame alone",
+        setup=planted_in(features.StateOfAllRows),
+    ),
+    Planted(
         name="inputs that no client can send",
         check="inputs_can_be_served",
         says=("LastRowAlone", "(2, 13), but windows are (2, 1, 13)"),

@@ -1,13 +1,16 @@
 """Workloads with one defect each in their features or examples."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
+from torch import Tensor
 
 from sluice.bench.poc.workloads import Cancer, Diabetes, Digits, DigitTokens, ShortBars, Wine
 from sluice.data.folds import Fold, RowRange
+from sluice.data.rows.protocol import ModelInput
 from sluice.workloads.workload import Examples
 
 
@@ -106,6 +109,20 @@ class SplitScaling(Wine):
         found = super().examples(frame, rows)
         x = (found.tensor - found.tensor.mean(dim=0)) / found.tensor.std(dim=0)
         return Examples(x=x, y=found.targets, rows=found.rows)
+
+
+class StateOfAllRows(Wine):
+    """Fits its normaliser on the rows of the source, which include the test rows."""
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:  # noqa: ARG002 - the defect
+        """Return mean and deviation of all rows."""
+        values = self.load_rows()[list(self.feature_columns)]
+        return {"mean": values.mean().to_numpy(), "deviation": values.std().to_numpy()}
+
+    def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
+        """Return standardised windows."""
+        assert isinstance(x, Tensor)
+        return (x - state["mean"]) / state["deviation"]
 
 
 class LastRowAlone(Wine):

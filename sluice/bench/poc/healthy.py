@@ -106,6 +106,7 @@ def _unusual() -> Iterator[Healthy]:
     yield _entry(plain.Diabetes, mlp, seed=2, training=slow_start, note="long warmup")
     whole = TRAINING.model_copy(update={"batch_rows": 128})
     yield _entry(plain.Cancer, mlp, seed=3, training=whole, note="large batches")
+    yield _entry(odd.FittedRanks, mlp, seed=0, note="state fitted on train rows")
 
 
 def _entry(

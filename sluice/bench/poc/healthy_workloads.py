@@ -1,5 +1,6 @@
 """Unusual healthy workloads: losses below 0, rare labels, raw pixels, declared freezing."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from sluice.bench.poc.workloads import (
     scaled_pixels,
 )
 from sluice.data.folds import RowRange
+from sluice.data.rows.protocol import ModelInput
 from sluice.data.schema import Column
 from sluice.workloads.workload import Examples
 
@@ -75,6 +77,20 @@ class AbsoluteLoss(Diabetes):
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the Huber loss (N,), in units of 50."""
         return nn.functional.huber_loss(output / 50, y / 50, reduction="none")[:, 0]
+
+
+class FittedRanks(Diabetes):
+    """Replaces every measurement by its rank among those of the train rows."""
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
+        """Return the deciles of each column (D, 9)."""
+        values = train_frame[list(self.feature_columns)].to_numpy()
+        return {"deciles": np.quantile(values, np.arange(1, 10) / 10, axis=0).T}
+
+    def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
+        """Return windows of the numbers of the deciles, from 0 to 9."""
+        assert isinstance(x, Tensor)
+        return (x[..., None] >= state["deciles"]).sum(dim=-1).to(x.dtype)
 
 
 class FlatTarget(Diabetes):

@@ -8,6 +8,7 @@ from sluice.eventlog.event_log_check import check_event_log
 from sluice.failfast.checkpoints.checkpoint_round_trip import check_checkpoint
 from sluice.failfast.data.data_loading import check_data_loading
 from sluice.failfast.data.feature_frame import check_features
+from sluice.failfast.data.fitted_state import check_fitted_state
 from sluice.failfast.data.look_ahead import check_look_ahead
 from sluice.failfast.data.raw_schema import check_raw_schema
 from sluice.failfast.data.served_inputs import check_served_inputs
@@ -54,6 +55,24 @@ class GateCheck:
             limit=self.limit(times),
             needs=self.needs,
         )
+
+
+def _split_independence(inputs: GateInputs) -> CheckOutcome:
+    state = check_fitted_state(
+        inputs.workload, inputs.raw, inputs.frame, inputs.folds, seed=inputs.seed
+    )
+    if state is not None and state.outcome == "fail":
+        return state
+    examples = check_split_independence(
+        inputs.workload, inputs.frame, inputs.folds, inputs.settings
+    )
+    if state is None or examples.outcome != "pass":
+        return examples
+    return replace(
+        examples,
+        summary=f"{examples.summary} {state.summary}",
+        numbers={**examples.numbers, **state.numbers},
+    )
 
 
 def _mini_training(inputs: GateInputs) -> CheckOutcome:
@@ -144,7 +163,7 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="split_independence",
         name="examples_do_not_depend_on_split",
         description="An example does not depend on the other rows of its split.",
-        function=lambda i: check_split_independence(i.workload, i.frame, i.folds, i.settings),
+        function=_split_independence,
         limit=lambda times: times.features,
         needs=("features_are_valid",),
         levels=_FULL,
@@ -176,9 +195,7 @@ CHECKS: tuple[GateCheck, ...] = (
         check_id="instantiation",
         name="model_runs_on_real_batch",
         description="The model runs on one real batch, and its output has the required shape.",
-        function=lambda i: check_instantiation(
-            i.workload, i.model, i.train, i.settings, seed=i.seed
-        ),
+        function=lambda i: check_instantiation(i.fitted, i.model, i.train, i.settings, seed=i.seed),
         limit=lambda times: times.instantiation,
         needs=("features_are_valid",),
     ),
@@ -187,7 +204,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="gradients_reach_all_parameters",
         description="Every trainable parameter is in the optimizer and gets a finite gradient.",
         function=lambda i: check_gradient_flow(
-            i.workload, i.model, i.training, i.train, i.settings, seed=i.seed
+            i.fitted, i.model, i.training, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.gradient_flow,
         needs=("model_runs_on_real_batch",),
@@ -221,7 +238,7 @@ CHECKS: tuple[GateCheck, ...] = (
         name="model_overfits_one_batch",
         description="The model can overfit one tiny batch.",
         function=lambda i: check_overfit_one_batch(
-            i.workload, i.model, i.train, i.settings, seed=i.seed
+            i.fitted, i.model, i.train, i.settings, seed=i.seed
         ),
         limit=lambda times: times.overfit_one_batch,
         needs=("model_runs_on_real_batch", "gradients_reach_all_parameters"),
@@ -259,7 +276,7 @@ CHECKS: tuple[GateCheck, ...] = (
         description="A training that is stopped and resumed is bit-identical to an uninterrupted "
         "one.",
         function=lambda i: check_checkpoint(
-            i.workload,
+            i.fitted,
             i.model,
             i.training,
             i.train,

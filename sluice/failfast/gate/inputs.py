@@ -18,6 +18,7 @@ from sluice.failfast.learning.mini_training import MiniTraining, run_mini_traini
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.workload import Examples, Workload
 
 Clock = Callable[[], datetime]
@@ -94,6 +95,12 @@ class GateInputs:
         return folds
 
     @cached_property
+    def fitted(self) -> Workload:
+        """The workload with the state that it fits on the train rows of the first fold."""
+        with wrap_user_errors("fit of the workload"):
+            return fit_workload(self.workload, self.frame, self.folds[0])
+
+    @cached_property
     def train(self) -> Examples:
         """Train examples of the first fold."""
         return self.workload.examples(self.frame, self.folds[0].train)
@@ -113,5 +120,5 @@ class GateInputs:
     def mini(self) -> MiniTraining:
         """The mini training of a few seconds, whose result several checks use."""
         return run_mini_training(
-            self.workload, self.model, self.training, self.train, self.settings, seed=self.seed
+            self.fitted, self.model, self.training, self.train, self.settings, seed=self.seed
         )

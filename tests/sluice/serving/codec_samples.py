@@ -1,5 +1,6 @@
 """Registered versions whose clients send texts, images or raw rows."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,14 @@ def networks(workload: Workload, *, salt: int) -> list[Scaled]:
     return found
 
 
-def codec_lineage(workload: Workload, store: ArtifactStore, *, salt: int) -> Lineage:
-    """Return lineage of two networks of a workload."""
+def codec_lineage(
+    workload: Workload,
+    store: ArtifactStore,
+    *,
+    salt: int,
+    built: Sequence[Scaled] | None = None,
+) -> Lineage:
+    """Return lineage of two networks of a workload; by default with random weights."""
     settings = {
         "workload": f"{type(workload).__module__}:{type(workload).__name__}",
         "workload_settings": workload.settings.model_dump(mode="json"),
@@ -80,7 +87,9 @@ def codec_lineage(workload: Workload, store: ArtifactStore, *, salt: int) -> Lin
         member.model_copy(
             update={"weights": store.put(pack_model(network)), "trained_through": last_known}
         )
-        for member, network in zip(sample.members, networks(workload, salt=salt), strict=True)
+        for member, network in zip(
+            sample.members, built or networks(workload, salt=salt), strict=True
+        )
     )
     draft = sample.model_copy(
         update={

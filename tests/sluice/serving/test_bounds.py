@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.models.input_encoder import InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import _bounds
@@ -38,6 +39,14 @@ def test_networks_without_scales_keep_single_precision_bounds() -> None:
     assert _bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
     assert _bounds([scaled(0.0, 1.5)], num_columns=3) is None
     assert np.isfinite(np.float32(MAX_MAGNITUDE) ** 2)
+
+
+def test_the_scales_of_encoded_inputs_are_not_bounds_of_the_columns() -> None:
+    """A client sends prices; the network standardises their logarithms."""
+    network = scaled(0.0, 1.5)
+    network.encoder = InputEncoder(lambda x, _: x, {"unit": torch.ones(1)})
+
+    assert _bounds([network], num_columns=2) is None
 
 
 @pytest.mark.parametrize("value", [11.0, -11.0, 1.7e18, 3e38, 1e39])

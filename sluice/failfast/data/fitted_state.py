@@ -1,0 +1,138 @@
+"""Check that the state which a workload fits depends on the train rows alone."""
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from sluice.base.digests import short
+from sluice.base.errors import ContractError
+from sluice.data.folds import Fold
+from sluice.failfast.data.row_order import change_later_rows, time_order
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.findings.finding import Number
+from sluice.findings.user_code import wrap_user_errors
+from sluice.workloads.fitted_state import digest_state, fit_state, has_fitted_state
+from sluice.workloads.load import build_workload
+from sluice.workloads.workload import Workload
+
+_KEPT_SHARE = 0.5
+"""Share of the rows after the train rows that the changed table keeps."""
+
+
+def check_fitted_state(
+    workload: Workload,
+    raw: pd.DataFrame,
+    frame: pd.DataFrame,
+    folds: Sequence[Fold],
+    *,
+    seed: int,
+) -> CheckOutcome | None:
+    """Change all rows after the train rows, call ``fit`` again, and compare the states.
+
+    A new workload object is used whose ``load_rows`` returns the changed rows, and which has
+    computed the features of the changed rows. So a ``fit`` that loads the rows again, or uses a
+    table that another method has stored in the object, returns another state.
+
+    Args:
+        workload: The workload.
+        raw: Raw rows.
+        frame: Result of ``compute_features(raw)``.
+        folds: Planned folds; the first one is checked.
+        seed: Seed of the new order of the rows.
+
+    Returns:
+        The outcome; None for a workload without ``fit``, or without a fold.
+
+    Raises:
+        ContractError: ``fit`` raised, or does not return arrays.
+
+    Assumes:
+        ``fit`` does not read the file or the table of the source by other means than ``load_rows``.
+
+    Cost:
+        Three calls of ``fit``, and one of ``compute_features``.
+    """
+    if not has_fitted_state(workload) or not folds:
+        return None
+    train = folds[0].train
+    train_frame = frame.iloc[train.start : train.stop]
+    name = f"{type(workload).__name__}.fit()"
+    with wrap_user_errors("fit of the workload"):
+        state = fit_state(workload, train_frame)
+        again = fit_state(workload, train_frame)
+    numbers: dict[str, Number] = {"state": digest_state(state), "arrays": len(state)}
+    if digest_state(again) != digest_state(state):
+        return CheckOutcome(
+            outcome="fail",
+            summary=f"{name} returns different arrays when it is called twice for the same train "
+            f"rows: {_differing(state, again)}.",
+            numbers=numbers,
+            fault="split dependence",
+            cause="It draws random numbers without a seed, or keeps state between calls.",
+            fix="Make it a function of train_frame alone, and seed every generator inside it.",
+        )
+    changed = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
+    with wrap_user_errors("fit of the workload, after rows outside of train_frame were changed"):
+        other = fit_state(changed, train_frame)
+    if digest_state(other) != digest_state(state):
+        return CheckOutcome(
+            outcome="fail",
+            summary=f"Fold 0: {name} returns different arrays when only rows after the train rows "
+            f"change: {_differing(state, other)}.",
+            numbers=numbers,
+            fault="split dependence",
+            cause="It reads more rows than its argument, for example with load_rows() or from a "
+            "table that another method has stored in the workload.",
+            fix="Compute the state from train_frame alone.",
+        )
+    return CheckOutcome(
+        outcome="pass",
+        summary=f"{name} returned the same state {short(digest_state(state))} when the rows after "
+        "the train rows were changed.",
+        numbers=numbers,
+    )
+
+
+def _workload_of_changed_rows(
+    workload: Workload, raw: pd.DataFrame, frame: pd.DataFrame, stop: int, *, seed: int
+) -> Workload:
+    """Return a new workload object whose rows after the train rows are changed.
+
+    Args:
+        workload: The workload.
+        raw: Raw rows.
+        frame: Feature frame.
+        stop: Position after the last train row in the frame.
+        seed: Seed of the new order of the rows.
+    """
+    order = time_order(raw.index)
+    last_train = np.flatnonzero(raw.index[order].isin(frame.index[:stop]))
+    table, _ = change_later_rows(
+        raw,
+        frame,
+        order,
+        cut=int(last_train.max()) + 1,
+        kept_share=_KEPT_SHARE,
+        rng=np.random.default_rng(seed),
+    )
+    cls = type(workload)
+    changed = build_workload(cls, workload.settings, path=f"{cls.__module__}:{cls.__qualname__}")
+    changed.load_rows = table.copy  # type: ignore[method-assign]
+    # A table with fewer rows, or in another order, may be refused.
+    with contextlib.suppress(ContractError), wrap_user_errors("compute_features of the workload"):
+        changed.compute_features(table.copy())
+    return changed
+
+
+def _differing(one: dict[str, Tensor], two: dict[str, Tensor]) -> str:
+    names = [
+        name
+        for name in sorted(one.keys() | two.keys())
+        if name not in one
+        or name not in two
+        or digest_state({name: one[name]}) != digest_state({name: two[name]})
+    ]
+    return ", ".join(f"'{name}'" for name in names[:5])

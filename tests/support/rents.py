@@ -1,0 +1,108 @@
+"""Workloads that fit a state on train rows: the mean rent of every city."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from sluice.data.folds import FoldSettings, RowRange
+from sluice.data.rows.protocol import DictRows, ModelInput
+from sluice.data.schema import Column, Schema
+from sluice.workloads.codecs import Codec, RawRowsCodec
+from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+
+CITIES = ("Aachen", "Bern", "Chur", "Davos", "Essen", "Fulda")
+
+
+class RentSettings(WorkloadSettings):
+    folds: FoldSettings = FoldSettings(num_folds=2, embargo_rows=0)
+    num_rows: int = 600
+
+
+def hashed(texts: "pd.Series[str]") -> Any:
+    return pd.util.hash_array(texts.to_numpy(object)).view(np.int64)
+
+
+class Rents(Workload):
+    """Rents of flats. The last city occurs only after the train rows."""
+
+    settings_type = RentSettings
+    settings: RentSettings
+    raw_schema = Schema(
+        columns=(Column(name="city", kind="string"), Column(name="rooms"), Column(name="rent"))
+    )
+    feature_schema = raw_schema
+    feature_columns = ("rooms",)
+    target_column = "rent"
+    horizon_rows = 0
+    default_architecture = "mlp"
+
+    def load_rows(self) -> pd.DataFrame:
+        rng = np.random.default_rng(3)
+        number = self.settings.num_rows
+        city = rng.integers(0, len(CITIES) - 1, number)
+        city[-number // 20 :] = len(CITIES) - 1
+        rooms = rng.integers(1, 6, number)
+        rent = 300.0 * city + 100.0 * rooms + rng.normal(0, 20, number)
+        return pd.DataFrame(
+            {"city": np.array(CITIES)[city], "rooms": rooms.astype(float), "rent": rent}
+        )
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        return raw
+
+    def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
+        part = frame.iloc[rows.start : rows.stop]
+        rooms = torch.from_numpy(part["rooms"].to_numpy(np.float32))
+        return Examples(
+            x=DictRows({"city": torch.from_numpy(hashed(part["city"])), "rooms": rooms}),
+            y=torch.from_numpy(part["rent"].to_numpy(np.float32))[:, None],
+            rows=np.arange(rows.start, rows.stop),
+        )
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
+        mean = train_frame.groupby(hashed(train_frame["city"]))["rent"].mean()
+        return {"rents": mean.to_numpy(), "cities": mean.index.to_numpy()}
+
+    def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
+        assert isinstance(x, dict)
+        cities, rents = state["cities"], state["rents"]
+        at = torch.searchsorted(cities, x["city"]).clamp(max=len(cities) - 1)
+        rent = torch.where(cities[at] == x["city"], rents[at], rents.mean())
+        return torch.stack([rent, x["rooms"]], dim=1)[:, None]
+
+    def codec(self) -> Codec:
+        return RawRowsCodec(self, context_rows=1, unknown={"rent": 0.0})
+
+
+class RentsOfAllRows(Rents):
+    """Loads the rows again, so the state contains the test rows."""
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
+        return super().fit(self.load_rows())
+
+
+class RentsOfStoredRows(Rents):
+    """Uses the table that ``compute_features`` got first."""
+
+    stored: pd.DataFrame | None = None
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        if self.stored is None:
+            self.stored = raw
+        return raw
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
+        return super().fit(train_frame if self.stored is None else self.stored)
+
+
+class RentsWithNoise(Rents):
+    """Draws from a generator without a seed."""
+
+    def fit(self, train_frame: pd.DataFrame) -> Mapping[str, Any]:
+        found = super().fit(train_frame)
+        noise = np.random.default_rng().normal(size=len(found["rents"]))
+        return {**found, "rents": found["rents"] + noise}
