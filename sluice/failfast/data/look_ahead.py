@@ -235,7 +235,7 @@ def _search_block(
             before = FeatureValues(whole, own, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
-            changed, known = change_later_rows(
+            changed, unchanged = change_later_rows(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
@@ -244,7 +244,7 @@ def _search_block(
             except ContractError as error:  # it rejects fewer or reordered rows
                 search.last_error = error.what
                 continue
-            if before.compare(after, known, search.worst):
+            if before.compare(after, unchanged, search.worst):
                 search.comparisons += 1
                 search.compared.update(own)
             break
@@ -256,12 +256,14 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    moved: dict[str, LookAhead] = {}
+    changes: dict[str, LookAhead] = {}
     for block in sample.blocks:
-        again = compute(block.raw.copy(deep=False))
-        known = block.features.index.unique()
-        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, moved)
-    return bool(moved)
+        repeated = compute(block.raw.copy(deep=False))
+        labels = block.features.index.unique()
+        FeatureValues(block.features, columns, settings.tolerance).compare(
+            repeated, labels, changes
+        )
+    return bool(changes)
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
