@@ -35,10 +35,10 @@ class RunProcess:
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> "RunProcess | None":
         """Return the process in the tags of a run; None when they have no process of this run."""
-        found = _FORM.fullmatch(tags.get(PROCESS_TAG, ""))
-        if found is None or found[1] != run_id:
+        match = _FORM.fullmatch(tags.get(PROCESS_TAG, ""))
+        if match is None or match[1] != run_id:
             return None
-        return cls(run_id=run_id, host=found[2], pid=int(found[3]), started_s=float(found[4]))
+        return cls(run_id=run_id, host=match[2], pid=int(match[3]), started_s=float(match[4]))
 
     @property
     def tags(self) -> dict[str, str]:

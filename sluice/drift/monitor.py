@@ -250,8 +250,10 @@ class _SignalEvaluator:
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
         losses = self._compute_losses(recorded.index[0], rows)
-        again = losses.reindex(recorded.index).dropna()
-        differs = ~np.isclose(again, recorded[again.index], rtol=REPRODUCED_RTOL, atol=1e-9)
+        recomputed = losses.reindex(recorded.index).dropna()
+        differs = ~np.isclose(
+            recomputed, recorded[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
+        )
         if differs.any():
             return self._update(
                 "losses",

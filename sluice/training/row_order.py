@@ -73,8 +73,8 @@ def require_lengths(source: object) -> LengthsOf:
     Raises:
         ContractError: The source has no lengths.
     """
-    found = find_lengths(source)
-    if found is None:
+    lengths = find_lengths(source)
+    if lengths is None:
         raise ContractError(
             "bucket_by_length requires a row source with the method 'lengths_of' or the attribute "
             f"'lengths', but {type(source).__name__} has neither.",
@@ -82,7 +82,7 @@ def require_lengths(source: object) -> LengthsOf:
             fix="Give the row source a method 'lengths_of(rows)' that returns one integer per row, "
             "or set training.bucket_by_length to false.",
         )
-    return found
+    return lengths
 
 
 class BatchPlan:

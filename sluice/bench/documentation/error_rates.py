@@ -87,14 +87,15 @@ def read_rates(docs: Path) -> ErrorRates:
 
 def describe_rates(rates: ErrorRates, fault: str) -> str:
     """Return sentences about the error rates of a fault, with exact intervals."""
-    own = rates.faults.get(fault, FaultRates())
+    fault_rates = rates.faults.get(fault, FaultRates())
     healthy = rates.healthy_runs
-    errors = Rate(count=own.false_errors, total=healthy).exact_text
-    others = Rate(count=own.false_others, total=healthy).exact_text
+    errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
+    others = Rate(count=fault_rates.false_others, total=healthy).exact_text
+    detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
     caught = (
-        f"Reported in {Rate(count=own.caught, total=own.planted).exact_text} of the runs with "
-        f"this fault, and ranked first in {own.first}."
-        if own.planted
+        f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
+        f"{fault_rates.first}."
+        if fault_rates.planted
         else "Detection was not measured: the benchmark has no program with this fault."
     )
     return (

@@ -301,9 +301,9 @@ def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
     )
 
 
-def _other_columns(name: str, found: list[str], wanted: list[str]) -> SourceError:
+def _other_columns(name: str, columns: list[str], required: list[str]) -> SourceError:
     return SourceError(
-        f"{name} must have the columns {', '.join(wanted)} of the first file, got "
-        f"{', '.join(found)}.",
+        f"{name} must have the columns {', '.join(required)} of the first file, got "
+        f"{', '.join(columns)}.",
         fix="Pack files with other columns to another folder.",
     )

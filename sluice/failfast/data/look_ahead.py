@@ -56,19 +56,19 @@ def check_look_ahead(
         seed,
         independent=independent,
     )
-    found = search.worst_first
+    changed = search.worst_first
     numbers = {
         "features": len(columns),
         "features_compared": len(search.compared),
         "rows": sum(len(block.raw) for block in search.sample.blocks),
         "comparisons": search.comparisons,
-        "seeing_later_rows": len(found),
+        "seeing_later_rows": len(changed),
     }
     if search.comparisons == 0 or not columns:
         return CheckOutcome(
             outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
         )
-    if not found:
+    if not changed:
         one = " One table is sufficient for independent rows (horizon_rows = 0)."
         one = one if independent else ""
         return CheckOutcome(
@@ -81,12 +81,12 @@ def check_look_ahead(
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in found),
+        tuple(f.column for f in changed),
         settings.look_ahead,
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"Feature '{found[0].column}' differs when compute_features is called again "
+            summary=f"Feature '{changed[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
             fault="look-ahead",
@@ -94,14 +94,14 @@ def check_look_ahead(
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
-    first = found[0]
-    others = ", ".join(f"'{f.column}'" for f in found[1:6])
-    more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
+    first = changed[0]
+    others = ", ".join(f"'{f.column}'" for f in changed[1:6])
+    more = f" Also {others}{' and more' if len(changed) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
-        f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
-        f"changed.{more}{search.sample.note}",
+        summary=f"{len(changed)} of {len(search.compared)} features look ahead: '{first.column}' "
+        f"at row {first.row} changed by {first.change:.3g} standard deviations when only later "
+        f"rows changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
@@ -230,9 +230,9 @@ def _search_block(
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
     for number, cut in enumerate(cuts):
-        own = search.sample.columns_of(number, np.random.default_rng(seed))
-        if before is None or own is not search.sample.columns:
-            before = FeatureValues(whole, own, settings.tolerance)
+        columns = search.sample.columns_of(number, np.random.default_rng(seed))
+        if before is None or columns is not search.sample.columns:
+            before = FeatureValues(whole, columns, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
             changed, unchanged = change_later_rows(
@@ -246,7 +246,7 @@ def _search_block(
                 continue
             if before.compare(after, unchanged, search.worst):
                 search.comparisons += 1
-                search.compared.update(own)
+                search.compared.update(columns)
             break
 
 

@@ -150,20 +150,22 @@ class _Diagnosis:
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
         """Return the layer before a ReLU without active units, and a description."""
-        for name, seen in self.activity.items():
-            if seen.dead and isinstance(self.modules[name], RECTIFIERS):
-                if self._weights_are_zero(seen.previous_weighted):
+        for name, activity in self.activity.items():
+            if activity.dead and isinstance(self.modules[name], RECTIFIERS):
+                if self._weights_are_zero(activity.previous_weighted):
                     continue
-                return seen.previous_weighted, _describe_dead(name, seen)
+                return activity.previous_weighted, _describe_dead(name, activity)
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
         """Return a layer without gradient whose outputs are never above 0, and a description."""
-        for name, seen in self.activity.items():
+        for name, activity in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
-            dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
+            dead = (
+                activity.dead and activity.num_units > 1 and name in self._zero_layers_and_norms()
+            )
             if dead and self.with_gradient and not self._weights_are_zero(name):
-                return name, _describe_dead(name, seen)
+                return name, _describe_dead(name, activity)
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
@@ -242,22 +244,22 @@ class _Diagnosis:
         return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
 
     def _has_learning_equivalent(self, name: str) -> bool:
-        module, seen = self.modules[name], self.activity.get(name)
+        module, activity = self.modules[name], self.activity.get(name)
         parent = self.modules[_parent(name)] if name else None
         listed = isinstance(parent, _LISTS)
         for other, candidate in self.modules.items():
             if type(candidate) is not type(module) or _related(other, name):
                 continue
             if not self._ran(name):
-                alike = listed and _parent(other) == _parent(name)
+                is_sibling = listed and _parent(other) == _parent(name)
             else:
                 equivalent = self.activity.get(other)
-                alike = (
-                    seen is not None
+                is_sibling = (
+                    activity is not None
                     and equivalent is not None
-                    and seen.input_key == equivalent.input_key
+                    and activity.input_key == equivalent.input_key
                 )
-            if alike and self._learns(other):
+            if is_sibling and self._learns(other):
                 return True
         return False
 
@@ -267,8 +269,8 @@ class _Diagnosis:
     def _ran(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
-            seen.num_examples
-            for name, seen in self.activity.items()
+            activity.num_examples
+            for name, activity in self.activity.items()
             if name == owner or name.startswith(f"{owner}.")
         )
 
@@ -295,9 +297,10 @@ class _Diagnosis:
         )
 
 
-def _describe_dead(name: str, seen: ModuleActivity) -> str:
+def _describe_dead(name: str, activity: ModuleActivity) -> str:
     return (
-        f"0 of {seen.num_units} units of {name} were above 0 in any of {seen.num_examples} examples"
+        f"0 of {activity.num_units} units of {name} were above 0 in any of "
+        f"{activity.num_examples} examples"
     )
 
 

@@ -204,7 +204,7 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
     expects logits, not the output of a softmax; a logistic loss expects scores, not
     the output of a sigmoid. Only nodes between the loss and the last layer are inspected.
     """
-    pending, seen, found = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
+    pending, seen, activations = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
     while pending and len(seen) < _MAX_GRAPH_NODES:
         node = pending.pop(0)
         if node is None or node in seen or node.name().startswith(_LAYER_NODES):
@@ -220,9 +220,9 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
                 and is_log
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
-                found.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
+                activations.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
         pending += [input_node for input_node, _ in node.next_functions]
-    return list(found.values())
+    return list(activations.values())
 
 
 def _producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:

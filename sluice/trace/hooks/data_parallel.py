@@ -171,9 +171,9 @@ class _DataParallelWatch:
             prints = [
                 row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in shared
             ]
-        places = torch.arange(1, 2 * len(prints), 2, device=prints[0].device)
+        positions = torch.arange(1, 2 * len(prints), 2, device=prints[0].device)
         # 52 bits, because values are read from the device as floats.
-        digest = (torch.stack(prints) * places).sum() & (2**52 - 1)
+        digest = (torch.stack(prints) * positions).sum() & (2**52 - 1)
 
         def fill(values: Sequence[float]) -> None:
             record = RankWeightsRecord(

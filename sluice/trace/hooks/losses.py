@@ -153,8 +153,10 @@ class LossWatch:
         """Inspect one call that returned a loss."""
         sink = self._sink
         thread, learning = sink.local.thread, result.requires_grad
-        place = self._reductions[kind]
-        is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
+        position = self._reductions[kind]
+        is_mean = (
+            args[position] if len(args) > position else kwargs.get("reduction", "mean")
+        ) == "mean"
         if learning:
             if self.evaluations.open:
                 self.evaluations.write()
@@ -217,9 +219,9 @@ class LossWatch:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
-    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
+    def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
         """Find the cause of a non-finite loss: the input, the target, or no supervised target."""
-        thread = found.thread
+        thread = event.thread
         for ref in thread.call.inputs:
             tensor = ref()
             if tensor is not None:

@@ -109,9 +109,9 @@ def _perturb_second_half(
         other = values.detach()[cut].clone()
         later = other.narrow(along, kept, num - kept)
         later.copy_(change(later))
-        first, again = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
+        first, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
         second = run_copy(network_copy, _replaced(few_args, values, other, cut))
-        if first is None or again is None or second is None:
+        if first is None or repeated is None or second is None:
             return None
         shape = tuple(other.shape[:2])
         pairs = [
@@ -119,7 +119,7 @@ def _perturb_second_half(
                 reference.narrow(along, 0, kept + with_first_changed),
                 perturbed.narrow(along, 0, kept + with_first_changed),
             )
-            for a, b, c in zip(first, second, again, strict=True)
+            for a, b, c in zip(first, second, repeated, strict=True)
             if torch.equal(a, c)
             for reference, perturbed in by_position(a, b, shape)
         ]
@@ -183,8 +183,10 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         ]
         if any(run is None for run in runs):
             return None
-        plain, again, padding_outputs, row_outputs, *real_outputs = ([*(run or [])] for run in runs)
-        same = [i for i, a in enumerate(plain) if torch.equal(a, again[i])]
+        plain, repeated, padding_outputs, row_outputs, *real_outputs = (
+            [*(run or [])] for run in runs
+        )
+        same = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
         if not same:
             return None
         row_pairs = [
@@ -225,17 +227,17 @@ def perturb_weights(
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        first, again = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
+        first, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
             parameter = network_copy.get_parameter(name)
             parameter.data.mul_(-0.5).add_(0.1)
         second = run_copy(network_copy, call_args)
-        if first is None or again is None or second is None:
+        if first is None or repeated is None or second is None:
             return None
         pairs = [
             (first[i], second[i])
             for i in output_indices
-            if i < min(len(first), len(second)) and torch.equal(first[i], again[i])
+            if i < min(len(first), len(second)) and torch.equal(first[i], repeated[i])
         ]
         if not pairs:
             return None

@@ -81,13 +81,13 @@ class _OptimizerUse:
 
 
 def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
-    found: dict[int, _OptimizerUse] = {}
+    uses: dict[int, _OptimizerUse] = {}
     for membership in trace.memberships:
-        for fact in membership.optimizers:
-            steps = steps_of(trace, fact.index)
-            if fact.index not in found and steps:
-                found[fact.index] = _OptimizerUse(fact, membership, steps)
-    return tuple(sorted(found.values(), key=lambda use: use.first))
+        for record in membership.optimizers:
+            steps = steps_of(trace, record.index)
+            if record.index not in uses and steps:
+                uses[record.index] = _OptimizerUse(record, membership, steps)
+    return tuple(sorted(uses.values(), key=lambda use: use.first))
 
 
 def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
@@ -155,17 +155,17 @@ def _starts_over(
         for step, loss in losses
         if before.last - 2 * settings.num_compared_losses < step <= before.last
     ]
-    now = [
+    restarted = [
         loss
         for step, loss in losses
         if after.first <= step < after.first + settings.num_compared_losses
     ][:1]
-    if not (initial and last and now):
+    if not (initial and last and restarted):
         return False
     decrease = initial[0] - median(last)
     if decrease <= max(last) - min(last):  # too small a decrease to decide
         return False
-    return now[0] - median(last) > decrease / 2
+    return restarted[0] - median(last) > decrease / 2
 
 
 def _lost_schedule(
@@ -193,12 +193,12 @@ def _repeats_first_rates(
 ) -> bool:
     """Whether rates that the program sets itself repeat those of the first steps."""
     old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
-    scheduled = {fact.optimizer for fact in trace.schedulers}
+    scheduled = {record.optimizer for record in trace.schedulers}
     if old is None or new is None or scheduled & {before.fact.index, after.fact.index}:
         return False
     # The learning rate that the optimizer was created with may be recorded at the first step.
     repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
-    again = [old.at(before.first + step - after.first) for step, _ in repeated]
+    first_rates = [old.at(before.first + step - after.first) for step, _ in repeated]
     values = [value for _, value in repeated]
     moves = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
         values
@@ -207,7 +207,7 @@ def _repeats_first_rates(
         old.values[-1] > 0
         and not 1 / settings.min_rate_jump < values[0] / old.values[-1] < settings.min_rate_jump
     )
-    return moves and is_jump and all(map(math.isclose, values, again))
+    return moves and is_jump and all(map(math.isclose, values, first_rates))
 
 
 def _is_same_training(
@@ -225,7 +225,7 @@ def _is_same_training(
 
 def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     uses = _optimizer_uses(trace)
-    found = []
+    findings = []
     for before, after in itertools.pairwise(uses):
         if before.fact.kind != after.fact.kind or after.first <= before.last:
             continue
@@ -260,7 +260,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
         is_habit = (
             len([x for x in uses if x.fact.kind == after.fact.kind]) > 2 and not loaded_elsewhere
         )
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm" if is_habit else "error",
                 step=after.first,
@@ -275,7 +275,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
                 num_after=count_steps(after.steps),
             )
         )
-    return tuple(found[:1])
+    return tuple(findings[:1])
 
 
 RESUME_STATE_LOST = Rule(

@@ -35,7 +35,7 @@ class _SharedValues:
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in sorted({f.network for f in trace.rows}):
         training, evaluated = (
             _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
@@ -49,8 +49,8 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
             )
             if shared is not None:
                 loaders.add(epoch.loader)  # reported once
-                found.append(_build_finding(rule, trace, network, epoch, shared))
-    return tuple(found)
+                findings.append(_build_finding(rule, trace, network, epoch, shared))
+    return tuple(findings)
 
 
 def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:

@@ -66,7 +66,7 @@ def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[in
 def _judge(
     rule: RankRule[LabelSkewAcrossRanksSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for shard in find_shards(traces, rule.settings.shards):
         labels = sorted({label for e in shard.epochs for label in dict(e.labels)})
         counts = [[dict(e.labels).get(label, 0) for label in labels] for e in shard.epochs]
@@ -88,7 +88,7 @@ def _judge(
             if n == 0 and p * size >= rule.settings.min_expected_missing
         ]
         example = f", such as: {missing[0]}" if missing else ""
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm" if missing else "warning",
                 step=shard.epochs[0].step + 1,
@@ -101,7 +101,7 @@ def _judge(
                 num_labels=len(labels),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LABEL_SKEW_ACROSS_RANKS = RankRule(

@@ -21,7 +21,7 @@ class SamplerSeedMismatchSettings(Settings):
 def _judge(
     rule: RankRule[SamplerSeedMismatchSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for shard in find_shards(traces, rule.settings.shards):
         seeds = [loader.seed for loader in shard.loaders if loader.replicas > 1]
         differ = len(set(seeds)) > 1 and all(loader.shuffles for loader in shard.loaders)
@@ -31,7 +31,7 @@ def _judge(
         missing, rows = shard.missing
         seed_text = f" Their seeds are {', '.join(map(str, seeds))}." if differ else ""
         lost = f"; {missing} of {rows} rows are on no rank" if missing else ""
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
                 step=shard.epochs[0].step + 1,
@@ -45,7 +45,7 @@ def _judge(
                 num_missing=missing,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 SAMPLER_SEED_MISMATCH = RankRule(

@@ -26,7 +26,7 @@ class MissingZeroGradSettings(Settings):
 
 
 def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         # The flag "carried": used gradients that were not cleared since the previous step.
@@ -39,7 +39,7 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
             or any(s.before("grad") for s in steps)
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_step_of(carried),
@@ -51,7 +51,7 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
                 num_steps=of,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISSING_ZERO_GRAD = Rule(

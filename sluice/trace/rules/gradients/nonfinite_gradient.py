@@ -43,8 +43,8 @@ def _nearest(trace: Trace, bad: list[int]) -> int:
         if call.module and not any(name.startswith(f"{call.module}.") for name in names)
         for p in call.parameters
     ]
-    place = {p: i for i, p in enumerate(order)}
-    return max(bad, key=lambda p: (place.get(p, -1), p))
+    rank = {p: i for i, p in enumerate(order)}
+    return max(bad, key=lambda p: (rank.get(p, -1), p))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -35,12 +35,12 @@ _NUM_SHIFTED = 1
 
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     causal = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
-    for (kind, network), facts in by_function(
+    for (kind, network), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        recorded = [(f, f.tokens) for f in facts if f.tokens is not None]
+        recorded = [(f, f.tokens) for f in records if f.tokens is not None]
         if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.
@@ -48,8 +48,8 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
             continue
         finding = _of(rule, kind, recorded)
         if finding is not None:
-            found.append(finding)
-    return tuple(found)
+            findings.append(finding)
+    return tuple(findings)
 
 
 def _of(

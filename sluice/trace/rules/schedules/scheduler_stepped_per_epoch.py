@@ -43,11 +43,11 @@ class SchedulerSteppedPerEpochSettings(Settings):
 
 
 def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for fact in trace.schedulers if not trace.num_steps_without_sequence else ():
+    findings = []
+    for record in trace.schedulers if not trace.num_steps_without_sequence else ():
         steps, of = (
-            count_schedule_steps(trace, fact.index),
-            count_steps(steps_of(trace, fact.optimizer)),
+            count_schedule_steps(trace, record.index),
+            count_steps(steps_of(trace, record.optimizer)),
         )
         epochs = count_epochs(trace)
         is_rare = (
@@ -57,16 +57,16 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
         )
         if not is_rare or (epochs and steps > epochs + 1):
             continue
-        shown = _made_for_batches(rule.settings, fact, steps, of) or _still_warming_up(
-            rule.settings, fact, trace
+        shown = _made_for_batches(rule.settings, record, steps, of) or _still_warming_up(
+            rule.settings, record, trace
         )
         if not shown:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
-                step=first_schedule_step(trace, fact.index),
-                what=f"{fact.kind} was stepped {steps} times in {of} steps of its optimizer: "
+                step=first_schedule_step(trace, record.index),
+                what=f"{record.kind} was stepped {steps} times in {of} steps of its optimizer: "
                 f"{shown}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
@@ -74,28 +74,28 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
                 "schedule in epochs.",
                 num_schedule_steps=steps,
                 num_steps=of,
-                end=fact.end,
+                end=record.end,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _made_for_batches(
-    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, steps: int, of: int
+    settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, steps: int, of: int
 ) -> str:
     if (
-        fact.end < settings.min_step_ratio * steps
-        or abs(fact.end - of) > settings.max_relative_difference * of
+        record.end < settings.min_step_ratio * steps
+        or abs(record.end - of) > settings.max_relative_difference * of
     ):
         return ""
-    return f"its length is {fact.end} steps, the number of optimizer steps"
+    return f"its length is {record.end} steps, the number of optimizer steps"
 
 
 def _still_warming_up(
-    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, trace: Trace
+    settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
 ) -> str:
-    rates, base = learning_rates(trace, fact.optimizer), fact.options.get("base_lrs")
-    if fact.kind != "LambdaLR" or rates is None or not isinstance(base, str):
+    rates, base = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
+    if record.kind != "LambdaLR" or rates is None or not isinstance(base, str):
         return ""
     base_rate, values = max(map(float, base.split(", "))), rates.values
     rises = len(values) > settings.min_schedule_steps and all(
