@@ -196,7 +196,7 @@ def _classes(
     mistakes = evaluation.mistakes(store)
     if mistakes is None or horizon_rows > 0 or verdict.num_clusters is not None:
         return {}
-    report: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
+    found: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
     rows = [
         {
             "seed": test.seed,
@@ -205,6 +205,6 @@ def _classes(
             "p": test.p_value,
             "adjusted p (Holm)": test.adjusted_p,
         }
-        for test in report.tests
+        for test in found.tests
     ]
-    return {"McNemar": str(report), "McNemar by seed": table(rows)}
+    return {"McNemar": str(found), "McNemar by seed": table(rows)}

@@ -100,9 +100,9 @@ def run_pipeline(
         run_id = _execute(definitions, training_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
-            status = read_model_status(ledger, name, now=utc_now())
+            now = read_model_status(ledger, name, now=utc_now())
         rolls_out = pipeline.settings.rollout is not None
-        request = request_promotion(name, event, status, rolls_out=rolls_out)
+        request = request_promotion(name, event, now, rolls_out=rolls_out)
         metadata = _metadata(event)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
         if isinstance(request, dg.RunRequest):
@@ -137,7 +137,7 @@ def run_pipeline(
         version=version,
         created=bool(metadata[NEW].value),
         production=after,
-        promoted=after == version and status.production != after,
+        promoted=after == version and now.production != after,
         rolls_out=is_rolling,
         waits_for=waits_for,
         compared_with=evaluation.reference_name,
@@ -228,9 +228,9 @@ def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
         and not record.event_log_entry.dagster_event.asset_check_evaluation_data.passed
         and record.event_log_entry.dagster_event.asset_check_evaluation_data.blocking
     ]
-    lines = [f"  {e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
+    seen = [f"  {e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
     return GateBlocked(
-        "\n".join(["A gate stopped the run.", *lines]),
+        "\n".join(["A gate stopped the run.", *seen]),
         fix="Fix what the check reports and run again; the check's page in the UI "
         "('sluice dev') shows its numbers.",
     )

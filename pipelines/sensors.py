@@ -181,9 +181,9 @@ def _next_start(at: datetime) -> datetime:
     return datetime.fromtimestamp((_slot(at) + 1) * START_EVERY_S, UTC)
 
 
-def _waits(model: str, version: int, status: ModelStatus) -> str:
+def _waits(model: str, version: int, now: ModelStatus) -> str:
     """Return why no rollout of a version can start now; empty when it can."""
-    last = status.rollout
+    last = now.rollout
     if last is not None and not last.is_over:
         whose = "its own" if last.version == version else f"that of version {last.version}"
         return f"A rollout is in progress, {whose} ({last.phase}): sluice rollout status {model}"
@@ -192,7 +192,7 @@ def _waits(model: str, version: int, status: ModelStatus) -> str:
             f"Version {version} was rolled back ({last.id[:8]}) and is not retried automatically: "
             f"sluice rollout status {model}"
         )
-    if not status.num_servers:
+    if not now.num_servers:
         return (
             f"The verdict on version {version} is PROMOTE, but no server answers requests for "
             f"{model}, which a rollout requires. Start one: sluice serve {model} (for a pipeline "

@@ -180,7 +180,7 @@ def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
         SettingsError: The file is missing, is not YAML, or has an invalid key or value.
     """
     attributes = apply_overrides(read_attributes(path), overrides)
-    where = " ".join([str(path), *(f"--set {override}" for override in overrides)])
+    where = " ".join([str(path), *(f"--set {given}" for given in overrides)])
     return PipelineSettings.parse(attributes, where=where)
 
 
@@ -200,16 +200,16 @@ def locate_pipeline(name: str, folder: Path) -> Path:
     Raises:
         SettingsError: There is no such pipeline; the message lists the known ones.
     """
-    path = Path(name)
-    if path.suffix in (".yaml", ".yml"):
-        return path
-    if (path / "defs.yaml").is_file():
-        return path / "defs.yaml"
+    given = Path(name)
+    if given.suffix in (".yaml", ".yml"):
+        return given
+    if (given / "defs.yaml").is_file():
+        return given / "defs.yaml"
     known = known_pipelines(folder)
     if name not in known:
-        candidate = Path(f"{name}.yaml")
-        if candidate.is_file():
-            return candidate
+        own = Path(f"{name}.yaml")
+        if own.is_file():
+            return own
         raise SettingsError(
             f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
             f"Known: {', '.join(known)}.",

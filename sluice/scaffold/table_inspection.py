@@ -212,9 +212,10 @@ def _time_inputs(
         return inputs
     steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
     step_days = float(steps.median()) / 86_400
+    # Rows per week, day and year, with the range of days between two rows.
     seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
-    season = [n for n, (low, high) in seasons.items() if low <= step_days <= high]
-    for number in (1, *season):
+    seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= step_days <= high]
+    for number in (1, *seasonal_lags):
         inputs.append(
             InputGuess(
                 name=f"{target}, {number} earlier",

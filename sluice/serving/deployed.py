@@ -211,8 +211,8 @@ def predict_rows(
     """
     batches = []
     for start in range(rows.start, rows.stop, batch_rows):
-        batch = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
-        arrays = as_arrays(batch)
+        found = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
+        arrays = as_arrays(found)
         if deployed.codec is None and isinstance(arrays, np.ndarray):
             arrays = arrays.astype(np.float32)  # as a client's windows
         batches.append(deployed.predict(arrays, None).mean(axis=0))

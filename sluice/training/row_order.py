@@ -89,8 +89,8 @@ class BatchPlan:
     """Rows of the batches of every epoch.
 
     With ``lengths_of``, batches contain rows of similar lengths: each pool of 64 batches is sorted
-    by length and split into batches, which are shuffled. Every epoch has other pools, so a row is
-    in a batch with other rows. The last batch of an epoch has the remaining rows.
+    by length and split into batches, which are shuffled. Pools differ between epochs, so a row is
+    combined with different rows in every epoch. The last batch of an epoch has the remaining rows.
 
     Args:
         num_rows: N.

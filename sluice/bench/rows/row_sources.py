@@ -236,7 +236,7 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
 
 
 def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
-    """Return the speed of the order without a table [rows/s].
+    """Return the speed of ``FeistelOrder``, which needs no table of positions [rows/s].
 
     The best of short runs is the one least disturbed by other programs.
     """

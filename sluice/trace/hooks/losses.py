@@ -59,7 +59,7 @@ _RECORDS_BEFORE_THINNING = 128
 _MAX_SAMPLED_CALLS = 64
 """Number of first calls of a loss function whose targets are sampled."""
 _MAX_FAILED_CALLS = 8
-"""Maximum number of calls that raised and are inspected."""
+"""Maximum number of inspected calls that raised an error."""
 
 
 def _watched(
@@ -82,8 +82,8 @@ def _watched(
             if result.requires_grad:
                 thread = local.thread
                 # Weak references, because the program may free large tensors.
-                are_two = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
+                is_pair = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if is_pair else None
                 if thread.skips_details and not watch.evaluations.open:
                     return result
             try:
@@ -202,7 +202,7 @@ class LossWatch:
             self._target_sampler.add(kind, values, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Inspect a call that raised: out-of-range indices, or values outside of the domain."""
+        """Inspect a call that raised: indices out of range, or values outside the domain."""
         if self._num_failed >= _MAX_FAILED_CALLS:
             return
         self._num_failed += 1

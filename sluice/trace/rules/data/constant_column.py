@@ -43,8 +43,8 @@ class ConstantColumnSettings(Settings):
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Standard deviation, relative to the range of a column, in which more than a "
-        "few rows differ.",
+        description="Standard deviation, relative to the range of a column, from which more than a "
+        "few rows differ from the rest.",
     )
     max_alone: int = Field(
         2,
@@ -124,7 +124,7 @@ def _detect_constant(
         return None
     is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
     is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
-    for reason, certain in (
+    for reason, columns in (
         (
             "other columns are constant as well, each at a different value",
             constant if is_table else [],
@@ -147,11 +147,11 @@ def _detect_constant(
         ),
         ("its neighbors vary", [c for c in constant if _is_hole(rule.settings, c, training)]),
     ):
-        if certain:
+        if columns:
             # A scaler also produces a constant 0 for pixels or words that never occur.
-            may_be_intentional = "standardized" in reason and len(certain) > 1 and not is_narrow
-            column = certain[0]
-            listed = list_numbers([c.column for c in certain[:_MAX_SHOWN]], len(certain))
+            may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
+            column = columns[0]
+            listed = list_numbers([c.column for c in columns[:_MAX_SHOWN]], len(columns))
             return rule.finding(
                 severity="confirm" if may_be_intentional else "error",
                 step=training.first_step + 1,
@@ -163,7 +163,7 @@ def _detect_constant(
                 fix="Check the preprocessing step that fills or drops this column.",
                 confidence=0.5 if may_be_intentional else 0.9,
                 column=column.column,
-                num_columns=len(certain),
+                num_columns=len(columns),
                 num_rows=training.num_rows,
             )
     return None
@@ -172,9 +172,9 @@ def _detect_constant(
 def _has_missing_part(
     settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
-    """Whether a large part of a narrow table is constant, not only at 0 or only at 1.
+    """Whether a large part of a table is constant, with several values that are not all 0.
 
-    A column of ones may be intentional, as may zeros where nothing was counted.
+    Columns of ones only may be intentional, as may zeros where nothing was counted.
     """
     values = {c.smallest for c in constant}
     return (
@@ -287,14 +287,14 @@ def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: Inp
     neighbor_values = [stds.get(column.column - 1), stds.get(column.column + 1)]
     neighbor_stds = [s for s in neighbor_values if s is not None]
     columns = sorted(stds)
-    pairs_of_stds = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
-    if len(neighbor_stds) < 2 or len(pairs_of_stds) < settings.min_neighbor_pairs:
+    adjacent = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
+    if len(neighbor_stds) < 2 or len(adjacent) < settings.min_neighbor_pairs:
         return False
-    one, other = [a for a, _ in pairs_of_stds], [b for _, b in pairs_of_stds]
+    left, right = [std for std, _ in adjacent], [std for _, std in adjacent]
     if (
-        len(set(one)) < 2
-        or len(set(other)) < 2
-        or correlation(one, other) < settings.min_correlation
+        len(set(left)) < 2
+        or len(set(right)) < 2
+        or correlation(left, right) < settings.min_correlation
     ):
         return False
     return min(neighbor_stds) > settings.min_neighbor_std * median(s for s in stds.values() if s)

@@ -47,11 +47,11 @@ def _is_probability(settings: LogitsProbabilityMixupSettings, record: LossRecord
     )
 
 
-def _is_in_unit(record: LossRecord) -> bool:
+def _is_in_unit_interval(record: LossRecord) -> bool:
     return record.smallest >= 0 and record.largest <= 1
 
 
-def _wrong(
+def _find_mixup(
     settings: LogitsProbabilityMixupSettings, record: LossRecord
 ) -> tuple[str, str, bool] | None:
     """Return the received input, the expected input, and whether one call is conclusive."""
@@ -69,7 +69,7 @@ def _wrong(
         if is_sigmoid or is_softmax:
             name = "sigmoid" if is_sigmoid else "softmax"
             return f"outputs of a {name} in [0, 1]", "logits", True
-        if producer and record.smallest != record.largest and _is_in_unit(record):
+        if producer and record.smallest != record.largest and _is_in_unit_interval(record):
             return "only values in [0, 1]", "logits", False
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
@@ -105,7 +105,9 @@ _FIX = {
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
-        wrong = [(f, mixup) for f in records if (mixup := _wrong(rule.settings, f)) is not None]
+        wrong = [
+            (f, mixup) for f in records if (mixup := _find_mixup(rule.settings, f)) is not None
+        ]
         if not wrong:
             continue
         record, (received, expected, is_certain) = wrong[0]

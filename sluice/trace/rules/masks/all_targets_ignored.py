@@ -24,14 +24,14 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Batches without a target from which targets are lost rather than rare.",
+        description="Batches without a target from which they are no longer a rare exception.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Share of batches without a target from which targets are lost rather than "
-        "rare.",
+        description="Share of batches without a target from which they are no longer a rare "
+        "exception.",
     )
     min_text_rows: int = Field(
         8, ge=1, description="Rows of text in one batch that cannot all lack a target by chance."
@@ -51,13 +51,13 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
             empty
         ) >= rule.settings.min_empty_share * len(records)
-        rows_of = [f.tokens.num_rows for f in empty if f.tokens is not None]
-        is_frequent = is_frequent or max(rows_of, default=0) >= rule.settings.min_text_rows
+        empty_rows = [f.tokens.num_rows for f in empty if f.tokens is not None]
+        is_frequent = is_frequent or max(empty_rows, default=0) >= rule.settings.min_text_rows
         harms = record.reduction == "mean" or len(empty) == len(records) or is_frequent
-        rows = [f.tokens for f in records if f.tokens is not None]
-        num_rows = sum(t.num_rows for t in rows)
-        rows_without_target = sum(t.num_unsupervised for t in rows)
-        share = f"; {rows_without_target} of {num_rows} rows have no target" if num_rows else ""
+        tokens = [f.tokens for f in records if f.tokens is not None]
+        num_rows = sum(t.num_rows for t in tokens)
+        num_rows_empty = sum(t.num_unsupervised for t in tokens)
+        share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
         value = (
             "NaN"
             if record.reduction == "mean" or math.isnan(record.value)
@@ -74,7 +74,7 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 fix="Truncate prompts, not answers, when rows are too long, and drop rows "
                 "without a target.",
                 num_empty=len(empty),
-                num_rows_empty=rows_without_target,
+                num_rows_empty=num_rows_empty,
             )
         )
     errors = tuple(f for f in findings if f.severity == "error")
@@ -90,14 +90,17 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
     by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
         if batch.loader in training:
-            for place, field_record in enumerate(batch.fields):
-                by_field.setdefault((batch.loader, place), []).append((batch.step, field_record))
+            for position, field_record in enumerate(batch.fields):
+                by_field.setdefault((batch.loader, position), []).append((batch.step, field_record))
     for (loader, _), fields in by_field.items():
-        marked = [(at, f) for at, f in fields if f.smallest == IGNORE_INDEX and "int" in f.dtype]
-        empty = [(at, f) for at, f in marked if f.largest == IGNORE_INDEX]
+        empty = [
+            (step, field)
+            for step, field in fields
+            if field.smallest == field.largest == IGNORE_INDEX and "int" in field.dtype
+        ]
         if not empty or len(empty) == len(fields):
             continue
-        step, field = min(empty, key=lambda e: e[0])
+        step, field = min(empty, key=lambda entry: entry[0])
         return (
             rule.finding(
                 severity="error",
