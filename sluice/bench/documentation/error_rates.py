@@ -91,13 +91,13 @@ def describe_rates(rates: ErrorRates, fault: str) -> str:
     healthy = rates.healthy_runs
     errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
     others = Rate(count=fault_rates.false_others, total=healthy).exact_text
-    detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
-    caught = (
-        f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
-        f"{fault_rates.first}."
-        if fault_rates.planted
-        else "Detection was not measured: the benchmark has no program with this fault."
-    )
+    caught = "Detection was not measured: the benchmark has no program with this fault."
+    if fault_rates.planted:
+        detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
+        caught = (
+            f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
+            f"{fault_rates.first}."
+        )
     return (
         f"{caught} False alarms in healthy runs: errors in {errors}, warnings or questions in "
         f"{others}. Measured with `sluice bench faults` on seed "
