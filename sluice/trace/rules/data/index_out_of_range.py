@@ -94,17 +94,17 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect indices beyond a table, many of them, that the network clamps to its last row."""
     findings = []
-    facts = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
-    for network, rows in sorted({(f.network, f.num_allowed) for f in facts}):
-        records = [f for f in facts if (f.network, f.num_allowed) == (network, rows)]
-        outside, num = sum(f.num_outside for f in records), sum(f.num_ids for f in records)
+    records = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
+    for network, rows in sorted({(f.network, f.num_allowed) for f in records}):
+        group = [f for f in records if (f.network, f.num_allowed) == (network, rows)]
+        outside, num = sum(f.num_outside for f in group), sum(f.num_ids for f in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
-        largest = max(f.largest for f in records)
+        largest = max(f.largest for f in group)
         findings.append(
             rule.finding(
                 severity="error" if rows > rule.settings.max_buckets else "confirm",
-                step=records[0].step + 1,
+                step=group[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table "
                 f"of {rows} rows, and mapped {outside} of {num} ids, those from {rows} on, to "
                 f"row {rows - 1}.",

@@ -49,8 +49,9 @@ def _clips(trace: Trace) -> dict[int, _Clips]:
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings, clips = [], _clips(trace)
     for optimizer in stepping_optimizers(trace):
-        own = clips.get(optimizer, _Clips())
-        late, useful, first_step = own.late, own.useful, own.first_step
+        optimizer_clips = clips.get(optimizer, _Clips())
+        late, useful = optimizer_clips.late, optimizer_clips.useful
+        first_step = optimizer_clips.first_step
         if late < rule.settings.min_late_clips or useful:
             continue
         findings.append(
