@@ -28,7 +28,8 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
             else type(rows).__name__
         )
         raise ContractError(
-            f"A row source needs the positions of examples as an int64 tensor (B,), got {received}.",
+            "A row source needs the positions of examples as an int64 tensor (B,), got "
+            f"{received}.",
             fix="Pass torch.tensor([...]), for a single row a tensor with one entry.",
         )
     positions: NDArray[np.int64] = rows.cpu().numpy()

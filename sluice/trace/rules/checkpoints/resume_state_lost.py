@@ -276,8 +276,8 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="confirm" if is_habit else "error",
                 step=after.first,
-                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new one "
-                "continued with the same weights and settings. Lost state: "
+                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
+                "one continued with the same weights and settings. Lost state: "
                 f"{' and '.join(lost)}{jump}.",
                 cause="Training continues as if it had just begun: the first steps are too "
                 "large, or the schedule runs a second time.",
