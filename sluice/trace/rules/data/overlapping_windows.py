@@ -132,12 +132,12 @@ def _best_match(
         _comparable_values(field.values, some)
         for some in _by_field(training, is_input=not field.place)
     ]
-    num, of = max(
+    num, total = max(
         ((len(mine & known), len(mine)) for mine, known in pairs),
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
-    return _SharedValues(num, of)
+    return _SharedValues(num, total)
 
 
 def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[list[SketchRecord]]:

@@ -45,35 +45,35 @@ class SchedulerSteppedPerEpochSettings(Settings):
 def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for record in trace.schedulers if not trace.num_steps_without_sequence else ():
-        steps, of = (
+        num_schedule_steps, num_steps = (
             count_schedule_steps(trace, record.index),
             count_steps(steps_of(trace, record.optimizer)),
         )
         epochs = count_epochs(trace)
         is_rare = (
-            of >= rule.settings.min_optimizer_steps
-            and steps >= rule.settings.min_schedule_steps
-            and steps * rule.settings.min_step_ratio <= of
+            num_steps >= rule.settings.min_optimizer_steps
+            and num_schedule_steps >= rule.settings.min_schedule_steps
+            and num_schedule_steps * rule.settings.min_step_ratio <= num_steps
         )
-        if not is_rare or (epochs and steps > epochs + 1):
+        if not is_rare or (epochs and num_schedule_steps > epochs + 1):
             continue
-        shown = _made_for_batches(rule.settings, record, steps, of) or _still_warming_up(
-            rule.settings, record, trace
-        )
+        shown = _made_for_batches(
+            rule.settings, record, num_schedule_steps, num_steps
+        ) or _still_warming_up(rule.settings, record, trace)
         if not shown:
             continue
         findings.append(
             rule.finding(
                 severity="error",
                 step=first_schedule_step(trace, record.index),
-                what=f"{record.kind} was stepped {steps} times in {of} steps of its optimizer: "
-                f"{shown}.",
+                what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps of "
+                f"its optimizer: {shown}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
                 "schedule in epochs.",
-                num_schedule_steps=steps,
-                num_steps=of,
+                num_schedule_steps=num_schedule_steps,
+                num_steps=num_steps,
                 end=record.end,
             )
         )
@@ -81,11 +81,14 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
 
 
 def _made_for_batches(
-    settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, steps: int, of: int
+    settings: SchedulerSteppedPerEpochSettings,
+    record: SchedulerRecord,
+    num_schedule_steps: int,
+    num_steps: int,
 ) -> str:
     if (
-        record.end < settings.min_step_ratio * steps
-        or abs(record.end - of) > settings.max_relative_difference * of
+        record.end < settings.min_step_ratio * num_schedule_steps
+        or abs(record.end - num_steps) > settings.max_relative_difference * num_steps
     ):
         return ""
     return f"its length is {record.end} steps, the number of optimizer steps"
