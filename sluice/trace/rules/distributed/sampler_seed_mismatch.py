@@ -35,8 +35,8 @@ def _judge(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
                 step=shard.epochs[0].step + 1,
-                what=f"Loader {shard.loaders[0].index}: {num_shared} of {num_rows} rows of one rank "
-                f"are also on another rank{lost}.{seed_text}",
+                what=f"Loader {shard.loaders[0].index}: {num_shared} of {num_rows} rows of one "
+                f"rank are also on another rank{lost}.{seed_text}",
                 cause="Every rank takes its shard from a different order: some rows are used "
                 "twice per epoch, others never.",
                 fix="Use the same seed for the samplers of all ranks.",

@@ -66,8 +66,8 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
             rule.finding(
                 severity="error",
                 step=first_schedule_step(trace, record.index),
-                what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps of "
-                f"its optimizer: {shown}.",
+                what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps "
+                f"of its optimizer: {shown}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
