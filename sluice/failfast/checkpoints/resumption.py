@@ -106,10 +106,10 @@ def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -
         ``3 * num_steps`` steps, and one more setup for the truncated checkpoint.
     """
     try:
-        temporary = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
+        made = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
     except OSError as error:
         return resumption_findings.not_writable(storage_error(folder, error))
-    with temporary as name:
+    with made as name:
         return _Comparison(start, num_steps=num_steps, seed=seed, folder=Path(name)).run()
 
 
@@ -186,24 +186,24 @@ class _Comparison:
         refusal = resumed.load(path)
         if refusal is not None:
             return resumption_findings.load_raised(refusal, saved["model"], untouched["model"])
-        resumed_state, resumed_hidden = resumed.registered(), resumed.hidden()
-        unstored = first_difference(hidden, resumed_hidden)
-        difference = first_difference(saved["model"], resumed_state["model"])
+        found, found_hidden = resumed.registered(), resumed.hidden()
+        unstored = first_difference(hidden, found_hidden)
+        difference = first_difference(saved["model"], found["model"])
         if difference is not None:
-            skipped = first_difference(untouched["model"], resumed_state["model"]) is None
+            skipped = first_difference(untouched["model"], found["model"]) is None
             return resumption_findings.model_differs(difference, skipped=skipped)
         difference = first_difference(predictions, resumed.predictions())
         if difference is not None:
             return resumption_findings.predictions_differ(difference, unstored)
         for name in self._other_names(saved):
-            difference = first_difference(saved[name], resumed_state.get(name, {}))
+            difference = first_difference(saved[name], found.get(name, {}))
             if difference is not None:
                 return resumption_findings.state_differs(name, difference)
-        resumed_losses = resumed.advance(self.num_steps)
-        changed = _first_change(losses, resumed_losses, end, resumed.registered())
+        again = resumed.advance(self.num_steps)
+        changed = _first_change(losses, again, end, resumed.registered())
         if changed:
             return resumption_findings.continues_differently(
-                changed, unstored, repeatable=self._same(resumed_losses, path)
+                changed, unstored, repeatable=self._same(again, path)
             )
         if self._half_loaded(path, saved):
             return resumption_findings.half_loaded()
@@ -234,26 +234,23 @@ class _Comparison:
         untouched = truncated.registered()
         if truncated.load(path) is not None:
             return False
-        loaded = truncated.registered()
-        changed = [n for n in loaded if first_difference(untouched[n], loaded[n]) is not None]
-        missing = [n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None]
+        found = truncated.registered()
+        changed = [n for n in found if first_difference(untouched[n], found[n]) is not None]
+        missing = [n for n in saved if first_difference(saved[n], found.get(n, {})) is not None]
         return bool(changed and missing)
 
 
 def _first_change(
-    losses: list[float],
-    resumed_losses: list[float],
-    end: Mapping[str, Flat],
-    resumed: Mapping[str, Flat],
+    losses: list[float], again: list[float], end: Mapping[str, Flat], found: Mapping[str, Flat]
 ) -> str:
     """Describe the first difference after resuming; empty when there is no difference."""
-    for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):
+    for index, (one, other) in enumerate(zip(losses, again, strict=True), 1):
         if not same_bits(one, other):
             return f"the loss of step {index} is {one!r} uninterrupted and {other!r} resumed"
     for name, state in end.items():
-        difference = first_difference(state, resumed.get(name, {}))
+        difference = first_difference(state, found.get(name, {}))
         if difference is not None:
-            return f"after {len(resumed_losses)} equal losses the {name} differs, {difference}"
+            return f"after {len(again)} equal losses the {name} differs, {difference}"
     return ""
 
 

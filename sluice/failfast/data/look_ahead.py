@@ -56,19 +56,19 @@ def check_look_ahead(
         seed,
         independent=independent,
     )
-    changed = search.worst_first
+    found = search.worst_first
     numbers = {
         "features": len(columns),
         "features_compared": len(search.compared),
         "rows": sum(len(block.raw) for block in search.sample.blocks),
         "comparisons": search.comparisons,
-        "seeing_later_rows": len(changed),
+        "seeing_later_rows": len(found),
     }
     if search.comparisons == 0 or not columns:
         return CheckOutcome(
             outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
         )
-    if not changed:
+    if not found:
         one = " One table is sufficient for independent rows (horizon_rows = 0)."
         one = one if independent else ""
         return CheckOutcome(
@@ -81,12 +81,12 @@ def check_look_ahead(
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in changed),
+        tuple(f.column for f in found),
         settings.look_ahead,
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"Feature '{changed[0].column}' differs when compute_features is called again "
+            summary=f"Feature '{found[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
             fault="look-ahead",
@@ -94,14 +94,14 @@ def check_look_ahead(
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
-    first = changed[0]
-    others = ", ".join(f"'{f.column}'" for f in changed[1:6])
-    more = f" Also {others}{' and more' if len(changed) > 6 else ''}." if others else ""
+    first = found[0]
+    others = ", ".join(f"'{f.column}'" for f in found[1:6])
+    more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{len(changed)} of {len(search.compared)} features look ahead: '{first.column}' "
-        f"at row {first.row} changed by {first.change:.3g} standard deviations when only later "
-        f"rows changed.{more}{search.sample.note}",
+        summary=f"{len(found)} of {len(search.compared)} features look ahead: '{first.column}' at "
+        f"row {first.row} changed by {first.change:.3g} standard deviations when only later rows "
+        f"changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
         numbers={**numbers, "largest_change": first.change if first.change < np.inf else "empty"},
         fault="look-ahead",
@@ -230,12 +230,12 @@ def _search_block(
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
     for number, cut in enumerate(cuts):
-        columns = search.sample.columns_of(number, np.random.default_rng(seed))
-        if before is None or columns is not search.sample.columns:
-            before = FeatureValues(whole, columns, settings.tolerance)
+        own = search.sample.columns_of(number, np.random.default_rng(seed))
+        if before is None or own is not search.sample.columns:
+            before = FeatureValues(whole, own, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
-            changed, unchanged = change_later_rows(
+            changed, known = change_later_rows(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
@@ -244,9 +244,9 @@ def _search_block(
             except ContractError as error:  # it rejects fewer or reordered rows
                 search.last_error = error.what
                 continue
-            if before.compare(after, unchanged, search.worst):
+            if before.compare(after, known, search.worst):
                 search.comparisons += 1
-                search.compared.update(columns)
+                search.compared.update(own)
             break
 
 
@@ -256,14 +256,12 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    changes: dict[str, LookAhead] = {}
+    moved: dict[str, LookAhead] = {}
     for block in sample.blocks:
-        repeated = compute(block.raw.copy(deep=False))
-        labels = block.features.index.unique()
-        FeatureValues(block.features, columns, settings.tolerance).compare(
-            repeated, labels, changes
-        )
-    return bool(changes)
+        again = compute(block.raw.copy(deep=False))
+        known = block.features.index.unique()
+        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, moved)
+    return bool(moved)
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:

@@ -150,22 +150,20 @@ class _Diagnosis:
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
         """Return the layer before a ReLU without active units, and a description."""
-        for name, activity in self.activity.items():
-            if activity.dead and isinstance(self.modules[name], RECTIFIERS):
-                if self._weights_are_zero(activity.previous_weighted):
+        for name, seen in self.activity.items():
+            if seen.dead and isinstance(self.modules[name], RECTIFIERS):
+                if self._weights_are_zero(seen.previous_weighted):
                     continue
-                return activity.previous_weighted, _describe_dead(name, activity)
+                return seen.previous_weighted, _describe_dead(name, seen)
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
         """Return a layer without gradient whose outputs are never above 0, and a description."""
-        for name, activity in self.activity.items():
+        for name, seen in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
-            dead = (
-                activity.dead and activity.num_units > 1 and name in self._zero_layers_and_norms()
-            )
+            dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
             if dead and self.with_gradient and not self._weights_are_zero(name):
-                return name, _describe_dead(name, activity)
+                return name, _describe_dead(name, seen)
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
@@ -244,22 +242,22 @@ class _Diagnosis:
         return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
 
     def _has_learning_equivalent(self, name: str) -> bool:
-        module, activity = self.modules[name], self.activity.get(name)
+        module, seen = self.modules[name], self.activity.get(name)
         parent = self.modules[_parent(name)] if name else None
         listed = isinstance(parent, _LISTS)
         for other, candidate in self.modules.items():
             if type(candidate) is not type(module) or _related(other, name):
                 continue
             if not self._ran(name):
-                is_sibling = listed and _parent(other) == _parent(name)
+                alike = listed and _parent(other) == _parent(name)
             else:
                 equivalent = self.activity.get(other)
-                is_sibling = (
-                    activity is not None
+                alike = (
+                    seen is not None
                     and equivalent is not None
-                    and activity.input_key == equivalent.input_key
+                    and seen.input_key == equivalent.input_key
                 )
-            if is_sibling and self._learns(other):
+            if alike and self._learns(other):
                 return True
         return False
 
@@ -269,8 +267,8 @@ class _Diagnosis:
     def _ran(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
-            activity.num_examples
-            for name, activity in self.activity.items()
+            seen.num_examples
+            for name, seen in self.activity.items()
             if name == owner or name.startswith(f"{owner}.")
         )
 
@@ -297,10 +295,9 @@ class _Diagnosis:
         )
 
 
-def _describe_dead(name: str, activity: ModuleActivity) -> str:
+def _describe_dead(name: str, seen: ModuleActivity) -> str:
     return (
-        f"0 of {activity.num_units} units of {name} were above 0 in any of "
-        f"{activity.num_examples} examples"
+        f"0 of {seen.num_units} units of {name} were above 0 in any of {seen.num_examples} examples"
     )
 
 
