@@ -146,8 +146,8 @@ def best_config_asset(
 def gpu_pool(compute: ComputeSettings, training: TrainSettings) -> str | None:
     """Return the concurrency pool of stages that use a GPU; None for stages that do not."""
     here = compute.address is None
-    found = here and device_type(training.device) == "cuda"
-    return "gpu" if found or compute.gpus_per_worker > 0 else None
+    pool_type = here and device_type(training.device) == "cuda"
+    return "gpu" if pool_type or compute.gpus_per_worker > 0 else None
 
 
 def _search(
@@ -284,8 +284,8 @@ def with_best(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
     Raises:
         GateBlocked: The settings were selected for other data, config, code or search rules.
     """
-    now = search_subject(inputs, best.subject["data"])
-    for role, digest in now.items():
+    current = search_subject(inputs, best.subject["data"])
+    for role, digest in current.items():
         require_same(
             f"The best config's {role}",
             made_for=best.subject.get(role, ""),

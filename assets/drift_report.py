@@ -19,7 +19,8 @@ from sluice.base.errors import GateBlocked, SluiceError
 from sluice.base.home import Home
 from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
 from sluice.data.table import load_table
-from sluice.drift.monitor import MonitorInputs, MonitorRun, run_drift_monitor
+from sluice.drift.monitor import MonitorRun, run_drift_monitor
+from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.drift.monitor_page import monitor_page
 from sluice.drift.monitor_state import SIGNALS, Alarm, MonitorState
 from sluice.drift.plots import overview_png

@@ -77,15 +77,15 @@ class Evaluation(Record):
     @property
     def tables(self) -> dict[str, str]:
         """Artifact digests of all tables that the decision is based on, by role."""
-        found = {"suites": self.suites}
+        tables = {"suites": self.suites}
         for role, arm in (("candidate", self.candidate), ("reference", self.reference)):
-            found[f"{role} losses"] = arm.losses.digest
-            found[f"{role} deployed losses"] = arm.deployed.digest
+            tables[f"{role} losses"] = arm.losses.digest
+            tables[f"{role} deployed losses"] = arm.deployed.digest
             if arm.mistakes is not None:
-                found[f"{role} mistakes"] = arm.mistakes.digest
+                tables[f"{role} mistakes"] = arm.mistakes.digest
         if self.approved is not None:
-            found["approved losses"] = self.approved.digest
-        return found
+            tables["approved losses"] = self.approved.digest
+        return tables
 
     def evidence(self, store: ArtifactStore) -> GuardEvidence:
         """Read the losses and metrics that the gate and its guards compare."""

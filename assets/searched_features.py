@@ -27,19 +27,19 @@ def require_same_features(
     Raises:
         SettingsError: The features differ at one end of the range; the message names the setting.
     """
-    frame, own = None, None
+    frame, repeated = None, None
     for path, parameter in inputs.space.parameters.items():
         group, name, _ = split_path(path)
         if group != WORKLOAD:
             continue
-        if frame is None or own is None:
-            frame, own = load_table(raw, store), load_table(features, store)
+        if frame is None or repeated is None:
+            frame, repeated = load_table(raw, store), load_table(features, store)
         for value in boundary_values(parameter):
             settings = {**inputs.base.workload_settings, name: value}
             workload = load_workload(inputs.base.path, settings, where=path)
             with wrap_user_errors("compute_features of the workload"):
-                made = workload.compute_features(frame.copy())
-            if not made.equals(own):
+                computed = workload.compute_features(frame.copy())
+            if not computed.equals(repeated):
                 raise SettingsError(
                     f"'{path}' cannot be searched: with the value {value!r}, the workload computes "
                     "features that differ from those of this run.",

@@ -98,7 +98,7 @@ def measure_alarms(
 
 
 def _some(frames: Sequence[pd.DataFrame], wanted: int) -> list[pd.DataFrame]:
-    return [frames[place] for place in evenly_spaced(len(frames), wanted)]
+    return [frames[position] for position in evenly_spaced(len(frames), wanted)]
 
 
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
@@ -151,7 +151,7 @@ def _expectation_rates(
     for table in tables:
         for expectation in _suite(workload, table):
             sentence = describe(expectation)
-            count = sum(sentence in found[table] for found in detected[:num_good])
+            count = sum(sentence in sentences[table] for sentences in detected[:num_good])
             yield ExpectationRates(
                 table=table,
                 sentence=sentence,
@@ -160,7 +160,7 @@ def _expectation_rates(
                 else AlarmRate.of_windows(
                     count, num_good, confidence=confidence, effective=disjoint
                 ),
-                caught=sum(sentence in found[table] for found in detected[num_good:]),
+                caught=sum(sentence in sentences[table] for sentences in detected[num_good:]),
             )
 
 
@@ -172,8 +172,8 @@ def _corruption_rates(
 ) -> Iterator[CorruptionRates]:
     for corruption in CORRUPTIONS:
         rows = [
-            (t, found)
-            for t, found in zip(trials, detected, strict=False)
+            (t, sentences_by_table)
+            for t, sentences_by_table in zip(trials, detected, strict=False)
             if t.corruption is corruption
         ]
         if not rows:
@@ -181,8 +181,12 @@ def _corruption_rates(
         detected_by: Counter[str] = Counter()
         missed: Counter[str] = Counter()
         caught = refused = 0
-        for trial, found in rows:
-            by = [f"{table}: {s}" for table, sentences in found.items() for s in sorted(sentences)]
+        for trial, sentences_by_table in rows:
+            by = [
+                f"{table}: {sentence}"
+                for table, sentences in sentences_by_table.items()
+                for sentence in sorted(sentences)
+            ]
             detected_by.update([*by, *trial.refusals])
             caught += bool(by)
             refused += bool(trial.refusals) and not by

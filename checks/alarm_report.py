@@ -80,7 +80,8 @@ class CorruptionRates(Record):
     caught: int = Field(description="Windows detected by at least one expectation.")
     refused: int = Field(description="Windows rejected by a schema or the feature code only.")
     missed: AlarmRate = Field(
-        description="Windows that no step detected; columns of one window count as independent."
+        description="Windows that no step detected, counted once for each corrupted column. The "
+        "interval treats the columns of a window as independent."
     )
     caught_by: dict[str, int] = Field(
         description="Number of windows by what detected them, descending."

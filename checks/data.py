@@ -149,7 +149,7 @@ def _look_ahead(
     seed: int,
 ) -> dg.AssetCheckResult:
     try:
-        found = find_look_ahead(
+        look_ahead = find_look_ahead(
             workload.compute_features,
             raw,
             workload.feature_columns,
@@ -159,8 +159,8 @@ def _look_ahead(
         )
     except ContractError as error:
         return result(LOOK_AHEAD, asset, passed=False, message=str(error))
-    if found:
-        first = found[0]
+    if look_ahead:
+        first = look_ahead[0]
         message = (
             f"'{first.column}' at {first.row} changed by {first.change:.3g} standard deviations "
             "when only later rows changed, so it uses future rows. Compute it with shift, or with "
@@ -173,9 +173,9 @@ def _look_ahead(
     return result(
         LOOK_AHEAD,
         asset,
-        passed=not found,
+        passed=not look_ahead,
         message=message,
-        metadata={"found": table([f.model_dump() for f in found])},
+        metadata={"found": table([f.model_dump() for f in look_ahead])},
     )
 
 

@@ -146,7 +146,7 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
     from great_expectations.render.view.view import DefaultJinjaPageView
 
     document = ValidationResultsPageRenderer().render(engine_result)
-    order = {name: place for place, name in enumerate(columns)}
+    order = {name: position for position, name in enumerate(columns)}
     sections = sorted(
         (s for s in document.to_json_dict()["sections"] if s["section_name"] != "Overview"),
         key=lambda s: order.get(s["section_name"], -1),  # sections on the table come first
@@ -184,8 +184,8 @@ def _cell(cell: Any) -> Any:
 
 
 def _implied(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
-    own = [e for e in declared if not isinstance(e, EngineExpectation)]
-    columns = dict.fromkeys(column for e in own for column in columns_of(e))
+    known_kinds = [e for e in declared if not isinstance(e, EngineExpectation)]
+    columns = dict.fromkeys(column for e in known_kinds for column in columns_of(e))
     return tuple(e for column in columns if (e := NotNull(column=column)) not in declared)
 
 
@@ -264,8 +264,8 @@ def _validate(
         ),
         result_format=dict(result_format),
     )
-    for found in validated.results:
-        found.result = _plain(found.result)
+    for result in validated.results:
+        result.result = _plain(result.result)
     return validated
 
 

@@ -18,7 +18,7 @@ def read_result(
     if message:
         return unmeasurable(expectation, f"The engine raised: {message}")
     if isinstance(expectation, EngineExpectation) and "element_count" not in raw["result"]:
-        return _read_answer(expectation, raw, num_rows=len(frame))
+        return _read_aggregate(expectation, raw, num_rows=len(frame))
     if isinstance(expectation, RowCount | StdBetween):
         return _read_number(expectation, raw, num_rows=len(frame))
     return _read_rows(frame, expectation, raw)
@@ -34,29 +34,29 @@ def exception_text(info: Mapping[str, Any]) -> str:
     return "; ".join(dict.fromkeys(m or "the engine raised without a message" for m in messages))
 
 
-def _read_answer(
+def _read_aggregate(
     expectation: EngineExpectation, raw: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
-    """Convert the result of an expectation on a whole column or table."""
+    """Convert the result of an expectation of the engine that does not count rows."""
     observed = raw["result"].get("observed_value")
     is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
     if is_number and not math.isfinite(observed):
         return unmeasurable(expectation, f"The measured number is {observed}.")
-    shown = str(observed)
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         observed=float(observed) if is_number else None,
-        message="" if observed is None else f"Measured {shown[:200]}.",
+        message="" if observed is None else f"Measured {str(observed)[:200]}.",
     )
 
 
 def _read_number(
     expectation: Expectation, raw: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
-    seen = raw["result"].get("observed_value")
-    observed = math.nan if seen is None else float(seen)
+    """Convert the result of an expectation on one number, such as the row count."""
+    value = raw["result"].get("observed_value")
+    observed = math.nan if value is None else float(value)
     if not math.isfinite(observed):
         return unmeasurable(
             expectation, f"The measured number is {observed}: too few values, or infinite values."
@@ -73,28 +73,29 @@ def _read_number(
 def _read_rows(
     frame: pd.DataFrame, expectation: Expectation, raw: Mapping[str, Any]
 ) -> ExpectationResult:
-    found = raw["result"]
-    if "element_count" not in found:
+    """Convert the result of an expectation on every row."""
+    counts = raw["result"]
+    if "element_count" not in counts:
         return unmeasurable(expectation, "The engine returned no result.")
-    num_rows = int(found["element_count"]) - int(found.get("missing_count", 0))
+    num_rows = int(counts["element_count"]) - int(counts.get("missing_count", 0))
     if num_rows == 0:
         return unmeasurable(expectation, "All values of this column are missing.")
-    num_bad = int(found["unexpected_count"])
-    values = found.get("partial_unexpected_list") or []
-    positions = found.get("partial_unexpected_index_list") or []
+    num_bad = int(counts["unexpected_count"])
+    values = counts.get("partial_unexpected_list") or []
+    positions = counts.get("partial_unexpected_index_list") or []
     examples = tuple(
-        BadRow(position=int(at), label=_label(frame, int(at)), value=_value(value))
-        for at, value in zip(positions, values, strict=False)  # some results have no positions
+        BadRow(position=int(index), label=_label(frame, int(index)), value=_value(value))
+        for index, value in zip(positions, values, strict=False)  # some results have no positions
     )
     where = ", ".join(f"{row.value} at {row.label}" for row in examples[:3])
-    text = f"{num_bad:,} of {num_rows:,} rows violate it" + (f": {where}." if where else ".")
+    message = f"{num_bad:,} of {num_rows:,} rows violate it" + (f": {where}." if where else ".")
     return _result(
         expectation,
         "pass" if raw["success"] else "fail",
         num_rows=num_rows,
         num_bad=num_bad,
         examples=examples,
-        message=text,
+        message=message,
     )
 
 

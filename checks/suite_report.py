@@ -54,8 +54,14 @@ class ExpectationSuiteReport(Record):
     @property
     def outcome(self) -> Outcome:
         """'fail' if any expectation failed, else 'unmeasurable' if any was not measured."""
-        found = {result.outcome for result in self.results}
-        return "fail" if "fail" in found else "unmeasurable" if "unmeasurable" in found else "pass"
+        outcomes = {result.outcome for result in self.results}
+        return (
+            "fail"
+            if "fail" in outcomes
+            else "unmeasurable"
+            if "unmeasurable" in outcomes
+            else "pass"
+        )
 
     @property
     def passed(self) -> bool:
@@ -102,8 +108,8 @@ def describe(expectation: Expectation) -> str:
         case StdBetween(column=column, low=low, high=high):
             return f"The standard deviation of {column} is between {low:g} and {high:g}."
         case EngineExpectation(name=name, keywords=keywords):
-            given = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
-            return f"{name}({given}) passes."
+            arguments = ", ".join(f"{key}={value!r}" for key, value in keywords.items())
+            return f"{name}({arguments}) passes."
 
 
 def _range(low: float | None, high: float | None) -> str:

@@ -38,7 +38,7 @@ def find_alarms(
     by_row = [e for e in expectations if not isinstance(e, StdBetween)]
     broken = broken_rows(rows, by_row) if by_row and len(rows) else {}
     result = np.ones((len(windows), len(expectations)), np.bool_)  # an empty window does not pass
-    for place, expectation in enumerate(expectations):
+    for position, expectation in enumerate(expectations):
         if len(rows) == 0:
             continue
         if isinstance(expectation, StdBetween):
@@ -47,7 +47,7 @@ def find_alarms(
             )
         else:
             passed = _rows_hold(rows, broken[expectation], window_N, len(windows), expectation)
-        result[:, place] = ~passed
+        result[:, position] = ~passed
     return result
 
 

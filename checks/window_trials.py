@@ -48,8 +48,8 @@ def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.
 
 def evenly_spaced(available: int, wanted: int) -> list[int]:
     """Return at most ``wanted`` positions, evenly spaced over ``available``."""
-    places = np.linspace(0, available - 1, min(available, wanted))
-    return sorted({round(place) for place in places})
+    positions = np.linspace(0, available - 1, min(available, wanted))
+    return sorted({round(position) for position in positions})
 
 
 def plant_raw(

@@ -62,9 +62,9 @@ class ModelPipeline(dg.Component):
     def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
         """Read the attributes, merged with the file that they are based on."""
         assert isinstance(attributes, Attributes)
-        file = context.path / "defs.yaml"  # Dagster gives the folder
-        own = resolve_base(attributes.model_extra or {}, folder=file.parent, where=(str(file),))
-        return cls(PipelineSettings.parse(own, where=str(file)))
+        file = context.path / "defs.yaml"  # context.path is the folder
+        merged = resolve_base(attributes.model_extra or {}, folder=file.parent, where=(str(file),))
+        return cls(PipelineSettings.parse(merged, where=str(file)))
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the pipeline's assets, checks, jobs, schedule and sensors, with resources.

@@ -95,10 +95,10 @@ def _own_path() -> Iterator[Path]:
     folder is new and empty, because a state folder may have been downloaded with untrusted files.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-dev-") as folder:
-        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         os.environ |= {
             "PYTHONSAFEPATH": "1",
-            "PYTHONPATH": os.pathsep.join([folder, *given]),
+            "PYTHONPATH": os.pathsep.join([folder, *paths]),
         }
         yield Path(folder)
 
@@ -159,12 +159,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("trusted_hosts", nargs="*")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     os.environ["DAGSTER_IS_DEV_CLI"] = "1"
     # uvicorn raises the signal again after its shutdown; as an exception it also stops the daemon.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
-        serve(port=given.port, trusted_hosts=given.trusted_hosts)
+        serve(port=arguments.port, trusted_hosts=arguments.trusted_hosts)
 
 
 if __name__ == "__main__":

@@ -112,7 +112,7 @@ def drift_sensor(
                     load_asset=loader(context),
                 ),
             ]
-        requests = [found for found in answers if isinstance(found, dg.RunRequest)]
+        requests = [request for request in answers if isinstance(request, dg.RunRequest)]
         if not requests:
             return dg.SkipReason(" ".join(answer for answer in answers if isinstance(answer, str)))
         return dg.SensorResult(
@@ -157,10 +157,11 @@ def request_training(
     if busy:
         return f"{busy} A training for {since} starts after it."
     if asked is not None and asked.failed_at is not None:
-        again = asked.failed_at + TRAIN_AGAIN
-        if now < again:
+        retry_at = asked.failed_at + TRAIN_AGAIN
+        if now < retry_at:
             return (
-                f"A training was started for {since}: {asked}. It restarts after {again:%H:%M} UTC."
+                f"A training was started for {since}: {asked}. It restarts after "
+                f"{retry_at:%H:%M} UTC."
             )
     return dg.RunRequest(
         run_key=f"drift-{drift.id}" if asked is None else f"drift-{drift.id} after {asked.run_id}",
@@ -246,11 +247,11 @@ def _labels(
 
 def _key(version: Version, news: PendingWindows, row: str, sample: str) -> str:
     """Return the run key of a check, which changes with new data to repeat a failed check."""
-    seen = {
+    evidence = {
         "rows": row if {"rows", "losses"} & set(news.signals) or not news.signals else "",
         "samples": sample if {"requests", "latency"} & set(news.signals) else "",
     }
-    return f"look-{digest_json([version.candidate, news.signals, seen])[:16]}"
+    return f"look-{digest_json([version.candidate, news.signals, evidence])[:16]}"
 
 
 def _moved(cursor: Cursor, requests: list[dg.RunRequest], watch: MonitorState | None) -> Cursor:

@@ -151,11 +151,11 @@ def _full_disk_reported(folder: Path) -> Iterator[None]:
     """
 
     def explain(context: ExceptionContext) -> StorageError | None:
-        place = "" if context.engine is None else str(context.engine.url.database)
-        seen = str(context.original_exception)
-        if folder not in Path(place).parents or not any(words in seen for words in _NO_ROOM):
+        database = "" if context.engine is None else str(context.engine.url.database)
+        message = str(context.original_exception)
+        if folder not in Path(database).parents or not any(words in message for words in _NO_ROOM):
             return None
-        return disk_full_error(Path(place), reason=f"{seen}, in Dagster's record of runs")
+        return disk_full_error(Path(database), reason=f"{message}, in Dagster's record of runs")
 
     event.listen(Engine, "handle_error", explain)
     try:
@@ -171,8 +171,8 @@ def close_ghost_runs(instance: dg.DagsterInstance) -> int:
         process = RunProcess.of(run.run_id, run.tags)
         if process is None or not process.is_gone:
             continue
-        now = instance.get_run_by_id(run.run_id)
-        if now is not None and now.status in UNFINISHED:  # it has not ended in the meantime
-            instance.report_run_failed(now, "The process that executed this run was killed.")
+        current = instance.get_run_by_id(run.run_id)
+        if current is not None and current.status in UNFINISHED:  # it has not ended in the meantime
+            instance.report_run_failed(current, "The process that executed this run was killed.")
             ghosts += 1
     return ghosts

@@ -114,15 +114,15 @@ def _ledger_families() -> dict[str, Metric]:
         "production_moves": ("Changes of the production pointer.", ("model", "action")),
         "rollout_ends": ("Rollouts that have ended, by phase.", ("model", "phase")),
     }
-    made: dict[str, Metric] = {
+    families: dict[str, Metric] = {
         name: GaugeMetricFamily(f"sluice_{name}", text, labels=labels)
         for name, (text, labels) in gauges.items()
     }
-    made |= {
+    families |= {
         name: CounterMetricFamily(f"sluice_{name}", text, labels=labels)
         for name, (text, labels) in counters.items()
     }
-    return made
+    return families
 
 
 def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -> None:
@@ -181,17 +181,17 @@ class _FromRuns(Collector):
             "End time of the last run with this status.",
             labels=("pipeline", "job", "status"),
         )
-        took = GaugeMetricFamily(
+        durations = GaugeMetricFamily(
             "sluice_last_run_seconds",
             "Duration of the last run that ended [s].",
             labels=("pipeline", "job"),
         )
         if (self._home.dagster / "dagster.yaml").exists():
-            self._add_runs(runs, ended, took)
-        yield from (runs, ended, took)
+            self._add_runs(runs, ended, durations)
+        yield from (runs, ended, durations)
 
     def _add_runs(
-        self, runs: GaugeMetricFamily, ended: GaugeMetricFamily, took: GaugeMetricFamily
+        self, runs: GaugeMetricFamily, ended: GaugeMetricFamily, durations: GaugeMetricFamily
     ) -> None:
         import dagster as dg
 
@@ -218,7 +218,7 @@ class _FromRuns(Collector):
                             ended.add_metric((pipeline, job, word), record.end_time)
                             spans.append((record.end_time, record.end_time - record.start_time))
                     if spans:
-                        took.add_metric((pipeline, job), max(spans)[1])
+                        durations.add_metric((pipeline, job), max(spans)[1])
 
 
 class _FromAlerts(Collector):

@@ -35,7 +35,7 @@ def with_rehearsal(
     state = SluiceState.at(home)
     try:
         with state.ledger() as ledger:
-            found = rehearse(
+            rehearsal = rehearse(
                 pipeline,
                 ledger,
                 state.store,
@@ -45,13 +45,17 @@ def with_rehearsal(
                 port=0,
                 on_sample=lambda *_: None,
             )
-        page = save_rehearsal(found, home=home, environ=os.environ)
+        page = save_rehearsal(rehearsal, home=home, environ=os.environ)
     except SluiceError as error:
         is_good, text = False, f"the rehearsal did not run: {error}"
     else:
-        is_good = found.as_expected
+        is_good = rehearsal.as_expected
         text = " ".join(
-            [f"rehearsed, fault {found.summary}.", *found.deviations, f"Report: {page.path}"]
+            [
+                f"rehearsed, fault {rehearsal.summary}.",
+                *rehearsal.deviations,
+                f"Report: {page.path}",
+            ]
         )
     seconds = time.perf_counter() - began
     mark = "[green]ok[/green]" if is_good else "[red]no[/red]"

@@ -89,17 +89,17 @@ class ReportHandler(BoundedHandler):
         if path == "/metrics" and self.server.metrics is not None:
             self._send(self.server.metrics(), kind=MEDIA_TYPE, with_content=with_content)
             return
-        found = find_file(self.server.folder, path)
-        if found is None:
+        file = find_file(self.server.folder, path)
+        if file is None:
             self.send_error(HTTPStatus.NOT_FOUND, "No such report")
-        elif found.name == "index.html" and not path.endswith(("/", ".html")):
+        elif file.name == "index.html" and not path.endswith(("/", ".html")):
             self.send_response(HTTPStatus.MOVED_PERMANENTLY)  # so that relative links work
-            place = found.parent.relative_to(self.server.folder).as_posix()
-            self.send_header("Location", f"/{quote(place)}/")
+            relative_path = file.parent.relative_to(self.server.folder).as_posix()
+            self.send_header("Location", f"/{quote(relative_path)}/")
             self.send_header("Content-Length", "0")
             self.end_headers()
         else:
-            self._send_file(found, with_content=with_content)
+            self._send_file(file, with_content=with_content)
 
     def _send(self, content: bytes, *, kind: str, with_content: bool) -> None:
         self._head(kind, len(content))
@@ -141,13 +141,13 @@ def find_file(folder: Path, path: str) -> Path | None:
     if any(part.startswith(".") or "\0" in part or "\\" in part for part in parts):
         return None
     try:
-        found = folder.joinpath(*parts).resolve()
-        if found.is_dir():
-            found = (found / "index.html").resolve()
-        inside = found.is_relative_to(folder.resolve()) and found.is_file()
+        file = folder.joinpath(*parts).resolve()
+        if file.is_dir():
+            file = (file / "index.html").resolve()
+        inside = file.is_relative_to(folder.resolve()) and file.is_file()
     except OSError:  # such as a name that is too long
         return None
-    return found if inside else None
+    return file if inside else None
 
 
 def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
@@ -212,15 +212,15 @@ def main() -> None:
     parser.add_argument("listener", type=int, help="descriptor of the bound socket")
     parser.add_argument("parent", type=int, help="process to end together with")
     parser.add_argument("trusted_hosts", nargs="*", help="host names besides loopback")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    listener = socket.socket(fileno=given.listener)
+    listener = socket.socket(fileno=arguments.listener)
     server = ReportServer(
-        listener, given.folder, metrics_reader(home), trusted_hosts=given.trusted_hosts
+        listener, arguments.folder, metrics_reader(home), trusted_hosts=arguments.trusted_hosts
     )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        wait_for_parent(given.parent)
+        wait_for_parent(arguments.parent)
     except KeyboardInterrupt:  # Ctrl-C is sent to the whole process group
         sys.exit(0)
 

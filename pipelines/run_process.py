@@ -9,8 +9,9 @@ from dataclasses import dataclass
 PROCESS_TAG = "sluice/process"
 """Run tag with run id, host, process id and start time of the executing process."""
 
-_FORM = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
-_SAME_S = 1.0
+_TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
+_START_TOLERANCE_S = 1.0
+"""Difference up to which two start times are those of one process [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +36,10 @@ class RunProcess:
     @classmethod
     def of(cls, run_id: str, tags: Mapping[str, str]) -> "RunProcess | None":
         """Return the process in the tags of a run; None when they have no process of this run."""
-        found = _FORM.fullmatch(tags.get(PROCESS_TAG, ""))
-        if found is None or found[1] != run_id:
+        match = _TAG_PATTERN.fullmatch(tags.get(PROCESS_TAG, ""))
+        if match is None or match[1] != run_id:
             return None
-        return cls(run_id=run_id, host=found[2], pid=int(found[3]), started_s=float(found[4]))
+        return cls(run_id=run_id, host=match[2], pid=int(match[3]), started_s=float(match[4]))
 
     @property
     def tags(self) -> dict[str, str]:
@@ -60,7 +61,7 @@ class RunProcess:
             return False
         try:
             ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-            return ended or abs(_started_s(self.pid) - self.started_s) > _SAME_S
+            return ended or abs(_started_s(self.pid) - self.started_s) > _START_TOLERANCE_S
         except psutil.NoSuchProcess:
             return True
         except psutil.Error:  # a process of another user, but it exists

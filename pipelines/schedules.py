@@ -132,9 +132,9 @@ def find_changes(
     if best is None or best.found != trained.config:
         changed["config"] = None
     else:
-        now = search_subject(inputs, best.subject["data"])
+        current = search_subject(inputs, best.subject["data"])
         words = {"rules": "search"}
-        for role, digest in now.items():
+        for role, digest in current.items():
             if role != "code" and best.subject.get(role) != digest:
                 changed[words.get(role, role)] = None
     if not is_same_code:

@@ -287,11 +287,11 @@ def _stored_tables(
 
 
 def _card(symptom: MemberSymptom) -> str:
-    found = symptom.symptom
+    description = symptom.symptom
     return card(
-        f"{found.fault} in {symptom.members} of {symptom.of} networks",
+        f"{description.fault} in {symptom.members} of {symptom.of} networks",
         "unsure",
-        (("seen:", found.what), ("why:", found.cause), ("do:", found.fix)),
+        (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
     )
 
 

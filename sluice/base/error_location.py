@@ -100,8 +100,8 @@ def _innermost_place(
     """
     place_by_owner: dict[str, str] = {}
     for frame, line in innermost_first:
-        place = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
-        place_by_owner.setdefault(_code_owner(frame), place)
+        location = f"at {frame.f_code.co_filename}:{line} in {frame.f_code.co_qualname}"
+        place_by_owner.setdefault(_code_owner(frame), location)
     for owner in (preferred, "user", "sluice", "library"):
         if owner in place_by_owner:
             return place_by_owner[owner]

@@ -123,12 +123,12 @@ def _examine_all(*, as_json: bool) -> None:
     from sluice.config.pipeline import defs_folder
 
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    found = list(examine(home, defs_folder(), DoctorSettings()))
+    examinations = list(examine(home, defs_folder(), DoctorSettings()))
     if as_json:
-        print(json.dumps([e.model_dump() for e in found], indent=1))
+        print(json.dumps([e.model_dump() for e in examinations], indent=1))
     else:
-        results().print(_table(found))
-    if not all(e.healthy for e in found):
+        results().print(_table(examinations))
+    if not all(e.healthy for e in examinations):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -174,10 +174,11 @@ def _private(home: Home) -> str:
     for path, mode in private.items():
         if path is None or not path.exists():
             continue
-        now = stat.S_IMODE(path.stat().st_mode)
-        if now & (stat.S_IRWXG | stat.S_IRWXO):
+        permissions = stat.S_IMODE(path.stat().st_mode)
+        if permissions & (stat.S_IRWXG | stat.S_IRWXO):
             raise SluiceError(
-                f"{path} must be accessible to its owner only (mode {mode:04o}), got {now:04o}.",
+                f"{path} must be accessible to its owner only (mode {mode:04o}), got "
+                f"{permissions:04o}.",
                 fix=f"Run: chmod {mode:o} {shlex.quote(str(path))}",
             )
     return "accessible to its owner only"
@@ -221,10 +222,10 @@ def _productions(home: Home) -> "list[Version]":
         with Ledger.open(
             home.registry_url, clock=lambda: datetime.now(UTC), create=False
         ) as ledger:
-            found = [ledger.production(model) for model in ledger.models()]
+            versions = [ledger.production(model) for model in ledger.models()]
     except SluiceError:  # reported by the check of the registry
         return []
-    return [production for production in found if production is not None]
+    return [production for production in versions if production is not None]
 
 
 def _served(home: Home, production: "Version") -> str:
@@ -260,9 +261,9 @@ def _pipeline(name: str, pipelines: Path) -> str:
     return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"
 
 
-def _table(found: list[Examination]) -> Table:
+def _table(examinations: list[Examination]) -> Table:
     table = Table("", "what", "seen", "do", box=None, pad_edge=False)
-    for e in found:
+    for e in examinations:
         mark = "[green]ok[/green]" if e.healthy else "[red]no[/red]"
         table.add_row(mark, e.name, escape(e.seen), "" if e.healthy else escape(e.fix))
     return table

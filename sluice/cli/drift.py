@@ -73,8 +73,11 @@ def drift(
     from sluice.drift.window_evaluation import evaluate_window
 
     ignored = tuple(ignore or ())
-    was, now = read_frame(reference, ignored=ignored), read_frame(window, ignored=ignored)
-    size = max(len(now), MIN_WINDOW_ROWS)
+    reference_frame, window_frame = (
+        read_frame(reference, ignored=ignored),
+        read_frame(window, ignored=ignored),
+    )
+    size = max(len(window_frame), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(
         {
             "alpha": alpha,
@@ -85,8 +88,10 @@ def drift(
         where="sluice drift",
     )
     threads = count_cores()
-    built = build_reference(was, settings, seed=seed, threads=threads)
-    report = evaluate_window(built, now, window=digest_frame(now), threads=threads)
+    built = build_reference(reference_frame, settings, seed=seed, threads=threads)
+    report = evaluate_window(
+        built, window_frame, window=digest_frame(window_frame), threads=threads
+    )
     if html is not None:
         title = f"{window.name} against {reference.name}"
         write_atomic(html, drift_page(report, built, title=title).encode())

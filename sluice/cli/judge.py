@@ -73,7 +73,7 @@ def judge(
         },
         where="sluice judge",
     )
-    given = read_pairs(pairs)
+    answers = read_pairs(pairs)
     ask = import_object(asked, what="judge")
     if not callable(ask):
         raise SettingsError(
@@ -82,9 +82,9 @@ def judge(
             "answer.",
         )
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("pairs", total=len(given))
+        task = progress.add_task("pairs", total=len(answers))
         report = judge_pairs(
-            ask, given, settings, on_pair=lambda done: progress.update(task, completed=done)
+            ask, answers, settings, on_pair=lambda done: progress.update(task, completed=done)
         )
     if as_json:
         print_json(report)
@@ -96,12 +96,12 @@ def judge(
 
 def _print(report: "JudgeReport") -> None:
     table = Table("", "", box=None, show_header=False, pad_edge=False)
-    place = report.first_place_share
+    share = report.first_place_share
     for name, value in (
         ("agrees with itself", report.self_agreement),
         ("agrees in both orders", report.order_agreement),
         ("agrees with people", report.human_agreement),
-        ("prefers the first answer", "-" if place is None else f"{place:.0%} (50% is unbiased)"),
+        ("prefers the first answer", "-" if share is None else f"{share:.0%} (50% is unbiased)"),
         ("answers that cannot be read", f"{report.unparsed_answers} of {report.num_answers}"),
         ("candidate better", report.candidate_wins),
         ("baseline better", report.baseline_wins),

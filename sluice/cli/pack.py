@@ -86,7 +86,7 @@ def pack(
                 f"{pluralize(state.shards, 'shard')}, {state.bytes_read / _MEGABYTE:,.0f} MB read",
             )
 
-        found = pack_source(
+        packed = pack_source(
             source,
             folder,
             environ=os.environ,
@@ -96,18 +96,18 @@ def pack(
             on_progress=show,
         )
     if as_json:
-        print_json(found)
+        print_json(packed)
     else:
-        _print(found)
+        _print(packed)
 
 
-def _print(found: "PackResult") -> None:
+def _print(packed: "PackResult") -> None:
     console = results(markup=False)
-    kept = f", {found.kept_shards} of them kept" if found.kept_shards else ""
+    kept = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
     console.print(
-        f"{pluralize(found.rows, 'record')} in {pluralize(found.shards, 'shard')}{kept}, "
-        f"{found.num_bytes:,} bytes: {found.folder}",
+        f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept}, "
+        f"{packed.num_bytes:,} bytes: {packed.folder}",
         soft_wrap=True,
     )
-    for name, kind in found.columns.items():
+    for name, kind in packed.columns.items():
         console.print(f"  {name}: {kind}", soft_wrap=True)

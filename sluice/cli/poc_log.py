@@ -45,8 +45,8 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
         headline=None if headline is None else f"mean_{headline}",
     )
     if as_json:
-        found = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
-        print(json.dumps(encode_numbers(found), indent=2, allow_nan=False))
+        printed = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
+        print(json.dumps(encode_numbers(printed), indent=2, allow_nan=False))
     else:
         results().print(log_page(report))
     return report.valid and report.complete

@@ -64,7 +64,7 @@ def rehearse(
     resolved = resolve(find_pipeline(pipeline, defs_folder()))
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     with watching(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
-        found = run(
+        rehearsal = run(
             resolved,
             ledger,
             artifact_store(),
@@ -74,14 +74,18 @@ def rehearse(
             port=port,
             on_sample=on_sample,
         )
-    report = str(save_rehearsal(found, home=home, environ=os.environ).path)
+    report = str(save_rehearsal(rehearsal, home=home, environ=os.environ).path)
     if as_json:
-        content = found.model_dump(mode="json")
-        judged = {"as_expected": found.as_expected, "flaws": found.deviations, "report": report}
+        content = rehearsal.model_dump(mode="json")
+        judged = {
+            "as_expected": rehearsal.as_expected,
+            "flaws": rehearsal.deviations,
+            "report": report,
+        }
         print_json(content | judged)
     else:
-        _show(found, report)
-    if not found.as_expected:
+        _show(rehearsal, report)
+    if not rehearsal.as_expected:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -137,23 +141,23 @@ def _fault(name: str) -> "InjectedFault":
     return cast("InjectedFault", name)
 
 
-def _show(found: "Rehearsal", report: str) -> None:
+def _show(rehearsal: "Rehearsal", report: str) -> None:
     from sluice.rehearsal.page import FAULT_DESCRIPTIONS
     from sluice.rollout_control.view import transitions_table
 
     console = results(markup=True)
-    colour = "green" if found.as_expected else "red"
-    word = "as expected" if found.as_expected else "NOT as expected"
+    colour = "green" if rehearsal.as_expected else "red"
+    word = "as expected" if rehearsal.as_expected else "NOT as expected"
     console.print()
-    console.print(f"[bold]{found.model}[/bold]: [{colour}]{word}[/{colour}].")
-    console.print(f"  end      {found.summary}", markup=False)
-    console.print(f"  planted  {FAULT_DESCRIPTIONS[found.fault]}")
-    console.print(f"  why      {found.reason}", markup=False)
-    for flaw in found.deviations:
+    console.print(f"[bold]{rehearsal.model}[/bold]: [{colour}]{word}[/{colour}].")
+    console.print(f"  end      {rehearsal.summary}", markup=False)
+    console.print(f"  planted  {FAULT_DESCRIPTIONS[rehearsal.fault]}")
+    console.print(f"  why      {rehearsal.reason}", markup=False)
+    for flaw in rehearsal.deviations:
         console.print(f"  flaw     {flaw}", markup=False, style="red")
-    for problem in found.problems:
+    for problem in rehearsal.problems:
         console.print(f"  server   {problem}", markup=False)
     console.print()
-    console.print(transitions_table(found.transitions, since=found.transitions[0].at))
+    console.print(transitions_table(rehearsal.transitions, since=rehearsal.transitions[0].at))
     console.print()
     console.print(f"  report   {report}", markup=False, soft_wrap=True)

@@ -135,8 +135,8 @@ def add(
         )
     settings = _settings(pipeline)
     suite = _made(settings, name, query, file)
-    library, now = _library(settings.name), datetime.now(UTC)
-    entry = library.revise(suite, at=now) if revise else library.add(suite, at=now)
+    library, at = _library(settings.name), datetime.now(UTC)
+    entry = library.revise(suite, at=at) if revise else library.add(suite, at=at)
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:

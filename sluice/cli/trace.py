@@ -34,12 +34,12 @@ class _RunsWhatFollows(TyperGroup):
         """Reject a program, or options of ``run``, that come without two dashes."""
         known = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
-        given = any(
+        is_given = any(
             ctx.params[option.name] != option.get_default(ctx)
             for option in self.get_params(ctx)
             if option.name in ctx.params
         )
-        if given or not is_known:
+        if is_given or not is_known:
             raise SettingsError(
                 "A program to trace must follow two dashes, which are missing before "
                 f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",

@@ -35,7 +35,7 @@ def tune_storage(
             Options of pyarrow are in the query of the URL
             (``s3://bucket/prefix?endpoint_override=http://127.0.0.1:5000``).
         folder: Folder of the study, which is used if ``storage_path`` is not set.
-        log: Function that receives a line about each machine that does not answer.
+        log: Receives a line about each machine that does not answer.
 
     Returns:
         The path on the file system, and pyarrow's file system or None for a local folder.
@@ -142,8 +142,8 @@ def _probe_file(filesystem: Any, prefix: str, url: str) -> Iterator[tuple[str, b
     from pyarrow import ArrowException
 
     probe, content = f"{prefix}/{_probe_name()}", secrets.token_bytes(16)
-    # Errors of a cloud's client library that are none of these types are not converted, because
-    # they have no common base class.
+    # The client libraries of clouds raise other errors, too. These have no common base class, and
+    # are not converted.
     try:
         with filesystem.open_output_stream(probe) as stream:
             stream.write(content)
@@ -180,7 +180,7 @@ def _failed_reads(
                 read_content = stream.read()
         except Exception as error:  # worker boundary: client libraries of clouds may raise anything
             return f"{type(error).__name__}: {error}"
-        return "" if read_content == content else "it reads other content"
+        return "" if read_content == content else "it reads different content"
 
     failed = []
     for machine in call_on_every_machine(read):

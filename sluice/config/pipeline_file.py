@@ -50,30 +50,30 @@ def resolve_base(
         SettingsError: The base file is missing or invalid, is based on this file, or this file
             does not set its own name.
     """
-    own = dict(attributes)
-    add_pipeline_folder(folder, _import_paths(own))
-    given = own.pop(BASED_ON, None)
-    if given is None:
-        return own
-    if not isinstance(given, str):
+    settings = dict(attributes)
+    add_pipeline_folder(folder, _import_paths(settings))
+    base_name = settings.pop(BASED_ON, None)
+    if base_name is None:
+        return settings
+    if not isinstance(base_name, str):
         raise SettingsError(
-            f"{where[-1]}: '{BASED_ON}' must be the path of a pipeline file, got {given!r}.",
+            f"{where[-1]}: '{BASED_ON}' must be the path of a pipeline file, got {base_name!r}.",
             fix="Write the path relative to the folder of this file.",
         )
-    if "name" not in own:
+    if "name" not in settings:
         raise SettingsError(
             f"{where[-1]}: a pipeline that is based on another must set its own name.",
             cause="With an inherited name, its models would be mixed with those of the base.",
             fix="Add 'name' beside 'based_on'; use the name of the base for the same pipeline.",
         )
-    path = folder / given
+    path = folder / base_name
     if any(path.resolve() == Path(above).resolve() for above in where):
         raise SettingsError(
-            f"{where[-1]}: '{BASED_ON}: {given}' is circular: it leads back to {path}.",
+            f"{where[-1]}: '{BASED_ON}: {base_name}' is circular: it leads back to {path}.",
             fix="Remove 'based_on' from one of the files.",
         )
     base = resolve_base(_attributes(path), folder=path.parent, where=(*where, str(path)))
-    return merge_attributes(base, own)
+    return merge_attributes(base, settings)
 
 
 def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
@@ -86,8 +86,8 @@ def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
     ]
     search = attributes.get("search")
     for part in ("scheduler", "searcher"):
-        given = search.get(part) if isinstance(search, Mapping) else None
-        named.append(given.get("class") if isinstance(given, Mapping) else None)
+        import_path = search.get(part) if isinstance(search, Mapping) else None
+        named.append(import_path.get("class") if isinstance(import_path, Mapping) else None)
     return [path for path in named if isinstance(path, str) and ":" in path]
 
 
@@ -130,19 +130,19 @@ def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> 
     {'training': {'max_epochs': 9}, 'seeds': [1, 2]}
     """
     result = dict(attributes)
-    for given in overrides:
-        path, equals, text = given.partition("=")
+    for override in overrides:
+        path, equals, text = override.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
             raise SettingsError(
-                f"An override must be key=value, got {given!r}.",
+                f"An override must be key=value, got {override!r}.",
                 fix="Write it as in --set training.learning_rate=0.01.",
             )
         try:
             value = load_yaml(text)
         except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
             raise SettingsError(
-                f"The value of the override {given!r} cannot be read as YAML: {error}.",
+                f"The value of the override {override!r} cannot be read as YAML: {error}.",
                 fix="Quote it for the shell, as in --set 'seeds=[0, 1, 2, 3, 4]'.",
             ) from None
         for key in reversed(keys):

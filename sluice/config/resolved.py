@@ -91,10 +91,10 @@ class SearchInputs:
         """Settings of model and training, and the workload settings in the search space."""
         names = () if self.given_space is None else workload_names(self.given_space)
         fields = self.base.workload.settings_type.model_fields
-        own = {name: fields[name].get_default(call_default_factory=True) for name in names}
-        given = {name: self.base.workload_settings.get(name, own[name]) for name in names}
+        defaults = {name: fields[name].get_default(call_default_factory=True) for name in names}
+        values = {name: self.base.workload_settings.get(name, defaults[name]) for name in names}
         return TrialSettings(
-            model=self.base.model, training=self.base.training, workload_settings=given
+            model=self.base.model, training=self.base.training, workload_settings=values
         )
 
     @property
@@ -148,7 +148,7 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
     workload = load_workload(settings.workload, settings.workload_settings, where=where)
     pipeline = ResolvedPipeline(settings=settings, workload=workload)
     if space is not None and workload_names(space):
-        own = settings.workload_settings
-        require_workload_fit(space, workload.settings_type, own, where=where)
+        workload_settings = settings.workload_settings
+        require_workload_fit(space, workload.settings_type, workload_settings, where=where)
         require_searchable(space, settings.search, pipeline.search.setup)
     return pipeline

@@ -123,8 +123,10 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     x_N = _floats(values)
     x_N = np.sort(x_N[np.isfinite(x_N)])
     # Inverse of the empirical distribution: an edge is a value of the reference.
-    place = np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
-    edges = x_N[place]
+    last_positions = (
+        np.ceil(np.arange(1, num_cells + 1) / num_cells * x_N.size).astype(np.int64) - 1
+    )
+    edges = x_N[last_positions]
     distinct = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
     # Values that need an edge just below them as well, so that they have their own cell.
     is_repeated = edges[1:] == edges[:-1]

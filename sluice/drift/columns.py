@@ -240,8 +240,8 @@ def _positions(
     filled_G = count_G[1:] > 0
     mean = total_G[filled_G] / count_G[1:][filled_G]
     # An empty cell is interpolated from its neighbours, unless it is outside the range.
-    place = np.arange(filled_G.size)
-    at_G = np.interp(place, place[filled_G], mean)
+    positions = np.arange(filled_G.size)
+    at_G = np.interp(positions, positions[filled_G], mean)
     at_G[0], at_G[-1] = x_N.min(), x_N.max()
     return np.maximum.accumulate(at_G) / spread
 

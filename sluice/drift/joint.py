@@ -88,8 +88,8 @@ class RandomFeatures:
         angle_nF = np.tile(self.phase_F, (code_CN[0][rows].size, 1))
         if self.numeric:
             score_nC = np.empty((angle_nF.shape[0], len(self.numeric)), np.float32)
-            for place, (at, score_G) in enumerate(zip(self.numeric, self.score_CG, strict=True)):
-                score_nC[:, place] = score_G[code_CN[at][rows]]
+            for position, (at, score_G) in enumerate(zip(self.numeric, self.score_CG, strict=True)):
+                score_nC[:, position] = score_G[code_CN[at][rows]]
             angle_nF += score_nC @ self.frequency_CF
         for at, table_GF in zip(self.category, self.table_CGF, strict=True):
             angle_nF += table_GF[code_CN[at][rows]]

@@ -57,8 +57,8 @@ def find_pending_windows(
     wait_reasons: list[str] = []
 
     def check(signal: Signal, index: pd.Index, after: str) -> None:
-        known = state.signal(signal) if state else None
-        last = known.last if known else None
+        signal_state = state.signal(signal) if state else None
+        last = signal_state.last if signal_state else None
         window = next_window(index, after=last or after, is_first=last is None, settings=settings)
         if isinstance(window, Waiting):
             wait_reasons.append(f"{SIGNALS[signal].capitalize()}: {window.reason}")
@@ -69,19 +69,19 @@ def find_pending_windows(
         check("rows", labels.index, labels.known_until)
         if labels.has_losses:
             check("losses", labels.index, labels.known_until)
-    own_samples = serving_samples.production_samples(
+    version_samples = serving_samples.production_samples(
         sorted(samples, key=lambda sample: sample.at), in_production_since
     )
-    if own_samples:
+    if version_samples:
         since = in_production_since.isoformat()
-        newest = own_samples[-1]
+        newest = version_samples[-1]
         # Requests without feature columns, such as texts, have predictions only.
         signal: Signal = "requests" if newest.features else "predictions"
-        known = state.signal(signal) if state else None
-        new_samples = own_samples
-        if known and known.last:
-            last = datetime.fromisoformat(known.last)
-            new_samples = serving_samples.production_samples(own_samples, last)
+        signal_state = state.signal(signal) if state else None
+        new_samples = version_samples
+        if signal_state and signal_state.last:
+            last = datetime.fromisoformat(signal_state.last)
+            new_samples = serving_samples.production_samples(version_samples, last)
         # Only the index is used, so the columns need no names.
         if newest.features:
             table = serving_samples.request_frame(new_samples, [""] * len(newest.features))
@@ -90,5 +90,5 @@ def find_pending_windows(
             table = serving_samples.prediction_frame(new_samples, [""] * num_outputs)
         check(signal, table.index, since)
         until = state.latencies_until if state else ""
-        check("latency", serving_samples.latencies(own_samples).index, until or since)
+        check("latency", serving_samples.latencies(version_samples).index, until or since)
     return PendingWindows(signals=tuple(signals), wait_reasons=tuple(wait_reasons))

@@ -113,12 +113,18 @@ def _categories_png(result: ColumnResult, column: ColumnReference, cells: Catego
     by_change = sorted(filled, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
     shown = by_change[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
-    place = np.arange(len(shown))
-    axes.barh(place - 0.19, 100 * share_GA[shown, 0], height=0.36, color=MUTED, label="reference")
+    positions = np.arange(len(shown))
     axes.barh(
-        place + 0.19, 100 * share_GA[shown, 1], height=0.36, color=_colour(result), label="window"
+        positions - 0.19, 100 * share_GA[shown, 0], height=0.36, color=MUTED, label="reference"
     )
-    axes.set_yticks(place, [_short(names[at]) for at in shown])
+    axes.barh(
+        positions + 0.19,
+        100 * share_GA[shown, 1],
+        height=0.36,
+        color=_colour(result),
+        label="window",
+    )
+    axes.set_yticks(positions, [_short(names[at]) for at in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="best", frameon=False, fontsize=8.5)

@@ -32,16 +32,16 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
             name for name, value in twin.state_dict().items() if not _are_equal(before[name], value)
         ]
         half = len(x) // 2
-        # The second half is replaced by rows of the first, because generated rows might not be
-        # valid inputs.
+        # The second half is replaced by rows of the first half, because generated rows might not
+        # be valid inputs.
         replaced = torch.cat((x[:half], x[: len(x) - half]))
         with_other_rows = output_of(twin, replaced)
-    return _result(
+    return _judge_outputs(
         first, second, with_other_rows, x, still_training, changed, _suspect_layers(network)
     )
 
 
-def _result(
+def _judge_outputs(
     first: Tensor,
     second: Tensor,
     with_other_rows: Tensor,

@@ -136,7 +136,7 @@ def load_with_fault(
         plan: ``FaultPlan`` as JSON.
         code: Code of the network class: current or stored.
     """
-    found = load_from_ledger(
+    deployed = load_from_ledger(
         candidate, registry_url=registry_url, model=model, artifacts=artifacts, code=code
     )
-    return inject_fault(found, FaultPlan.model_validate_json(plan))
+    return inject_fault(deployed, FaultPlan.model_validate_json(plan))

@@ -361,9 +361,9 @@ class _Rehearsal:
 
 def merge_problems(before: Sequence[str], servers: Sequence[ServerState]) -> tuple[str, ...]:
     """Return the problems that servers reported, each once; a finished load is no problem."""
-    now = [problem for server in servers for problem in server.problems]
-    problems = dict.fromkeys([*before, *now])
-    return tuple(problem for problem in problems if problem != LOADING or problem in now)
+    current = [problem for server in servers for problem in server.problems]
+    problems = dict.fromkeys([*before, *current])
+    return tuple(problem for problem in problems if problem != LOADING or problem in current)
 
 
 def _end(rollout: Rollout) -> RehearsalEnd:

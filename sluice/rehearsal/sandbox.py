@@ -111,14 +111,14 @@ def clone(lineage: Lineage) -> Lineage:
         member.model_copy(update={"seed": after[member.seed]}) for member in lineage.members
     )
     draft = lineage.model_copy(update={"members": members, "reference": lineage.candidate})
-    found = draft.model_copy(update={"candidate": draft.compute_candidate()})
-    if found.candidate == lineage.candidate:
+    copy = draft.model_copy(update={"candidate": draft.compute_candidate()})
+    if copy.candidate == lineage.candidate:
         raise ContractError(
             f"A rehearsal needs different networks of at least two seeds, got "
             f"{pluralize(len(seeds), 'seed')} of {lineage.model}.",
             fix="Train with several seeds, which the gate requires anyway.",
         )
-    return found
+    return copy
 
 
 def _stand_in_receipt(lineage: Lineage, *, reference: str, at: datetime) -> Receipt:

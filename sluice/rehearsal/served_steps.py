@@ -45,14 +45,14 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
         transitions: All transitions of a rollout, oldest first.
     """
     at = {t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over}
-    found: dict[int, ServedStep] = {}
+    steps: dict[int, ServedStep] = {}
     for transition in transitions:
         window = transition.window
         if window is None or window.epoch not in at:
             continue
         rollout = at[window.epoch]
         step = rollout.current_step
-        found[window.epoch] = ServedStep(
+        steps[window.epoch] = ServedStep(
             number=rollout.step + 1,
             share=step.share,
             served=step.share if step.shadow else window.served_share,
@@ -64,4 +64,4 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
             strongest=max(transition.guards, key=lambda g: g.evidence / g.limit, default=None),
             outcome=transition.outcome,
         )
-    return tuple(found[epoch] for epoch in sorted(found))
+    return tuple(steps[epoch] for epoch in sorted(steps))

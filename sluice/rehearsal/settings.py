@@ -20,7 +20,7 @@ read."""
 
 
 def shorten_steps(
-    own: RolloutSettings | None, *, seconds: float, step_timeout_s: float
+    configured: RolloutSettings | None, *, seconds: float, step_timeout_s: float
 ) -> RolloutSettings:
     """Return settings with shorter steps; the guards stay the same.
 
@@ -31,11 +31,11 @@ def shorten_steps(
     strategy ``ab`` becomes ``canary``. A REJECT still rolls back.
 
     Args:
-        own: Settings of the pipeline; None takes those of a canary.
+        configured: Settings of the pipeline; None takes those of a canary.
         seconds: Longest time that a healthy rollout should need [s].
         step_timeout_s: Longest time of a step [s].
     """
-    settings = RolloutSettings() if own is None else own
+    settings = RolloutSettings() if configured is None else configured
     if settings.strategy == "ab":
         settings = settings.model_copy(update={"strategy": "canary", "shares": None})
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _SYNC_LAG_S)
@@ -73,9 +73,9 @@ def requests_to_breach(settings: RolloutSettings, share: float) -> int:
     return math.ceil(errors / FAULTY_SHARE)
 
 
-def shorten_intervals(own: ServingSettings) -> ServingSettings:
+def shorten_intervals(configured: ServingSettings) -> ServingSettings:
     """Return settings of a server that syncs and reports several times a second."""
-    return own.model_copy(
+    return configured.model_copy(
         update={
             "poll_interval_s": 0.1,
             "report_interval_s": 0.25,

@@ -102,11 +102,13 @@ def update_evidence(
         window: Counts of this step up to now.
         settings: Settings of the rollout.
     """
-    before, now = evidence.by_server, window.by_server
-    if not all(_is_monotone(arms, now.get(server, BothArms())) for server, arms in before.items()):
+    before, after = evidence.by_server, window.by_server
+    if not all(
+        _is_monotone(arms, after.get(server, BothArms())) for server, arms in before.items()
+    ):
         is_stale = evidence.until is not None and window.until < evidence.until
         return evidence if is_stale else _evidence_at(window, evidence.log_evidence)
-    increases = [_increases(arms, before.get(server, BothArms())) for server, arms in now.items()]
+    increases = [_increases(arms, before.get(server, BothArms())) for server, arms in after.items()]
     complete = [arms for arms in increases if arms is not None]
     if len(complete) < len(increases):
         return evidence
@@ -212,9 +214,9 @@ def _log_sum(log: float, value: float) -> float:
     return high + math.log1p(math.exp(low - high))
 
 
-def _is_monotone(before: BothArms, now: BothArms) -> bool:
+def _is_monotone(before: BothArms, after: BothArms) -> bool:
     """Return whether no count has decreased."""
-    old, new = before.evidence, now.evidence
+    old, new = before.evidence, after.evidence
     return all(
         getattr(old_counts, name) <= getattr(new_counts, name)
         for old_counts, new_counts in (
@@ -225,17 +227,17 @@ def _is_monotone(before: BothArms, now: BothArms) -> bool:
     )
 
 
-def _increases(now: BothArms, before: BothArms) -> BothArms | None:
+def _increases(after: BothArms, before: BothArms) -> BothArms | None:
     """Return the increase of the counts; None if an arm has more new faults than new requests."""
-    ours = _increase(now.evidence.challenger, before.evidence.challenger)
-    theirs = _increase(now.evidence.production, before.evidence.production)
+    ours = _increase(after.evidence.challenger, before.evidence.challenger)
+    theirs = _increase(after.evidence.production, before.evidence.production)
     if ours is None or theirs is None:
         return None
     return BothArms(production=theirs, challenger=ours)
 
 
-def _increase(now: ArmCounts, before: ArmCounts) -> ArmCounts | None:
-    new = {name: getattr(now, name) - getattr(before, name) for name in ArmCounts.model_fields}
+def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
+    new = {name: getattr(after, name) - getattr(before, name) for name in ArmCounts.model_fields}
     return ArmCounts(**new) if max(new.values()) <= new["requests"] else None
 
 

@@ -30,8 +30,8 @@ class DateColumn:
 
 def find_dates(rows: pd.DataFrame) -> Mapping[str, DateColumn]:
     """Return the columns that contain dates in all rows, by name."""
-    found = {name: parse_dates(rows[name]) for name in rows.columns}
-    return {str(name): column for name, column in found.items() if column is not None}
+    dates = {name: parse_dates(rows[name]) for name in rows.columns}
+    return {str(name): column for name, column in dates.items() if column is not None}
 
 
 def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:

@@ -75,12 +75,12 @@ def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     scale = min(1.0, MAX_SIDE / max(height, width))
     size = tuple(max(8, round(side * scale / _STEP) * _STEP) for side in (height, width))
     sizes = len(set(zip(heights, widths, strict=True)))
-    found = (
+    sizes_text = (
         f"All images have {height} x {width} pixels."
         if sizes == 1
         else f"The images have {sizes} sizes, the median is {height} x {width} pixels."
     )
-    reason = f"Height and width. {found}"
+    reason = f"Height and width. {sizes_text}"
     if size != (height, width):
         reason += (
             f" They are resized, to sides of at most {MAX_SIDE} pixels that can be halved twice: "

@@ -63,15 +63,15 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     if num_missing:
         notes = (f"{num_missing:,} rows have no target and are omitted.", *notes)
     repeated = time is not None and bool(dates[time].dates.duplicated().any())
-    found = _guess_inputs(rows, target, dates, time)
+    guessed = _guess_inputs(rows, target, dates, time)
     if time is not None:
         source |= {"index": time}
         if dates[time].format and source["kind"] == "csv":
             source |= {"date_format": dates[time].format}
-        found = _time_inputs(rows, target, dates[time], time, str(task.value), repeated) + found
-    inputs = [each for each in found if each.code]
+        guessed = _time_inputs(rows, target, dates[time], time, str(task.value), repeated) + guessed
+    inputs = [each for each in guessed if each.code]
     if not inputs:
-        listed = "; ".join(f"{each.name} ({each.reason})" for each in found) or "the target alone"
+        listed = "; ".join(f"{each.name} ({each.reason})" for each in guessed) or "the target alone"
         raise ContractError(
             f"{path} has no column from which '{target}' could be predicted: {listed}.",
             fix="Add columns with the inputs of the model.",
@@ -87,7 +87,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         classes=classes,
         target_notes=notes,
         inputs=_widen_text(inputs),
-        left_out=tuple(each for each in found if not each.code),
+        left_out=tuple(each for each in guessed if not each.code),
         max_duplicate_share=_guess_duplicates(rows if time is None else rows.drop(columns=time)),
     )
 
@@ -183,18 +183,18 @@ def _guess_task(
 def _guess_inputs(
     rows: pd.DataFrame, target: str, dates: dict[str, DateColumn] | Any, time: str | None
 ) -> list[InputGuess]:
-    found = []
+    inputs = []
     for name in rows.columns:
         if name in (target, time):
             continue
         if is_target_copy(rows[name], rows[target]):
-            found.append(InputGuess(name=name, code="", reason="it determines the target"))
+            inputs.append(InputGuess(name=name, code="", reason="it determines the target"))
         elif name in dates and dates[name].format:
             reason = f"dates in the format {dates[name].format}: convert them in your class"
-            found.append(InputGuess(name=name, code="", reason=reason))
+            inputs.append(InputGuess(name=name, code="", reason=reason))
         else:
-            found.append(guess_input(rows[name], dates=dates.get(name)))
-    return found
+            inputs.append(guess_input(rows[name], dates=dates.get(name)))
+    return inputs
 
 
 def _time_inputs(
@@ -207,15 +207,16 @@ def _time_inputs(
 ) -> list[InputGuess]:
     """Return the cycles of the time, and earlier targets if every time has a single row."""
     calendar = guess_calendar(time, column)
-    found = [calendar] if calendar.code else []
+    inputs = [calendar] if calendar.code else []
     if task != "regression" or repeated or rows[target].isna().any():
-        return found
+        return inputs
     steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
     step_days = float(steps.median()) / 86_400
+    # Rows per week, day and year, with the range of days between two rows.
     seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
-    season = [n for n, (low, high) in seasons.items() if low <= step_days <= high]
-    for number in (1, *season):
-        found.append(
+    seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= step_days <= high]
+    for number in (1, *seasonal_lags):
+        inputs.append(
             InputGuess(
                 name=f"{target}, {number} earlier",
                 kind="Lag",
@@ -223,7 +224,7 @@ def _time_inputs(
                 reason="an earlier target; remove it if it is unknown when you predict",
             )
         )
-    return found
+    return inputs
 
 
 def _guess_order(dates: Any, time: str | None, *, repeated: bool) -> Guess:

@@ -128,9 +128,10 @@ def _respond(pipe: "Connection[bytes, bytes]", model: "ServedModel", frame: byte
     try:
         output = model.predict(x, pause if is_interruptible else None)
     except Exception as error:  # user code may raise anything; this is the edge of its process
-        place = error_site(error)
+        error_location = error_site(error)
         site = wire_protocol.ErrorSite(
-            error=place["error"][:1000], at=tuple(frame[:1000] for frame in place["at"])
+            error=error_location["error"][:1000],
+            at=tuple(frame[:1000] for frame in error_location["at"]),
         )
         return wire_protocol.RAISED + site.model_dump_json().encode()
     return wire_protocol.pack(wire_protocol.OUTPUT, np.ascontiguousarray(output, np.float64))

@@ -171,8 +171,8 @@ class ArmProcess:
             self._pending_since = time.monotonic()
             pipe.send_bytes(wire_protocol.CONTINUE)
         if frame[:1] == wire_protocol.RAISED:
-            place = wire_protocol.ErrorSite.model_validate_json(frame[1:])
-            raise NetworkFailed({"error": place.error, "at": list(place.at)})
+            site = wire_protocol.ErrorSite.model_validate_json(frame[1:])
+            raise NetworkFailed({"error": site.error, "at": list(site.at)})
         if frame[:1] != wire_protocol.OUTPUT:
             raise wire_protocol.InvalidFrame("neither an output nor an error")
         output: EnsembleOutput = wire_protocol.unpack(frame, np.float64)

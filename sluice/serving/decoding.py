@@ -1,6 +1,6 @@
-"""Decodes the requests of codecs in threads, so that the event loop answers meanwhile.
+"""Decodes the requests of codecs in threads, so that they do not block the event loop.
 
-Windows are decoded in the event loop: that takes less time than the change of the thread.
+Windows of numbers are decoded in the event loop, which is faster than switching to a thread.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class RequestDecoder:
         self._pool = ThreadPoolExecutor(
             _NUM_THREADS,
             thread_name_prefix="decode",
-            # Each thread has its own number of OpenMP threads, see ``arm``.
+            # OpenMP stores its number of threads per thread, so each thread must set it.
             initializer=torch.set_num_threads,
             initargs=(1,),
         )
@@ -59,16 +59,16 @@ class RequestDecoder:
         except PayloadError as error:
             raise InvalidInput(error.what, cause=error.cause, fix=error.fix) from None
         except Exception as error:  # the codec may be user code, which may raise anything
-            place = error_site(error)
+            site = error_site(error)
             raise ModelFailed(
-                f"The codec of the model raised {place['error']}.",
+                f"The codec of the model raised {site['error']}.",
                 cause="The code of the codec does not support these elements. The log of the "
                 "server has the location of the error.",
                 fix="Report it to the owner of the model.",
-                place=place,
+                place=site,
             ) from None
         return as_arrays(x)
 
     def close(self) -> None:
-        """Let the threads end; requests that wait are dropped."""
+        """Drop the waiting requests, and let the threads end after the running ones."""
         self._pool.shutdown(wait=False, cancel_futures=True)

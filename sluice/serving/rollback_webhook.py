@@ -163,9 +163,9 @@ def _parse_payload(body: bytes) -> AlertmanagerPayload:
             raise BadRequest(
                 "The body must be JSON, but is not.", fix="Send the payload of Alertmanager."
             ) from None
-        place = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first["loc"])
         raise InvalidInput(
-            f"The body is not a payload of Alertmanager's webhook, version 4: '{place}': "
+            f"The body is not a payload of Alertmanager's webhook, version 4: '{field}': "
             f"{first['msg']}.",
             fix="Set this URL in a webhook_config of Alertmanager.",
         ) from None

@@ -29,8 +29,9 @@ from sluice.serving.router import Router
 from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.server_metrics import ServerStateCollector
 from sluice.serving.settings import ServingSettings
-from sluice.serving.split_sync import LoadModel, SplitSync, build_routing_table
+from sluice.serving.split_sync import SplitSync
 from sluice.serving.state import Serving
+from sluice.serving.table_building import LoadModel, build_routing_table
 from sluice.serving.tls import Tls
 from sluice.serving.token_file import TokenFileWatch
 from sluice.serving.tokens import Tokens

@@ -15,26 +15,17 @@ from typing import Any
 from sluice.base.digests import short
 from sluice.base.errors import RegistryInconsistent
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.serving.arm import ArmWorker
 from sluice.serving.background import in_background
-from sluice.serving.deployed import DeployedModel, ServedModel, require_finite
 from sluice.serving.isolation import Isolate
 from sluice.serving.metrics import Metrics
 from sluice.serving.router import Router
 from sluice.serving.routing_table import RoutingTable
 from sluice.serving.settings import ServingSettings
+from sluice.serving.table_building import LoadModel, build_routing_table
 from sluice.serving.traffic_split import TrafficSplitSource, is_newer
-
-LoadModel = Callable[[str], DeployedModel]
-"""Function that loads the model of a candidate digest. It is called from a thread, and may raise
-``SluiceError``."""
 
 LOADING = "The challenger is still loading; production serves alone."
 """Problem that is reported while a challenger loads. It is harmless unless it persists."""
-
-_MAX_YIELD_S = 0.02
-"""Maximum time that a shadow request waits before each network until the other arm is idle [s].
-Without a maximum, a shadow request might never finish."""
 
 _MAX_BACKOFF = 64
 """Maximum factor by which the retry delay grows for a challenger that fails to load repeatedly."""
@@ -51,68 +42,6 @@ class _PendingTable:
     def has_arms_of(self, split: TrafficSplit) -> bool:
         """Return whether the table has the arms of a split, which may have another lease."""
         return _arm_key(split) == _arm_key(self.split)
-
-
-def build_routing_table(
-    split: TrafficSplit,
-    load: LoadModel,
-    *,
-    isolate: Isolate | None,
-    settings: ServingSettings,
-    before: RoutingTable | None,
-    abandoned: threading.Event,
-) -> tuple[RoutingTable, str]:
-    """Build the routing table of a split.
-
-    Args:
-        split: Traffic split to serve.
-        load: Loads production into this process, unless ``before`` contains it.
-        isolate: Loads a challenger into its own process; None uses ``load`` for both.
-        settings: Batch size.
-        before: Table in force, whose arms are reused if possible; None at the start.
-        abandoned: Set by another thread if the table is no longer needed.
-
-    Returns:
-        The table, and a text that says why the challenger is not served ("" if it is).
-
-    Raises:
-        SluiceError: Production does not load.
-    """
-    production = None if before is None else _if_candidate(before.production, split.production)
-    if production is None:
-        deployed = load(split.production)
-        require_finite(deployed)
-        production = _arm(deployed, settings)
-    challenger, problem = None, ""
-    if split.challenger is not None:
-        challenger = None if before is None else _if_candidate(before.challenger, split.challenger)
-        try:
-            if challenger is None:
-                # Production's arm is never reused, even for the same candidate: the challenger
-                # must be isolated from the version that is known to be good.
-                model: ServedModel = (
-                    load(split.challenger)
-                    if isolate is None
-                    else isolate(split.challenger, abandoned)
-                )
-                challenger = _arm(model, settings)
-        except Exception as error:  # user code may raise anything; production must keep serving
-            problem = f"The challenger does not load; production serves alone: {error}"
-    if challenger is not None and not challenger.deployed.contract.takes_same(
-        production.deployed.contract
-    ):
-        challenger = None
-        problem = (
-            "The challenger needs other columns or window lengths than production, so it cannot "
-            "answer the same requests; production serves alone."
-        )
-    shadow = None
-    if challenger is not None and split.shadow:
-        user_arm = production if split.share < 1 else challenger
-        shadow_arm = challenger if split.share < 1 else production
-        shadow = _shadow_worker(shadow_arm, user_arm, settings=settings, before=before)
-    table = RoutingTable(split=split, production=production, challenger=challenger, shadow=shadow)
-    return table, problem
 
 
 class SplitSync:
@@ -341,7 +270,7 @@ class SplitSync:
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
         wanted, current = self._known.challenger, self._router.table.challenger
-        return wanted is not None and _if_candidate(current, wanted) is None
+        return wanted is not None and (current is None or current.deployed.candidate != wanted)
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -371,35 +300,3 @@ def _consume_exception(waiting: "asyncio.Future[Any]") -> None:
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
     """Return the part of a split that determines which models and shadow arm a table needs."""
     return (split.production, split.challenger, split.shadow, split.share >= 1)
-
-
-def _if_candidate(arm: ArmWorker | None, candidate: str) -> ArmWorker | None:
-    """Return an arm if it serves a candidate digest, else None."""
-    return arm if arm is not None and arm.deployed.candidate == candidate else None
-
-
-def _arm(deployed: ServedModel, settings: ServingSettings) -> ArmWorker:
-    return ArmWorker(deployed, max_windows=settings.max_batch_windows, pause=None)
-
-
-def _shadow_worker(
-    shadow_arm: ArmWorker,
-    user_arm: ArmWorker,
-    *,
-    settings: ServingSettings,
-    before: RoutingTable | None,
-) -> ArmWorker:
-    """Return a second worker for the model of ``shadow_arm``, which yields to ``user_arm``."""
-    if (
-        before is not None
-        and before.shadow is not None
-        and before.shadow.deployed is shadow_arm.deployed
-        and user_arm in (before.production, before.challenger)
-    ):
-        return before.shadow
-    idle = user_arm.idle  # only the event, because the thread must not keep the arm alive
-    return ArmWorker(
-        shadow_arm.deployed,
-        max_windows=settings.max_batch_windows,
-        pause=lambda: idle.wait(_MAX_YIELD_S),
-    )

@@ -135,10 +135,10 @@ class Batches:
             SluiceError: Raised by a row source, or by the augmentation.
         """
         checked = self._reader.reads_sources
-        for number, found in enumerate(self._read(epoch, first), start=first):
-            if isinstance(found, SluiceError):
-                raise self._named(found, epoch, number) from found
-            x, y = found
+        for number, inputs in enumerate(self._read(epoch, first), start=first):
+            if isinstance(inputs, SluiceError):
+                raise self._named(inputs, epoch, number) from inputs
+            x, y = inputs
             if checked:
                 self._require_layout(x, y, epoch, number)
             yield move_input(x, self._device), y.to(self._device)
@@ -182,10 +182,10 @@ class _Layout(NamedTuple):
     text: str
 
 
-def _layout(found: ModelInput) -> object:
-    if isinstance(found, Tensor):
-        return found.dtype, found.ndim
-    return {name: (part.dtype, part.ndim) for name, part in found.items()}
+def _layout(inputs: ModelInput) -> object:
+    if isinstance(inputs, Tensor):
+        return inputs.dtype, inputs.ndim
+    return {name: (part.dtype, part.ndim) for name, part in inputs.items()}
 
 
 def _device_of(source: Tensor | RowSource) -> torch.device:
@@ -202,8 +202,8 @@ def _require_same_lengths(rows: Examples) -> None:
         )
 
 
-def _unchanged(found: Any) -> Any:
-    return found
+def _unchanged(inputs: Any) -> Any:
+    return inputs
 
 
 def _init_worker(parent: int, _worker: int) -> None:
@@ -301,10 +301,10 @@ class _BatchReader(Dataset[Batch | SluiceError]):
 
 def _local_part(x: ModelInput, shard: RankShard) -> ModelInput:
     """Return the examples of a batch in memory that belong to this rank."""
-    own = shard.local_rows(torch.arange(input_length(x)))
+    local_rows = shard.local_rows(torch.arange(input_length(x)))
     if isinstance(x, Tensor):
-        return x.index_select(0, own.to(x.device))
-    return {name: part.index_select(0, own.to(part.device)) for name, part in x.items()}
+        return x.index_select(0, local_rows.to(x.device))
+    return {name: part.index_select(0, local_rows.to(part.device)) for name, part in x.items()}
 
 
 def _require_augmented(x: object, y: object, num_rows: int) -> None:

@@ -146,9 +146,9 @@ def _position_name(state: TrainState) -> str:
 
 
 def _position(path: Path) -> tuple[int, int, str]:
-    found = _FILE_NAME.fullmatch(path.name)
-    assert found is not None
-    epochs, step, digest = found.groups()
+    match = _FILE_NAME.fullmatch(path.name)
+    assert match is not None
+    epochs, step, digest = match.groups()
     return int(epochs), int(step or 0), digest
 
 

@@ -128,15 +128,19 @@ def diagnose_curves(
     if not history:
         return CurveDiagnosis(symptoms=(), epochs=0, enough=False)
     enough = len(history) >= _MIN_EPOCHS
-    found = [_explosion(history, settings), _dead(dead_units, settings), _fp16_abandoned(history)]
-    if enough and found[0] is None:
+    symptoms = [
+        _explosion(history, settings),
+        _dead(dead_units, settings),
+        _fp16_abandoned(history),
+    ]
+    if enough and symptoms[0] is None:
         not_learning = _not_learning(history, settings, trivial_loss) if expects_signal else None
-        found.append(not_learning)
+        symptoms.append(not_learning)
         if not_learning is None:
-            found.append(_overfitting(history, settings))
-            found.append(_unfinished(history, settings, max_epochs))
+            symptoms.append(_overfitting(history, settings))
+            symptoms.append(_unfinished(history, settings, max_epochs))
     return CurveDiagnosis(
-        symptoms=tuple(symptom for symptom in found if symptom is not None),
+        symptoms=tuple(symptom for symptom in symptoms if symptom is not None),
         epochs=len(history),
         enough=enough,
     )

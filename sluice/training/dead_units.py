@@ -20,6 +20,6 @@ def count_dead_units(model: nn.Module, x: ModelInput | RowSource) -> tuple[int, 
     rectifiers = {name for name, module in model.named_modules() if isinstance(module, RECTIFIERS)}
     with record_activity(model) as watch:
         predict(model, x)
-    seen = [activity for name, activity in watch.activity.items() if name in rectifiers]
-    total = sum(activity.num_units for activity in seen)
-    return total - sum(activity.num_active for activity in seen), total
+    activities = [activity for name, activity in watch.activity.items() if name in rectifiers]
+    total = sum(activity.num_units for activity in activities)
+    return total - sum(activity.num_active for activity in activities), total

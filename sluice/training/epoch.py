@@ -229,8 +229,8 @@ def non_finite_error(
     step: int | None = None,
 ) -> TrainingFailed:
     """Return the error for a non-finite loss or gradient norm, with its step and likely cause."""
-    place = f"epoch {epoch}" + (f", step {step} of {steps_per_epoch}" if step else "")
-    what = f"The {name} must be finite, got {value} at {place}."
+    location = f"epoch {epoch}" + (f", step {step} of {steps_per_epoch}" if step else "")
+    what = f"The {name} must be finite, got {value} at {location}."
     if epoch == 1 and step == 1:
         return TrainingFailed(
             what,

@@ -112,16 +112,16 @@ def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> in
     ):
         return _MAX_CHUNK_ROWS
     rows = spread_rows(len(source), _SIZED_ROWS)
-    found = gather(source, rows)
+    batch = gather(source, rows)
     size = _MAX_CHUNK_ROWS
     if not isinstance(source, Tensor):
-        num_bytes = sum(part.nbytes for part in input_parts(found))
+        num_bytes = sum(part.nbytes for part in input_parts(batch))
         size = min(size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
     if model is not None:
         training = model.training
         model.eval()
         with torch.inference_mode():
-            output = model(move_input(found, device_of(model, torch.device("cpu"))))
+            output = model(move_input(batch, device_of(model, torch.device("cpu"))))
         model.train(training)
         if isinstance(output, Tensor):
             size = min(size, _OUTPUT_BYTES * len(rows) // max(output.nbytes, 1))

@@ -73,8 +73,8 @@ def require_lengths(source: object) -> LengthsOf:
     Raises:
         ContractError: The source has no lengths.
     """
-    found = find_lengths(source)
-    if found is None:
+    lengths = find_lengths(source)
+    if lengths is None:
         raise ContractError(
             "bucket_by_length requires a row source with the method 'lengths_of' or the attribute "
             f"'lengths', but {type(source).__name__} has neither.",
@@ -82,15 +82,15 @@ def require_lengths(source: object) -> LengthsOf:
             fix="Give the row source a method 'lengths_of(rows)' that returns one integer per row, "
             "or set training.bucket_by_length to false.",
         )
-    return found
+    return lengths
 
 
 class BatchPlan:
     """Rows of the batches of every epoch.
 
     With ``lengths_of``, batches contain rows of similar lengths: each pool of 64 batches is sorted
-    by length and split into batches, which are shuffled. Every epoch has other pools, so a row is
-    in a batch with other rows. The last batch of an epoch has the remaining rows.
+    by length and split into batches, which are shuffled. Pools differ between epochs, so a row is
+    combined with different rows in every epoch. The last batch of an epoch has the remaining rows.
 
     Args:
         num_rows: N.

@@ -127,13 +127,13 @@ class Category(InputColumn):
     def compute(self, raw: pd.DataFrame) -> Features:
         """Return the indicators."""
         labels = as_labels(_series(raw, self.name))
-        found = {
+        columns = {
             f"{self.name}={value}": (labels == value).to_numpy().astype(np.float64)
             for value in self.values
         }
         if self.missing:
-            found[f"{self.name}=missing"] = labels.isna().to_numpy().astype(np.float64)
-        return found
+            columns[f"{self.name}=missing"] = labels.isna().to_numpy().astype(np.float64)
+        return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,12 +230,12 @@ class Calendar(InputColumn):
             "monthday": date_N.day - 1,
             "yearday": date_N.day_of_year - 1,
         }
-        found: dict[str, NDArray[np.float64]] = {}
+        columns: dict[str, NDArray[np.float64]] = {}
         for part in self.parts:
             angle = 2 * np.pi * values[part].to_numpy(np.float64) / _CYCLES[part]
-            found |= {f"{self.name}_{part}_sin": np.sin(angle)}
-            found |= {f"{self.name}_{part}_cos": np.cos(angle)}
-        return found
+            columns |= {f"{self.name}_{part}_sin": np.sin(angle)}
+            columns |= {f"{self.name}_{part}_cos": np.cos(angle)}
+        return columns
 
 
 @dataclass(frozen=True, slots=True)

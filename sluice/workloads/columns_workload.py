@@ -145,12 +145,12 @@ class ColumnsWorkload(Workload):
         self, output: Tensor, examples: Examples, frame: pd.DataFrame
     ) -> Mapping[str, float]:
         """Return loss, and the metrics of a regression or a classifier; NaN where undefined."""
-        found = super().metrics(output, examples, frame)
+        metrics = super().metrics(output, examples, frame)
         if self.task == "classification":
-            return found
+            return metrics
         target, forecast = examples.targets.flatten(), output.detach().cpu().flatten()
         values = regression_metrics(target.numpy(), forecast.numpy()).numbers
-        return {**found, **{name: values[name] for name in _METRICS}}
+        return {**metrics, **{name: values[name] for name in _METRICS}}
 
     def codec(self) -> Codec:
         """Return how rows of the table become inputs: clients send the columns of ``inputs``.

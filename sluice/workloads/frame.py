@@ -56,9 +56,10 @@ def workload_of_frame(
             integers are classes.
         order: 'time' if each row is later than the one before, 'hash' if rows are independent. By
             default an index of dates means 'time'.
-        horizon_rows: Rows from a row to the end of its target; by default 1 in time order [rows].
-        folds: Train, validation and test splits; by default four in time order, and two of
-            independent rows.
+        horizon_rows: Forecast horizon: number of rows until the target of a row is known [rows]. By
+            default 1 if the rows are in time order, otherwise 0.
+        folds: Train, validation and test splits. By default four if the rows are in time order, and
+            two if they are independent.
 
     Raises:
         ContractError: A column does not exist, has gaps, or can be neither an input nor a target.

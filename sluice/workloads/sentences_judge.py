@@ -95,8 +95,8 @@ def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge w
 
 
 def _part(question: str, pattern: str) -> str:
-    found = re.search(pattern, question, re.DOTALL)
-    return found[1] if found else ""
+    match = re.search(pattern, question, re.DOTALL)
+    return match[1] if match else ""
 
 
 def _agrees(prompt: list[str], completion: list[str]) -> bool:

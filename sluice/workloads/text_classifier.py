@@ -96,7 +96,7 @@ class TextClassifierWorkload(Workload):
             ContractError: A text has no word, or a label is not one of ``classes``.
         """
         words = [split_words(text) for text in raw["text"]]
-        empty = next((row for row, found in enumerate(words) if not found), None)
+        empty = next((row for row, tokens in enumerate(words) if not tokens), None)
         numbers = {str(name): number for number, name in enumerate(self.classes)}
         other = sorted(set(raw["label"]) - numbers.keys())
         if empty is not None:
@@ -112,8 +112,8 @@ class TextClassifierWorkload(Workload):
             )
         known = set(self.tokenizer.words)
         return raw.assign(
-            words=[len(found) for found in words],
-            unknown=[sum(word not in known for word in found) / len(found) for found in words],
+            words=[len(tokens) for tokens in words],
+            unknown=[sum(word not in known for word in tokens) / len(tokens) for tokens in words],
             **{"class": raw["label"].map(numbers).astype("int64")},
         )
 

@@ -24,13 +24,13 @@ def check_page() -> dict[str, str]:
         limit = check.limit(times)
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
-        own = planted.get(check.name, [])
+        defects = planted.get(check.name, [])
         parts += [
             f"## `{check.name}`",
             check.description,
             f"Identifier `{check.check_id}`; gate level: {level}; needs {needs}; warns after "
             f"{limit.typical_s:g} s and fails after {limit.max_s:g} s.",
-            f"{len(own)} planted {'defect' if len(own) == 1 else 'defects'}"
-            + (f": {'; '.join(own)}." if own else "."),
+            f"{len(defects)} planted {'defect' if len(defects) == 1 else 'defects'}"
+            + (f": {'; '.join(defects)}." if defects else "."),
         ]
     return {"checks/README.md": markdown.page(*parts)}

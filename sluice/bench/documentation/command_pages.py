@@ -47,12 +47,12 @@ def parameters_of(command: Any) -> list[Any]:
     children = getattr(command, "commands", None)
     if children is not None:
         hidden = [child for child in children.values() if child.hidden]
-        found = [p for child in hidden for p in child.params if p.param_type_name == "option"]
+        options = [p for child in hidden for p in child.params if p.param_type_name == "option"]
     else:
-        found = command.params
+        options = command.params
     return [
         parameter
-        for parameter in found
+        for parameter in options
         if parameter.name not in _HELP_OPTIONS and not getattr(parameter, "hidden", False)
     ]
 

@@ -87,16 +87,17 @@ def read_rates(docs: Path) -> ErrorRates:
 
 def describe_rates(rates: ErrorRates, fault: str) -> str:
     """Return sentences about the error rates of a fault, with exact intervals."""
-    own = rates.faults.get(fault, FaultRates())
+    fault_rates = rates.faults.get(fault, FaultRates())
     healthy = rates.healthy_runs
-    errors = Rate(count=own.false_errors, total=healthy).exact_text
-    others = Rate(count=own.false_others, total=healthy).exact_text
-    caught = (
-        f"Reported in {Rate(count=own.caught, total=own.planted).exact_text} of the runs with "
-        f"this fault, and ranked first in {own.first}."
-        if own.planted
-        else "Detection was not measured: the benchmark has no program with this fault."
-    )
+    errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
+    others = Rate(count=fault_rates.false_others, total=healthy).exact_text
+    caught = "Detection was not measured: the benchmark has no program with this fault."
+    if fault_rates.planted:
+        detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
+        caught = (
+            f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
+            f"{fault_rates.first}."
+        )
     return (
         f"{caught} False alarms in healthy runs: errors in {errors}, warnings or questions in "
         f"{others}. Measured with `sluice bench faults` on seed "

@@ -42,7 +42,7 @@ def _index(by_topic: Mapping[str, list[Fault]]) -> str:
 
 
 def _section(fault: Fault, rules: Mapping[str, list[tuple[str, str, str]]]) -> str:
-    injected = [name for name, own in FAULT_NAMES.items() if own == fault.name]
+    injected = [name for name, catalogued in FAULT_NAMES.items() if catalogued == fault.name]
     lines = [
         f'<a id="{fault.id}"></a>\n\n## {markdown.title(fault.name)}',
         fault.description,
@@ -50,10 +50,12 @@ def _section(fault: Fault, rules: Mapping[str, list[tuple[str, str, str]]]) -> s
         f"**Fix.** {fault.fix}",
         f"**Found by** {', '.join(fault.detectors)}; usually as `{fault.severity}`.",
     ]
-    own = rules.get(fault.name, [])
-    if own:
-        links = ", ".join(f"[{name}](../rules/{topic}/{module}.md)" for topic, module, name in own)
-        lines.append(f"**{'Rules' if len(own) > 1 else 'Rule'} of the tracer:** {links}.")
+    fault_rules = rules.get(fault.name, [])
+    if fault_rules:
+        links = ", ".join(
+            f"[{name}](../rules/{topic}/{module}.md)" for topic, module, name in fault_rules
+        )
+        lines.append(f"**{'Rules' if len(fault_rules) > 1 else 'Rule'} of the tracer:** {links}.")
     if injected:
         command = f"`sluice rollout rehearse --fault {injected[0]}`"
         lines.append(f"{command} injects this fault in a rehearsal.")

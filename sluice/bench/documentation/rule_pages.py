@@ -21,8 +21,8 @@ MAX_EXAMPLE_LINES = 25
 """Maximum length of an example program [lines]."""
 
 
-def rule_place(rule: AnyRule) -> tuple[str, str]:
-    """Return topic and module name of a rule."""
+def topic_and_name(rule: AnyRule) -> tuple[str, str]:
+    """Return the topic of a rule and the name of its module."""
     *_, topic, name = rule.judge.__module__.split(".")
     return topic, name
 
@@ -36,7 +36,7 @@ def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
     """
     pages = {"rules/README.md": _index()}
     for rule in _ALL_RULES:
-        topic, name = rule_place(rule)
+        topic, name = topic_and_name(rule)
         example = docs / "rules" / topic / f"{name}.py"
         pages[f"rules/{topic}/{name}.md"] = _rule_page(
             rule, example.read_text() if example.exists() else "", rates
@@ -47,7 +47,7 @@ def rule_pages(docs: Path, rates: ErrorRates) -> dict[str, str]:
 def _index() -> str:
     by_topic: dict[str, list[tuple[str, AnyRule]]] = {}
     for rule in _ALL_RULES:
-        topic, name = rule_place(rule)
+        topic, name = topic_and_name(rule)
         by_topic.setdefault(topic, []).append((name, rule))
     parts = [
         "# Rules of the tracer",
@@ -81,15 +81,15 @@ def _fault_link(rule: AnyRule) -> str:
 
 def _rule_page(rule: AnyRule, example: str, rates: ErrorRates) -> str:
     fault = find_fault(rule.fault)
-    topic, name = rule_place(rule)
-    about = inspect.getdoc(sys.modules[rule.judge.__module__]) or ""
+    topic, name = topic_and_name(rule)
+    description = inspect.getdoc(sys.modules[rule.judge.__module__]) or ""
     thresholds = markdown.settings_rows(rule.settings)
     return markdown.page(
         f"# {markdown.title(rule.name)}",
         f"Rule `{topic}/{name}`; reports [{rule.fault}](../../{_fault_link(rule)}), usually as "
         f"`{fault.severity}`.",
         "## What it detects",
-        about,
+        description,
         "## Why it is harmful",
         fault.description,
         "## Example",
@@ -115,7 +115,7 @@ def _example(rule: AnyRule, program: str) -> tuple[str, ...]:
     """Return the paragraphs about the example program of a rule."""
     if not program:
         return ("The fault shows only in a long training, so there is no short example.",)
-    topic, name = rule_place(rule)
+    topic, name = topic_and_name(rule)
     is_distributed = topic == "distributed"
     run = "torchrun --nproc-per-node 2" if is_distributed else "python"
     return (
@@ -127,7 +127,7 @@ def _example(rule: AnyRule, program: str) -> tuple[str, ...]:
 
 def rules_by_fault() -> Mapping[str, list[tuple[str, str, str]]]:
     """Return topic, module name and name of every rule, by the fault that it reports."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    rules: dict[str, list[tuple[str, str, str]]] = {}
     for rule in _ALL_RULES:
-        found.setdefault(rule.fault, []).append((*rule_place(rule), rule.name))
-    return found
+        rules.setdefault(rule.fault, []).append((*topic_and_name(rule), rule.name))
+    return rules

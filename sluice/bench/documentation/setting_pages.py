@@ -71,28 +71,28 @@ def setting_page() -> dict[str, str]:
 
 def find_sections() -> list[Section]:
     """Return one section for every settings class, in the order of the keys."""
-    found: list[Section] = []
+    sections: list[Section] = []
     for path, model in (
         ("", PipelineSettings),
         (_WORKLOAD, WorkloadSettings),
         (_WORKLOAD, BarsSettings),
     ):
-        add_sections(Section(path, model), found)
-    return found
+        add_sections(Section(path, model), sections)
+    return sections
 
 
-def add_sections(section: Section, found: list[Section]) -> None:
+def add_sections(section: Section, sections: list[Section]) -> None:
     """Add a section and those nested in it; a class that has a section gets no second one."""
-    if any(other.model is section.model for other in found):
+    if any(other.model is section.model for other in sections):
         return
-    found.append(section)
+    sections.append(section)
     fields = section.model.model_fields
     models = {name: list(nested_models(field.annotation)) for name, field in fields.items()}
     counts = Counter(model for nested in models.values() for model in set(nested))
     for name, nested in models.items():
         for model in nested:
             key = "NAME" if counts[model] > 1 else name
-            add_sections(Section(f"{section.path}.{key}".strip("."), model), found)
+            add_sections(Section(f"{section.path}.{key}".strip("."), model), sections)
 
 
 def describe_type(annotation: Any) -> str:

@@ -40,13 +40,13 @@ def generated_pages(docs: Path, app: typer.Typer) -> dict[str, str]:
 
 def stored_pages(docs: Path) -> dict[str, str]:
     """Return the text of every generated page that is stored, by its path."""
-    own = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
+    paths = [path for folder in FOLDERS for path in sorted((docs / folder).rglob("*.md"))]
     shared = [
         path
         for path in sorted((docs / SHARED_FOLDER).glob("*.md"))
         if path.read_text().startswith(NOTICE)
     ]
-    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*own, *shared)}
+    return {path.relative_to(docs).as_posix(): path.read_text() for path in (*paths, *shared)}
 
 
 def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:

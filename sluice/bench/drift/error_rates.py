@@ -75,12 +75,12 @@ def measure_drift(
     for world in worlds:
         draws = [(world, seed, at) for at in range(references)]
         if processes == 1:
-            found = [_counts(draw) for draw in draws]
+            counts = [_counts(draw) for draw in draws]
         else:
             with ProcessPoolExecutor(processes, mp_context=context) as pool:
-                found = list(pool.map(_counts, draws, chunksize=4))
+                counts = list(pool.map(_counts, draws, chunksize=4))
         total = references * _WINDOWS
-        rates = [Rate(count=int(count), total=total) for count in np.sum(found, axis=0)]
+        rates = [Rate(count=int(count), total=total) for count in np.sum(counts, axis=0)]
         false, unsure, power, naive_ks, naive_psi = rates
         yield DriftRates(
             world=world,
@@ -129,8 +129,8 @@ def _counts(draw: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
         )
         ks, psi = _naive(reference, report)
         undecided = report.verdict == "INCONCLUSIVE"
-        found = shifted.columns[0].verdict == "DRIFT"
-        count += np.array([report.verdict == "DRIFT", undecided, found, ks, psi], np.int64)
+        is_detected = shifted.columns[0].verdict == "DRIFT"
+        count += np.array([report.verdict == "DRIFT", undecided, is_detected, ks, psi], np.int64)
     return count
 
 

@@ -21,8 +21,8 @@ class Rate(Record):
         """Wilson's two-sided 95 % interval."""
         from scipy.stats import binomtest
 
-        found = binomtest(self.count, self.total).proportion_ci(method="wilson")
-        return float(found.low), float(found.high)
+        bounds = binomtest(self.count, self.total).proportion_ci(method="wilson")
+        return float(bounds.low), float(bounds.high)
 
     @property
     def exact_interval(self) -> tuple[float, float]:

@@ -15,5 +15,5 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory(
         dir=parent, prefix="sluice-bench-", ignore_cleanup_errors=True
-    ) as made:
-        yield Path(made)
+    ) as created:
+        yield Path(created)

@@ -106,9 +106,9 @@ class SplitScaling(Wine):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return examples scaled by themselves."""
-        found = super().examples(frame, rows)
-        x = (found.tensor - found.tensor.mean(dim=0)) / found.tensor.std(dim=0)
-        return Examples(x=x, y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        x = (examples.tensor - examples.tensor.mean(dim=0)) / examples.tensor.std(dim=0)
+        return Examples(x=x, y=examples.targets, rows=examples.rows)
 
 
 class StateOfAllRows(Wine):
@@ -130,8 +130,8 @@ class LastRowAlone(Wine):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return inputs (N, D)."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor[:, -1], y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.tensor[:, -1], y=examples.targets, rows=examples.rows)
 
 
 class RandomAugmentation(Digits):
@@ -139,9 +139,9 @@ class RandomAugmentation(Digits):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return noisy examples."""
-        found = super().examples(frame, rows)
-        noise = torch.from_numpy(np.random.default_rng().normal(size=found.tensor.shape))
-        return Examples(x=found.tensor + noise.float(), y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        noise = torch.from_numpy(np.random.default_rng().normal(size=examples.tensor.shape))
+        return Examples(x=examples.tensor + noise.float(), y=examples.targets, rows=examples.rows)
 
 
 class LabelsFromOne(Digits):
@@ -157,8 +157,8 @@ class TokensOutside(DigitTokens):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return tokens from 11 to 27, where 0 to 26 are known."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor + 11, y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.tensor + 11, y=examples.targets, rows=examples.rows)
 
 
 class UnseenNames(Diabetes):
@@ -169,9 +169,9 @@ class UnseenNames(Diabetes):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return numbers (N, 1) and targets; 0 is an unknown patient."""
-        found = super().examples(frame, rows)
-        number = np.where(found.rows < self.num_listed, found.rows + 1, 0)
-        return Examples(x=torch.from_numpy(number)[:, None], y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        number = np.where(examples.rows < self.num_listed, examples.rows + 1, 0)
+        return Examples(x=torch.from_numpy(number)[:, None], y=examples.targets, rows=examples.rows)
 
 
 class OverlappingFolds(Cancer):

@@ -98,8 +98,8 @@ class FlatTarget(Diabetes):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and targets (N,)."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor, y=found.targets[:, 0], rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.tensor, y=examples.targets[:, 0], rows=examples.rows)
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return squared error (N,)."""
@@ -143,8 +143,10 @@ class RawPixels(DigitImages):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images with values as in an image file."""
-        found = super().examples(frame, rows)
-        return Examples(x=scaled_pixels(found.tensor * 16), y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(
+            x=scaled_pixels(examples.tensor * 16), y=examples.targets, rows=examples.rows
+        )
 
 
 class WideTable(Digits):

@@ -67,8 +67,8 @@ class RepeatedTime(ShortBars):
     def load_rows(self) -> pd.DataFrame:
         """Return the bars with one date repeated."""
         rows = super().load_rows()
-        again = rows.iloc[[40]] * 1.001
-        return pd.concat([rows.iloc[:41], again, rows.iloc[41:]])
+        duplicate = rows.iloc[[40]] * 1.001
+        return pd.concat([rows.iloc[:41], duplicate, rows.iloc[41:]])
 
 
 class DuplicateRows(Cancer):

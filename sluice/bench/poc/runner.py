@@ -27,8 +27,8 @@ def run_defects(
         folder: Where the checks write; a temporary one when absent. Nothing is left in it.
     """
     for defect in defects[::every]:
-        with scratch_folder(folder) as place:
-            yield run_defect(defect, place)
+        with scratch_folder(folder) as scratch:
+            yield run_defect(defect, scratch)
 
 
 def run_healthy(
@@ -42,8 +42,8 @@ def run_healthy(
         folder: Where the checks write; a temporary one when absent. Nothing is left in it.
     """
     for healthy in setups[::every]:
-        with scratch_folder(folder) as place:
-            yield run_one_healthy(healthy, place)
+        with scratch_folder(folder) as scratch:
+            yield run_one_healthy(healthy, scratch)
 
 
 def run_defect(defect: Defect, folder: Path) -> DefectResult:

@@ -111,8 +111,8 @@ class Classes(Table):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and labels (N,)."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor, y=found.targets[:, 0].long(), rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.tensor, y=examples.targets[:, 0].long(), rows=examples.rows)
 
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the shape of the logits (N, C)."""
@@ -172,8 +172,10 @@ class DigitImages(Digits):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return images and labels."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor.reshape(-1, 1, 8, 8) / 16, y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(
+            x=examples.tensor.reshape(-1, 1, 8, 8) / 16, y=examples.targets, rows=examples.rows
+        )
 
 
 class DigitLines(Digits):
@@ -183,8 +185,10 @@ class DigitLines(Digits):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return sequences and labels."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor.reshape(-1, 8, 8) / 16, y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(
+            x=examples.tensor.reshape(-1, 8, 8) / 16, y=examples.targets, rows=examples.rows
+        )
 
 
 class DigitTokens(Digits):
@@ -194,8 +198,8 @@ class DigitTokens(Digits):
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return tokens (N, 64) and labels."""
-        found = super().examples(frame, rows)
-        return Examples(x=found.tensor[:, 0].long(), y=found.targets, rows=found.rows)
+        examples = super().examples(frame, rows)
+        return Examples(x=examples.tensor[:, 0].long(), y=examples.targets, rows=examples.rows)
 
 
 class ShortBarsSettings(BarsSettings):

@@ -87,12 +87,12 @@ def measure(
         for at, scenario in enumerate(scenarios)
         for start in range(0, rollouts, _CHUNK)
     ]
-    found: list[tuple[float, bool]] = []
+    outcomes: list[tuple[float, bool]] = []
     for (_, scenario, *_rest), ends in zip(chunks, _run(chunks, processes), strict=True):
-        found += ends
-        if len(found) == rollouts:
-            yield _summed(scenario, found)
-            found = []
+        outcomes += ends
+        if len(outcomes) == rollouts:
+            yield _summed(scenario, outcomes)
+            outcomes = []
 
 
 def play(
@@ -138,8 +138,10 @@ def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
     ).rollout
 
 
-def _summed(scenario: RolloutScenario, found: Sequence[tuple[float, bool]]) -> RolloutMeasurement:
-    end_N = np.array([end for end, _ in found])
+def _summed(
+    scenario: RolloutScenario, outcomes: Sequence[tuple[float, bool]]
+) -> RolloutMeasurement:
+    end_N = np.array([end for end, _ in outcomes])
     harm_s = scenario.traffic.harm_at_s
     is_early_N = np.isfinite(end_N) & (end_N <= harm_s)
     late_N = end_N[~is_early_N]
@@ -152,12 +154,12 @@ def _summed(scenario: RolloutScenario, found: Sequence[tuple[float, bool]]) -> R
     )
     return RolloutMeasurement(
         name=scenario.name,
-        rollouts=len(found),
+        rollouts=len(outcomes),
         back=int(np.isfinite(end_N).sum()),
         early=int(is_early_N.sum()),
         median_s=median_s,
         p90_s=p90_s,
-        naive=sum(naive for _, naive in found),
+        naive=sum(naive for _, naive in outcomes),
         max_median_s=scenario.max_median_s,
         max_p90_s=scenario.max_p90_s,
         max_rollback_rate=scenario.max_rollback_rate,

@@ -64,11 +64,11 @@ def measure_padding(*, num_batches: int, rounds: int, seed: int, folder: Path) -
         for name, (source, parts) in kinds.items():
             started = time.perf_counter()
             for rows in parts:
-                found = source[rows]
-                step(found["ids"], found["mask"])
+                batch = source[rows]
+                step(batch["ids"], batch["mask"])
             if number:  # the first round fills the caches
                 speeds[name].append(num_tokens / (time.perf_counter() - started))
-    best = {name: max(found) for name, found in speeds.items()}
+    best = {name: max(measured) for name, measured in speeds.items()}
     return PaddingSpeed(
         max_len_tokens_per_s=best["max_len"],
         longest_tokens_per_s=best["longest"],

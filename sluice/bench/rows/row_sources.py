@@ -71,9 +71,9 @@ def measure_sources(
     """
     rng = np.random.default_rng(seed)
     for make in (_tables, _documents, _blocks, _images, _datasets, _records):
-        place = folder / make.__name__.strip("_")
-        place.mkdir()
-        for compared in make(num_rows, rng, place):
+        folder_of_source = folder / make.__name__.strip("_")
+        folder_of_source.mkdir()
+        for compared in make(num_rows, rng, folder_of_source):
             yield _measure(compared, rounds, seed)
 
 
@@ -195,8 +195,8 @@ def _datasets(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator
     dataset = TensorDataset(torch.from_numpy(rng.normal(size=(num_rows, 16))))
 
     def collate(rows: Tensor) -> ModelInput:
-        found: list[Tensor] = default_collate([dataset[row] for row in rows.tolist()])
-        return found[0]
+        batch: list[Tensor] = default_collate([dataset[row] for row in rows.tolist()])
+        return batch[0]
 
     yield _Comparison(
         "DatasetRows, TensorDataset",
@@ -216,8 +216,8 @@ def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[
     table = pa.table(columns)
 
     def take(rows: Tensor) -> ModelInput:
-        found = table.take(pa.array(rows.numpy()))
-        parts = [torch.from_numpy(np.array(column, np.float32)) for column in found.columns]
+        batch = table.take(pa.array(rows.numpy()))
+        parts = [torch.from_numpy(np.array(column, np.float32)) for column in batch.columns]
         return torch.stack(parts, dim=1)
 
     yield _Comparison(
@@ -236,7 +236,7 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
 
 
 def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
-    """Return the speed of the order without a table [rows/s].
+    """Return the speed of ``FeistelOrder``, which needs no table of positions [rows/s].
 
     The best of short runs is the one least disturbed by other programs.
     """

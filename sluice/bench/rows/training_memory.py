@@ -161,10 +161,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a twentieth of the data")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
-        for found in measure_memory(quick=arguments.quick, folder=Path(name)):
+        for measurement in measure_memory(quick=arguments.quick, folder=Path(name)):
             print(
-                f"{found.data}: {found.examples:,} examples, {found.size_mib:,.0f} MiB of files, "
-                f"peak {found.peak_mib:,.0f} MiB (limit {LIMIT_MIB}), {found.seconds:.0f} s"
+                f"{measurement.data}: {measurement.examples:,} examples, "
+                f"{measurement.size_mib:,.0f} MiB of files, peak {measurement.peak_mib:,.0f} MiB "
+                f"(limit {LIMIT_MIB}), {measurement.seconds:.0f} s"
             )
 
 

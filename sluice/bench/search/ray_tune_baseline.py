@@ -57,7 +57,7 @@ def tune_plainly(
     try:
         # Ray prints a table even with verbose=0.
         with contextlib.redirect_stdout(io.StringIO()):
-            found = tune.Tuner(
+            results = tune.Tuner(
                 trial,
                 param_space={"trial": tune.grid_search(list(range(len(trials))))},
                 tune_config=tune.TuneConfig(
@@ -76,12 +76,13 @@ def tune_plainly(
             ).fit()
     finally:
         ray.shutdown()
-    if found.errors:
+    if results.errors:
         raise SearchFailed(
-            f"{found.num_errors} of {len(trials)} trials of the baseline study failed: "
-            f"{found.errors[0]}",
+            f"{results.num_errors} of {len(trials)} trials of the baseline study failed: "
+            f"{results.errors[0]}",
             fix="Correct the error of the first one.",
         )
     return [
-        float((result.metrics or {})["loss"]) for result in (found[at] for at in range(len(found)))
+        float((result.metrics or {})["loss"])
+        for result in (results[at] for at in range(len(results)))
     ]

@@ -52,7 +52,7 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
         num_workers: Simulated workers.
         folder: Folder of the journals; its disk is part of the measurement.
     """
-    found: list[ScaleCost] = []
+    costs: list[ScaleCost] = []
     kept: list[Study] = []  # freed memory would hide the memory of the next study
     _warm_up(folder)
     for proposals in _PROPOSALS:
@@ -64,8 +64,8 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
                 num_workers=num_workers,
                 folder=folder / f"{proposals}-{'ordered' if ordered else 'arrival'}",
             )
-            found.append(_measure(case, kept))
-    return tuple(found)
+            costs.append(_measure(case, kept))
+    return tuple(costs)
 
 
 def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
@@ -109,14 +109,14 @@ def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study
     opened = case.open()
     seconds = time.perf_counter() - began
     opened.journal.close()
-    ends, again = (
+    ends, repeated = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
         for study in (original, opened.study)
     )
-    if ends != again:
-        differing = sum(a != b for a, b in zip(ends, again, strict=False))
+    if ends != repeated:
+        differing = sum(a != b for a, b in zip(ends, repeated, strict=False))
         raise ContractError(
-            f"The same trials are required after a restore; of {len(ends)}, {len(again)} exist "
+            f"The same trials are required after a restore; of {len(ends)}, {len(repeated)} exist "
             f"and {differing} differ.",
             cause="A decision depended on state that is not in the journal.",
             fix=f"Keep {case.journal} and report it.",

@@ -109,12 +109,14 @@ class _PlainTrial:
     objective: TrainingObjective
 
     def __call__(self, params: Params, report: Callable[[int, float], None]) -> None:
-        own = self.objective
-        setup, fold = own.base.with_params(params, where="A plain trial"), own.folds[0]
-        workload = load_workload(own.workload, own.workload_settings, where=own.workload)
-        frame = own.frame.copy()
+        objective = self.objective
+        setup, fold = objective.base.with_params(params, where="A plain trial"), objective.folds[0]
+        workload = load_workload(
+            objective.workload, objective.workload_settings, where=objective.workload
+        )
+        frame = objective.frame.copy()
         train_rows, val_rows = (workload.examples(frame, part) for part in (fold.train, fold.val))
-        model = prepare_model(workload, setup.model, train_rows, seed=own.seed)
+        model = prepare_model(workload, setup.model, train_rows, seed=objective.seed)
         lowest = float("inf")
         with deterministic():
             for result in train(
@@ -124,7 +126,7 @@ class _PlainTrial:
                 train_rows,
                 val_rows,
                 setup.training,
-                seed=own.seed,
+                seed=objective.seed,
             ):
                 lowest = min(lowest, result.val_loss)
                 report(result.epoch, lowest)

@@ -114,7 +114,7 @@ def measure_wrapper(
 
 
 def _over_bare(times: Sequence[float], bare: Sequence[float]) -> list[float]:
-    return [own / other for own, other in zip(times, bare, strict=True)]
+    return [time / other for time, other in zip(times, bare, strict=True)]
 
 
 def _run(

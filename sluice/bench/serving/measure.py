@@ -72,8 +72,8 @@ def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Ser
                 rates[kind].append(
                     saturated(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
                 )
-    found = {"model alone": _measured(alone, [])}
-    return found | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
+    measurements = {"model alone": _measured(alone, [])}
+    return measurements | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
 
 
 def _measured(paces: list[Load], rates: list[Load]) -> ServerMeasurement:

@@ -56,7 +56,7 @@ class MonitorRecord(Record):
 
 
 def _losses(record: MonitorRecord) -> list[tuple[int, float]]:
-    return [(seen.step, loss) for seen in record.steps for loss in seen.losses]
+    return [(step.step, loss) for step in record.steps for loss in step.losses]
 
 
 def _not_a_number(record: MonitorRecord) -> int | None:
@@ -73,31 +73,31 @@ def _spike(record: MonitorRecord) -> int | None:
 
 
 def _vanishing(record: MonitorRecord) -> int | None:
-    return _first(seen.step for seen in record.steps if seen.smallest_gradient < _VANISHING)
+    return _first(step.step for step in record.steps if step.smallest_gradient < _VANISHING)
 
 
 def _exploding(record: MonitorRecord) -> int | None:
-    return _first(seen.step for seen in record.steps if seen.has_non_finite)
+    return _first(step.step for step in record.steps if step.has_non_finite)
 
 
 def _dead(record: MonitorRecord) -> int | None:
-    return _first(seen.step for seen in record.steps if seen.dead_share > _DEAD_SHARE)
+    return _first(step.step for step in record.steps if step.dead_share > _DEAD_SHARE)
 
 
 def _unchanged(record: MonitorRecord) -> int | None:
     still: dict[int, int] = {}
-    for seen in record.steps:
-        still = {place: still.get(place, 0) + 1 for place in seen.unmoved}
+    for step in record.steps:
+        still = {position: still.get(position, 0) + 1 for position in step.unmoved}
         if max(still.values(), default=0) >= _STILL_STEPS:
-            return seen.step
+            return step.step
     return None
 
 
 def _update(record: MonitorRecord) -> int | None:
     return _first(
-        seen.step
-        for seen in record.steps
-        if seen.largest_update > _LARGE_UPDATE or seen.smallest_update < _SMALL_UPDATE
+        step.step
+        for step in record.steps
+        if step.largest_update > _LARGE_UPDATE or step.smallest_update < _SMALL_UPDATE
     )
 
 
@@ -119,7 +119,7 @@ def _overfit(record: MonitorRecord) -> int | None:
 
 
 def _all_zero(record: MonitorRecord) -> int | None:
-    return _first(seen.step for seen in record.steps if seen.all_zero)
+    return _first(step.step for step in record.steps if step.all_zero)
 
 
 def _imbalance(record: MonitorRecord) -> int | None:
@@ -164,7 +164,7 @@ def alarms_in(record: MonitorRecord, *, anomaly: int | None) -> dict[str, int]:
     """
     alarms = {f"debugger: {name}": rule(record) for name, rule in DEBUGGER.items()}
     steps = [step for step in alarms.values() if step is not None]
-    found = {
+    reported = {
         ANOMALY: anomaly,
         "loss is NaN": _not_a_number(record),
         "loss spike": _spike(record),
@@ -173,7 +173,7 @@ def alarms_in(record: MonitorRecord, *, anomaly: int | None) -> dict[str, int]:
         ALWAYS: 1,
         NEVER: None,
     }
-    return {name: step for name, step in found.items() if step is not None}
+    return {name: step for name, step in reported.items() if step is not None}
 
 
 def _first(steps: Iterator[int] | Sequence[int]) -> int | None:

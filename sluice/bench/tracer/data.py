@@ -62,7 +62,7 @@ def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int
     """
     drawn = torch.Generator().manual_seed(2000 + seed)
     follows = torch.randperm(WORDS, generator=drawn)
-    made = []
+    sentences = []
     for _ in range(rows):
         length = int(torch.randint(4, longest - 1, (), generator=drawn))
         word = int(torch.randint(WORDS, (), generator=drawn))
@@ -71,5 +71,5 @@ def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int
             strays = float(torch.rand((), generator=drawn)) < 0.2
             word = int(torch.randint(WORDS, (), generator=drawn)) if strays else int(follows[word])
             sentence.append(3 + word)
-        made.append([*sentence, END])
-    return made
+        sentences.append([*sentence, END])
+    return sentences

@@ -20,8 +20,8 @@ class GRUClassifier(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return (rows, outputs)."""
         states, _ = self.encoder(x)
-        found: Tensor = self.head(states[:, -1])
-        return found
+        output: Tensor = self.head(states[:, -1])
+        return output
 
 
 class TransformerClassifier(nn.Module):
@@ -37,8 +37,8 @@ class TransformerClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (rows, outputs)."""
-        found: Tensor = self.head(self.encoder(self.embedding(x) + self.position).mean(1))
-        return found
+        output: Tensor = self.head(self.encoder(self.embedding(x) + self.position).mean(1))
+        return output
 
 
 class LanguageModel(nn.Module):
@@ -68,8 +68,8 @@ class LanguageModel(nn.Module):
         else:
             mask = torch.ones(length, length, dtype=torch.bool).triu(1) if self.is_causal else None
             states = self.body(x, mask=mask, src_key_padding_mask=padding)
-        found: Tensor = self.head(states)
-        return found
+        output: Tensor = self.head(states)
+        return output
 
 
 def classifier(net: NetName, outputs: int = 10) -> nn.Module:

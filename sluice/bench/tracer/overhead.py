@@ -138,8 +138,8 @@ def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool)
 
 def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the median over the processes, which is robust to a single slow process."""
-    found: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
-    return found
+    ratio: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
+    return ratio
 
 
 def _in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
@@ -178,12 +178,12 @@ def _turns(
     steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
     are_watched = [turn % 4 in (0, 3) for turn in range(2 * turns)]
     seconds: dict[bool, list[float]] = {True: [], False: []}
-    pause, made, began = ExitStack(), 0, 0.0
+    pause, num_steps, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
-        nonlocal made, began
-        made += 1
-        turn, rest = divmod(made - _SKIPPED, steps)
+        nonlocal num_steps, began
+        num_steps += 1
+        turn, rest = divmod(num_steps - _SKIPPED, steps)
         if rest or turn < 0:
             return
         if turn:

@@ -76,8 +76,8 @@ class _Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.encoder(x)
-        found: Tensor = self.head(states[:, -1])
-        return found
+        output: Tensor = self.head(states[:, -1])
+        return output
 
 
 def _recurrent(kind: type[nn.LSTM] | type[nn.GRU], steps: int, tick: Tick) -> list[nn.Module]:
@@ -105,8 +105,8 @@ class _Transformer(nn.Module):
         self.head = nn.Linear(64, 8)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        found: Tensor = self.head(self.encoder(self.embedding(tokens)).mean(1))
-        return found
+        output: Tensor = self.head(self.encoder(self.embedding(tokens)).mean(1))
+        return output
 
 
 def transformer(steps: int, tick: Tick) -> list[nn.Module]:
@@ -134,12 +134,12 @@ def gan(steps: int, tick: Tick) -> list[nn.Module]:
     for _ in range(steps // 2):
         real, noise = torch.randn(100, 784), torch.randn(100, 64)
         of_judge.zero_grad()
-        made = maker(noise)
-        (score(judge(real), ones) + score(judge(made.detach()), zeros)).backward()
+        generated = maker(noise)
+        (score(judge(real), ones) + score(judge(generated.detach()), zeros)).backward()
         of_judge.step()
         tick()
         of_maker.zero_grad()
-        score(judge(made), ones).backward()
+        score(judge(generated), ones).backward()
         of_maker.step()
         tick()
     return [maker, judge]

@@ -114,9 +114,9 @@ class RunResult(Record):
         It must be an error or, for faults that may be intentional, at least need confirmation.
         """
         enough = ("error", "confirm") if self.needs == "confirm" else ("error",)
-        for place, answer in enumerate(self.answers, start=1):
+        for rank, answer in enumerate(self.answers, start=1):
             if answer.fault in self.right and answer.severity in enough:
-                return place
+                return rank
         return None
 
     @property

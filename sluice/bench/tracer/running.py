@@ -83,7 +83,7 @@ def runs_of(
     more_seeds: Sequence[int],
 ) -> tuple[BenchmarkRun, ...]:
     """Return all runs: each fault with and without it, and each healthy program on more seeds."""
-    found = [
+    runs = [
         BenchmarkRun(case=case, net=net, seed=seed, has_fault=has_fault)
         for case in faults
         for net in case.nets
@@ -91,14 +91,14 @@ def runs_of(
         for seed in seeds
         for has_fault in (True, False)
     ]
-    found += [
+    runs += [
         BenchmarkRun(case=case, net=net, seed=seed, has_fault=False)
         for case in healthy
         for net in case.nets
         if net in nets
         for seed in (*seeds, *more_seeds)
     ]
-    return tuple(found)
+    return tuple(runs)
 
 
 def execute_runs(
@@ -159,9 +159,9 @@ def _run(
     job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
-    found = _judged(job, folder / "traced" / "traces", outcomes, failed)
-    if found.failed:
-        return found
+    run = _judged(job, folder / "traced" / "traces", outcomes, failed)
+    if run.failed:
+        return run
     changed: dict[str, object] = {}
     if checks_bits:
         plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
@@ -172,7 +172,7 @@ def _run(
     if with_baselines:
         alarms, failed = _watched(job, folder, limit_s)
         changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
-    return found.model_copy(update=changed)
+    return run.model_copy(update=changed)
 
 
 def _judged(
@@ -205,13 +205,13 @@ def _judged(
 
 def _watched(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
     """Return the alarms of the baselines on the first rank, and the reason when they failed."""
-    seen, failed = _attempt(job, "watched", folder / "watched", limit_s)
-    anomaly = seen[0].anomaly if seen else None
+    run, failed = _attempt(job, "watched", folder / "watched", limit_s)
+    anomaly = run[0].anomaly if run else None
     if (
         anomaly is not None
     ):  # it stopped the program, which would have continued for the other baselines
-        seen, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
-    sight = seen[0].sight if seen else None
+        run, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
+    sight = run[0].sight if run else None
     if sight is None:
         return {}, failed or "no baseline ran"
     return alarms_in(sight, anomaly=anomaly), failed
@@ -240,13 +240,13 @@ def _attempt(
                 process.kill()
             process.join()
     files = [folder / f"outcome-{rank}.json" for rank in range(job.ranks)]
-    found = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
+    outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
     if is_late:
-        return found, f"the run took more than {limit_s:g} s"
-    if len(found) < job.ranks:
-        return found, f"a process ended without a result: {_last_line(folder)}"
-    raised = next((outcome.raised for outcome in found if outcome.raised), "")
-    return found, "" if job.may_raise or not raised else f"the program raised {raised}"
+        return outcomes, f"the run took more than {limit_s:g} s"
+    if len(outcomes) < job.ranks:
+        return outcomes, f"a process ended without a result: {_last_line(folder)}"
+    raised = next((outcome.raised for outcome in outcomes if outcome.raised), "")
+    return outcomes, "" if job.may_raise or not raised else f"the program raised {raised}"
 
 
 def _last_line(folder: Path) -> str:
@@ -287,10 +287,10 @@ def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _
     elif mode != "plain":
         watch = watched(with_anomaly_mode=mode == "watched")
     raised, digest, anomaly = "", "", None
-    seen: object = None
+    result: object = None
     began = time.process_time()
     try:
-        with watch as seen:
+        with watch as result:
             digest = weights_digest(job.case.program(setup))
     except AnomalyFound as error:
         anomaly = error.step
@@ -300,7 +300,7 @@ def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _
         raised=raised,
         digest=digest,
         seconds=time.process_time() - began,
-        sight=seen.sight() if hasattr(seen, "sight") else None,
+        sight=result.sight() if hasattr(result, "sight") else None,
         anomaly=anomaly,
     )
 

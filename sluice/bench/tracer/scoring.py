@@ -116,8 +116,8 @@ def score(runs: Sequence[RunResult]) -> FaultReport:
     healthy = [run for run in ordered if run.kind != "fault" and not run.failed]
     return FaultReport(
         figures=tuple(_figures(faulty, healthy)),
-        faults=tuple(_fault_score(own) for own in _by_case(faulty)),
-        silence=tuple(_silence(own) for own in _by_case(healthy)),
+        faults=tuple(_fault_score(runs_of_case) for runs_of_case in _by_case(faulty)),
+        silence=tuple(_silence(runs_of_case) for runs_of_case in _by_case(healthy)),
         causes=_causes([*faulty, *healthy]),
         baselines=_baselines(faulty, healthy),
         runs=tuple(ordered),
@@ -125,19 +125,19 @@ def score(runs: Sequence[RunResult]) -> FaultReport:
 
 
 def _figures(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
-    own = score_planted(faulty, healthy)
+    scores = score_planted(faulty, healthy)
     caught = [run for run in faulty if run.is_caught]
     for name, rate, target in (
-        ("faults detected", own.caught, 0.95),
-        ("correct cause first", own.first, 0.90),
+        ("faults detected", scores.caught, 0.95),
+        ("correct cause first", scores.first, 0.90),
         ("correct cause among the first three", rate_of(faulty, _is_third), 0.98),
         ("verdict at the correct step", rate_of(caught, lambda run: run.is_in_time), 0.95),
     ):
         if rate is not None:
             yield TargetRate(name=name, rate=rate, target=target)
     for name, rate, target in (
-        ("healthy runs with an error", own.false_errors, 0.01),
-        ("healthy runs with a warning or to confirm", own.false_warnings, 0.05),
+        ("healthy runs with an error", scores.false_errors, 0.01),
+        ("healthy runs with a warning or to confirm", scores.false_warnings, 0.05),
     ):
         if rate is not None:
             yield TargetRate(name=name, rate=rate, target=target, higher_is_better=False)
@@ -179,7 +179,7 @@ def _silence(runs: list[RunResult]) -> HealthyScore:
 
 def _causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
     answered = [run for run in runs if run.answers]
-    found = []
+    causes = []
     for fault in sorted({run.answers[0].fault for run in answered}):
         first = [run for run in answered if run.answers[0].fault == fault]
         elsewhere = Counter(
@@ -188,21 +188,21 @@ def _causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
             if fault not in run.right
         )
         right = len(first) - elsewhere.total()
-        found.append(CauseScore(fault=fault, right=right, elsewhere=dict(elsewhere)))
-    return tuple(found)
+        causes.append(CauseScore(fault=fault, right=right, elsewhere=dict(elsewhere)))
+    return tuple(causes)
 
 
 def _baselines(
     faulty: Sequence[RunResult], healthy: Sequence[RunResult]
 ) -> tuple[BaselineScore, ...]:
-    seen = [run for run in faulty if run.alarms is not None]
+    runs = [run for run in faulty if run.alarms is not None]
     quiet = [run for run in healthy if run.alarms is not None]
-    if not seen:
+    if not runs:
         return ()
     return tuple(
         BaselineScore(
             name=name,
-            caught=_rate(seen, _has_alarm(name)),
+            caught=_rate(runs, _has_alarm(name)),
             false=_rate(quiet, _has_alarm(name)) if quiet else None,
         )
         for name in BASELINES

@@ -91,15 +91,15 @@ def _fault_table(faults: Sequence[FaultScore]) -> Table:
 def _silence_table(silence: Sequence[HealthyScore]) -> Table:
     table = _table("Programs without a fault", "", "runs", "errors", "to confirm", "warnings")
     table.add_column("said")
-    for own in silence:
-        twin = " (without its fault)" if own.kind == "twin" else ""
+    for score in silence:
+        twin = " (without its fault)" if score.kind == "twin" else ""
         table.add_row(
-            f"{own.number:>2} {own.name}{twin}",
-            str(own.runs),
-            Text(str(own.errors), "bold red" if own.errors else ""),
-            Text(str(own.confirms), "yellow" if own.confirms else ""),
-            Text(str(own.warnings), "yellow" if own.warnings else ""),
-            _counts(own.said),
+            f"{score.number:>2} {score.name}{twin}",
+            str(score.runs),
+            Text(str(score.errors), "bold red" if score.errors else ""),
+            Text(str(score.confirms), "yellow" if score.confirms else ""),
+            Text(str(score.warnings), "yellow" if score.warnings else ""),
+            _counts(score.said),
         )
     return table
 
@@ -111,8 +111,10 @@ def _baseline_table(baselines: Sequence[BaselineScore]) -> Table:
         "faulty",
         "healthy",
     )
-    for own in baselines:
-        table.add_row(own.name, str(own.caught), "" if own.false is None else str(own.false))
+    for score in baselines:
+        table.add_row(
+            score.name, str(score.caught), "" if score.false is None else str(score.false)
+        )
     return table
 
 

@@ -102,11 +102,11 @@ class PlainMonitor:
             self._losses.append(value)
             self._since.append(value)
 
-    def score(self, found: Tensor, target: Any) -> None:
+    def score(self, output: Tensor, target: Any) -> None:
         """Record the value of a loss function."""
-        if not found.requires_grad:
-            if found.numel() == 1:
-                self._validation.append(float(found))
+        if not output.requires_grad:
+            if output.numel() == 1:
+                self._validation.append(float(output))
         elif isinstance(target, Tensor) and target.dtype == torch.int64:
             labels, counts = target.unique(return_counts=True)
             for label, count in zip(labels.tolist(), counts.tolist(), strict=True):
@@ -136,12 +136,12 @@ class PlainMonitor:
         """Record gradients and changes of weights."""
         sizes, ratios, unmoved = [], [], []
         is_finite, zero = True, self._zero_outputs
-        for place, parameter in enumerate(_moved(optimizer)):
+        for position, parameter in enumerate(_moved(optimizer)):
             before = self._before.pop(id(parameter), None)
             if before is None:
                 continue
             if torch.allclose(parameter.detach(), before, rtol=1e-5, equal_nan=True):
-                unmoved.append(place)
+                unmoved.append(position)
             if parameter.grad is None:
                 continue
             size = float(parameter.grad.detach().to_dense().double().abs().mean())
@@ -206,8 +206,8 @@ def _scale(watch: PlainMonitor) -> Callable[..., Any]:
 
 def _scored(watch: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def loss(given: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
-        found = original(given, target, *args, **kwargs)
-        watch.score(found, target)
-        return found
+        result = original(given, target, *args, **kwargs)
+        watch.score(result, target)
+        return result
 
     return loss

@@ -260,8 +260,8 @@ def _case(
     """Return a case of the sources of the train and the validation rows."""
     model = Scaled(network, num_features=0, num_outputs=1, scale_inputs=False, scale_target=False)
     train_rows, val_rows = (
-        Examples(x=own, y=y[part], rows=np.arange(len(own)))
-        for own, part in zip(x, _split(num_rows), strict=True)
+        Examples(x=kept, y=y[part], rows=np.arange(len(kept)))
+        for kept, part in zip(x, _split(num_rows), strict=True)
     )
     return _Case(source=source, model=model, train=train_rows, val=val_rows)
 

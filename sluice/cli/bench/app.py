@@ -83,8 +83,10 @@ def _poc(*, quick: bool, tables: bool, speeds: bool, as_json: bool) -> None:
                 measured.append(speed)
                 show.print(f"  {speed.name}: {speed.value:,.3g} {speed.unit}", highlight=False)
     if as_json:
-        found = report.model_dump(mode="json") if report else None
-        print(json.dumps({"tables": found, "speeds": [s.model_dump() for s in measured]}, indent=1))
+        printed = report.model_dump(mode="json") if report else None
+        print(
+            json.dumps({"tables": printed, "speeds": [s.model_dump() for s in measured]}, indent=1)
+        )
     else:
         if report is not None:
             results().print(benchmark_page(report))

@@ -52,11 +52,11 @@ def _drift(*, quick: bool, as_json: bool) -> None:
         speeds = measure_drift_speeds(num_rows=_QUICK_ROWS if quick else _ROWS)
     cells = _simulate(show, quick=quick)
     if as_json:
-        found = {
+        printed = {
             "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(printed, indent=1))
     else:
         results().print(cell_table(cells), speed_table(speeds))
     if not all(map(holds, cells)):

@@ -153,9 +153,9 @@ def _numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def _refuse_unknown(option: str, given: Sequence[object], known: Sequence[object]) -> None:
-    unknown = [item for item in given if item not in known]
-    if unknown or (option == "--nets" and not given):
+def _refuse_unknown(option: str, requested: Sequence[object], known: Sequence[object]) -> None:
+    unknown = [item for item in requested if item not in known]
+    if unknown or (option == "--nets" and not requested):
         raise ContractError(
             f"{option} must be of {', '.join(map(str, known))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",

@@ -64,7 +64,7 @@ def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
     cells, families = _simulate(show, quick=quick, simulations=simulations)
     passed = all(map(holds, cells)) and all(map(family_holds, families))
     if as_json:
-        found = {
+        printed = {
             "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
             "families": [
                 family.model_dump(mode="json") | {"holds": family_holds(family)}
@@ -72,7 +72,7 @@ def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
             ],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
-        print(json.dumps(found, indent=1))
+        print(json.dumps(printed, indent=1))
     else:
         results().print(cell_table(cells), family_table(families), speed_table(speeds))
     if not passed:
@@ -124,13 +124,13 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
     """Return the time of the two-way bootstrap, and its ratio to the loop of ``arch``."""
     from sluice.bench.gate.resampling_speed import measure_resampling
 
-    found = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
+    speeds = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
     what = f"{resamples:,} two-way resamples of 8 x 100,000"
     return [
-        Speed(name=what, value=found.own_seconds, unit="s", target=1.0),
+        Speed(name=what, value=speeds.own_seconds, unit="s", target=1.0),
         Speed(
             name="the same through the loop of arch, ratio",
-            value=found.ratio,
+            value=speeds.ratio,
             unit="x",
             target=5.0,
             higher_is_better=True,

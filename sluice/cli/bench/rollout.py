@@ -56,8 +56,8 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
             measured.append(one)
             progress.advance(bar)
     if as_json:
-        found = [one.model_dump(mode="json") | {"holds": one.holds} for one in measured]
-        print(json.dumps({"scenarios": found}, indent=1))
+        printed = [one.model_dump(mode="json") | {"holds": one.holds} for one in measured]
+        print(json.dumps({"scenarios": printed}, indent=1))
     else:
         results().print(rollout_table(measured))
     if not all(one.holds for one in measured):

@@ -46,11 +46,13 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        for found in measure_sources(
+        for measurement in measure_sources(
             num_rows=2_000 if quick else 50_000, rounds=rounds, seed=_SEED, folder=folder
         ):
-            yield found
-            yield _at_least(f"{found.source} / {found.baseline}", found.ratio, "x", 0.97)
+            yield measurement
+            yield _at_least(
+                f"{measurement.source} / {measurement.baseline}", measurement.ratio, "x", 0.97
+            )
         padding = measure_padding(
             num_batches=16 if quick else 128, rounds=rounds, seed=_SEED, folder=folder
         )
@@ -59,12 +61,12 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     yield _at_least("the same, bucketed by length", padding.bucketed_ratio, "x", 1.5)
 
 
-def _show(found: Iterator[Record | Speed], *, as_json: bool) -> None:
+def _show(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:
     show = Console(stderr=True)
     speeds: list[Speed] = []
     measured: list[dict[str, Any]] = []
     with show.status("measuring rows"):
-        for record in found:
+        for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)
                 show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)

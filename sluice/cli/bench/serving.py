@@ -45,26 +45,30 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
     from sluice.bench.serving.measure import measure_kinds  # imports torch and FastAPI
 
     show = Console(stderr=True)
-    found = measure_kinds(
+    measurements = measure_kinds(
         rounds=rounds,
         seconds=seconds,
         watch=lambda steps: track(steps, "rounds", console=show, transient=True),
     )
-    speeds = serving_speeds(found)
+    speeds = serving_speeds(measurements)
     if as_json:
         content = {
-            "servers": {kind: measured.model_dump() for kind, measured in found.items()},
+            "servers": {kind: measured.model_dump() for kind, measured in measurements.items()},
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print_json(content)
     else:
-        results().print(_table(found), speed_table(speeds))
+        results().print(_table(measurements), speed_table(speeds))
 
 
-def serving_speeds(found: "dict[str, ServerMeasurement]") -> list[Speed]:
+def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     """Return the measurements that have a target."""
-    model, shortest = found["model alone"], found["shortest app"]
-    ours, canary, shadow = found["production"], found["canary at 50 %"], found["shadow"]
+    model, shortest = measurements["model alone"], measurements["shortest app"]
+    ours, canary, shadow = (
+        measurements["production"],
+        measurements["canary at 50 %"],
+        measurements["shadow"],
+    )
     return [
         Speed(
             name="router on top of the model, median",
@@ -100,18 +104,18 @@ def serving_speeds(found: "dict[str, ServerMeasurement]") -> list[Speed]:
         ),
         Speed(
             name="requests failed",
-            value=sum(measured.failed for measured in found.values()),
+            value=sum(measured.failed for measured in measurements.values()),
             unit="requests",
             target=0,
         ),
     ]
 
 
-def _table(found: "dict[str, ServerMeasurement]") -> Table:
+def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
     for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
         table.add_column(escape(name), justify="right" if name else "left")
-    for kind, measured in found.items():
+    for kind, measured in measurements.items():
         rate = f"{measured.rate_per_s:,.0f}" if measured.rate_per_s else ""
         table.add_row(
             kind,

@@ -50,15 +50,15 @@ def _trace(*, runs: int, turns: int, as_json: bool) -> None:
         show.status("training traced and untraced in turns"),
     ):
         settings = TraceSettings()
-        for found in measure_overhead(Path(name), runs=runs, turns=turns, settings=settings):
-            measured.append(found)
-            same = "same weights" if found.has_same_weights else "OTHER WEIGHTS"
+        for measurement in measure_overhead(Path(name), runs=runs, turns=turns, settings=settings):
+            measured.append(measurement)
+            same = "same weights" if measurement.has_same_weights else "OTHER WEIGHTS"
             show.print(
-                f"  {found.program}: {found.ratio:.3f} x ({found.low:.3f} to {found.high:.3f}), "
-                f"{found.plain_us:,.0f} us a step, {same}",
+                f"  {measurement.program}: {measurement.ratio:.3f} x ({measurement.low:.3f} to "
+                f"{measurement.high:.3f}), {measurement.plain_us:,.0f} us a step, {same}",
                 highlight=False,
             )
-    ratios = [found.ratio for found in measured]
+    ratios = [measurement.ratio for measurement in measured]
     speeds = [
         Speed(
             name="tracing, median program", value=statistics.median(ratios), unit="x", target=1.03
@@ -67,9 +67,9 @@ def _trace(*, runs: int, turns: int, as_json: bool) -> None:
     ]
     if as_json:
         rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
-        programs = [found.model_dump(mode="json") for found in measured]
+        programs = [measurement.model_dump(mode="json") for measurement in measured]
         print(json.dumps({"speeds": rows, "programs": programs}, indent=1))
     else:
         results().print(speed_table(speeds))
-    if not all(found.has_same_weights for found in measured):
+    if not all(measurement.has_same_weights for measurement in measured):
         raise typer.Exit(EXIT_GATE_BLOCKED)

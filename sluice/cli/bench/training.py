@@ -194,12 +194,12 @@ def _rows(workload: "Workload", table: "TableRecord", fold: "Fold", folder: Path
     return workload.examples(frame, fold.train), workload.examples(frame, fold.val)
 
 
-def _show(found: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
+def _show(measurements: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
     show = Console(stderr=True)
     speeds: list[Speed] = []
     measured: dict[str, Any] = {}
     with show.status(doing):
-        for record in found:
+        for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)
                 show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)

@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
         resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
         _require_machines(resolved.settings.compute)
         home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
-        _run(resolved, home, given=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
+        _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()
     def tune(
@@ -274,7 +274,7 @@ def _run(
     pipeline: "ResolvedPipeline",
     home: Home,
     *,
-    given: str,
+    name: str,
     rehearsal: bool,
     as_json: bool,
     started: float,
@@ -293,6 +293,6 @@ def _run(
         print(report.model_dump_json(indent=1))
     else:
         program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
-        print_summary(report, home, results(), pipeline=given, program=program)
+        print_summary(report, home, results(), pipeline=name, program=program)
     if not report.gate_passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)

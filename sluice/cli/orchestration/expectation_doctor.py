@@ -50,9 +50,9 @@ def examine_expectations(
 def alarm_tables(report: AlarmReport) -> Group:
     """Return the report for a terminal."""
     expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
-    for found in report.expectations:
+    for rates in report.expectations:
         expectations.add_row(
-            found.table, escape(found.sentence), _false(found.false_alarms), f"{found.caught:,}"
+            rates.table, escape(rates.sentence), _false(rates.false_alarms), f"{rates.caught:,}"
         )
     corruptions = Table(
         "planted in", "corruption", "times", "caught", "refused", "missed", "missed in", box=None,
@@ -76,8 +76,8 @@ def alarm_tables(report: AlarmReport) -> Group:
 def alarm_page(report: AlarmReport) -> str:
     """Return the report as a page."""
     expectations = [
-        [found.table, html_escape(found.sentence), _false(found.false_alarms), f"{found.caught:,}"]
-        for found in report.expectations
+        [rates.table, html_escape(rates.sentence), _false(rates.false_alarms), f"{rates.caught:,}"]
+        for rates in report.expectations
     ]
     corruptions = [
         [
@@ -123,8 +123,8 @@ _MEANING = (
 
 
 def _said(report: AlarmReport) -> str:
-    judged = [found for found in report.expectations if found.false_alarms is not None]
-    crying = sum(found.false_alarms.count > 0 for found in judged if found.false_alarms)
+    judged = [rates for rates in report.expectations if rates.false_alarms is not None]
+    crying = sum(rates.false_alarms.count > 0 for rates in judged if rates.false_alarms)
     return (
         f"{crying} of {len(judged)} expectations raised a false alarm on {report.num_windows} "
         f"windows of {report.settings.window_rows} good rows. The windows overlap; the "

@@ -45,8 +45,8 @@ def with_search(
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
     settings = pipeline.settings
-    own = (settings.search or SearchSettings()).model_dump(mode="python")
-    options = SearchSettings.parse(own | search, where="search")
+    declared = (settings.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(declared | search, where="search")
     plan_search(pipeline.search.space, options, pipeline.search.setup)
     machines = settings.compute.model_dump(mode="python") | compute
     update = {"search": options, "compute": ComputeSettings.parse(machines, where="compute")}

@@ -64,18 +64,18 @@ def lowest_perplexity() -> float:
     It is exp of the entropy of a sentence divided by its mean number of words. The grammar is
     unambiguous: the entropy of a sentence is the sum of the entropies of its choices.
     """
-    places = sum(number * p for number, p in enumerate(_P_PLACE))
+    mean_place = sum(number * p for number, p in enumerate(_P_PLACE))
     noun = math.log(2 * len(SINGULAR)) + _entropy(_P_ADJECTIVE, 1 - _P_ADJECTIVE)
     noun += _P_ADJECTIVE * math.log(len(_ADJECTIVES))
     entropy = (
-        (1 + places) * noun
+        (1 + mean_place) * noun
         + _entropy(*_P_PLACE)
-        + places * math.log(len(PLACES))
+        + mean_place * math.log(len(PLACES))
         + math.log(len(VERBS[True]))
         + _entropy(_P_ADVERB, 1 - _P_ADVERB)
         + _P_ADVERB * math.log(len(_ADVERBS))
     )
-    words = (1 + places) * (2 + _P_ADJECTIVE) + places + 1 + _P_ADVERB + 1
+    words = (1 + mean_place) * (2 + _P_ADJECTIVE) + mean_place + 1 + _P_ADVERB + 1
     return math.exp(entropy / words)
 
 

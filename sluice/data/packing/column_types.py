@@ -22,7 +22,7 @@ def parse_columns(declared: Sequence[str]) -> dict[str, str]:
     Raises:
         SettingsError: A text has no equals sign, or the type is unknown.
     """
-    found = {}
+    columns = {}
     for text in declared:
         name, separator, kind = text.rpartition("=")
         if not (separator and name and kind in TYPE_NAMES):
@@ -30,8 +30,8 @@ def parse_columns(declared: Sequence[str]) -> dict[str, str]:
                 f"A column must be NAME=TYPE, got '{text}'.",
                 fix=f"Use one of the types {', '.join(TYPE_NAMES)}, such as price=float64.",
             )
-        found[name] = kind
-    return found
+        columns[name] = kind
+    return columns
 
 
 def declare(schema: "pa.Schema", declared: Mapping[str, str]) -> "pa.Schema":
@@ -111,19 +111,21 @@ def to_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
     return pa.array(values, kind)
 
 
-def _fits(found: "pa.DataType", kind: "pa.DataType") -> bool:
+def _fits(inferred: "pa.DataType", kind: "pa.DataType") -> bool:
     import pyarrow as pa
 
-    if pa.types.is_list(found) and pa.types.is_list(kind):
-        return _fits(found.value_type, kind.value_type)
-    if pa.types.is_struct(found) and pa.types.is_struct(kind):
+    if pa.types.is_list(inferred) and pa.types.is_list(kind):
+        return _fits(inferred.value_type, kind.value_type)
+    if pa.types.is_struct(inferred) and pa.types.is_struct(kind):
         known = {field.name: field.type for field in kind}
-        return all(field.name in known and _fits(field.type, known[field.name]) for field in found)
+        return all(
+            field.name in known and _fits(field.type, known[field.name]) for field in inferred
+        )
     return bool(
-        found.equals(kind)
-        or pa.types.is_null(found)
-        or (pa.types.is_int64(found) and pa.types.is_floating(kind))
-        or (pa.types.is_string(found) and pa.types.is_binary(kind))
+        inferred.equals(kind)
+        or pa.types.is_null(inferred)
+        or (pa.types.is_int64(inferred) and pa.types.is_floating(kind))
+        or (pa.types.is_string(inferred) and pa.types.is_binary(kind))
     )
 
 

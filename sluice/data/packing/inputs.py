@@ -60,8 +60,8 @@ class SourceFiles:
         try:
             self._filesystem, path = fsspec.core.url_to_fs(resolved)
             is_pattern = any(character in path for character in "*?[")
-            found = sorted(self._filesystem.glob(path)) if is_pattern else [path]
-            self._paths = [path for path in found if self._filesystem.isfile(path)]
+            paths = sorted(self._filesystem.glob(path)) if is_pattern else [path]
+            self._paths = [path for path in paths if self._filesystem.isfile(path)]
             infos = [self._filesystem.info(path) for path in self._paths]
         except Exception as error:  # fsspec file systems have own classes, and repeat the URL
             raise self._unreadable(error) from None
@@ -114,9 +114,9 @@ class SourceFiles:
         return io.BufferedReader(_SourceFile(raw, self._unreadable, self._on_bytes), _BUFFER_BYTES)
 
     def _unreadable(self, error: Exception) -> SourceError:
-        seen = hide_secrets(f"{type(error).__name__}: {error}", self._source, self._environ)
+        message = hide_secrets(f"{type(error).__name__}: {error}", self._source, self._environ)
         return SourceError(
-            f"{self._source} cannot be read ({seen}).",
+            f"{self._source} cannot be read ({message}).",
             cause="The file is damaged or not readable, or the package of its file system is "
             "missing.",
             fix=missing_filesystem(self._source)
@@ -168,13 +168,13 @@ def _detect(name: str) -> StreamFormat:
     suffixes = [suffix.lower() for suffix in PurePosixPath(name.partition("?")[0]).suffixes]
     while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()
-    found = _SUFFIXES.get(suffixes[-1]) if suffixes else None
-    if found is None:
+    detected = _SUFFIXES.get(suffixes[-1]) if suffixes else None
+    if detected is None:
         raise SourceError(
             f"The format of {name} is not known from its name.",
             fix=f"Pass --format with one of {', '.join(get_args(StreamFormat))}.",
         )
-    return found
+    return detected
 
 
 def _version(info: Mapping[str, Any]) -> str:

@@ -267,9 +267,9 @@ def _require_types(before: ShardIndex, columns: Mapping[str, str], folder: Path)
             )
 
 
-def _require_same(before: ShardIndex, now: ShardIndex, folder: Path) -> None:
+def _require_same(before: ShardIndex, current: ShardIndex, folder: Path) -> None:
     for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
-        old, new = getattr(before, what), getattr(now, what)
+        old, new = getattr(before, what), getattr(current, what)
         if old != new:
             shown = "other files" if what == "inputs" else f"{what} = {old}"
             raise ContractError(

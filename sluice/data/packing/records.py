@@ -22,7 +22,7 @@ _LINE_BYTES = 256 * 2**20
 """Maximum length of a line; a file without line breaks would fill the memory."""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
-"""Size of the parts that a CSV file is parsed in; types are inferred from the first part."""
+"""Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
 
 
 def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema":
@@ -40,13 +40,13 @@ def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema"
 
     match files.format:
         case "tar":
-            found = pa.schema([("path", pa.string()), ("content", pa.binary())])
+            schema = pa.schema([("path", pa.string()), ("content", pa.binary())])
         case "csv":
             with files.open(0) as file, _csv_reader(file, files.name(0), None) as reader:
-                found = reader.schema
+                schema = reader.schema
         case "parquet":
             with files.open(0) as file:
-                found = _parquet_file(file, files.name(0)).schema_arrow
+                schema = _parquet_file(file, files.name(0)).schema_arrow
         case "jsonl":
             sample: list[dict[str, Any]] = []
             size = 0
@@ -55,19 +55,22 @@ def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema"
                 size += num_bytes
                 if len(sample) >= _SAMPLE_RECORDS or size >= _SAMPLE_BYTES:
                     break
-            known = [{k: v for k, v in record.items() if k not in declared} for record in sample]
+            undeclared = [
+                {key: value for key, value in record.items() if key not in declared}
+                for record in sample
+            ]
             columns = dict.fromkeys(key for record in sample for key in record)
-            inferred = infer_columns(known, files.name(0))
-            found = pa.schema(
+            inferred = infer_columns(undeclared, files.name(0))
+            schema = pa.schema(
                 [(n, pa.null() if n in declared else inferred.field(n).type) for n in columns]
             )
-    return declare(found, declared)
+    return declare(schema, declared)
 
 
 def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Iterator[pa.Table]":
     """Yield all records from number ``skip`` on, as tables of ``schema``.
 
-    Where a table ends has no meaning; it may differ between two calls.
+    The tables of two calls may differ in length; only the order of the records is fixed.
 
     Raises:
         SourceError: A file cannot be read or parsed, or a record does not fit the schema. The
@@ -85,65 +88,67 @@ def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Itera
 
 
 def _json_records(files: SourceFiles) -> Iterator[tuple[dict[str, Any], int, str]]:
-    """Yield every record, the length of its line [bytes], and its place."""
-    for at in range(len(files)):
-        with files.open(at) as file:
+    """Yield every record, the length of its line [bytes], and its location for messages."""
+    for index in range(len(files)):
+        with files.open(index) as file:
             number = 0
             while line := file.readline(_LINE_BYTES):
                 number += 1
                 if line.isspace():
                     continue
-                place = f"line {number} of {files.name(at)}"
+                location = f"line {number} of {files.name(index)}"
                 if len(line) == _LINE_BYTES:
-                    raise _wrong_format(place, f"it has more than {_LINE_BYTES:,} bytes")
+                    raise _wrong_format(location, f"it has more than {_LINE_BYTES:,} bytes")
                 try:
                     record = json.loads(line, parse_constant=_refuse_constant)
                 except (ValueError, RecursionError) as error:
-                    raise _wrong_format(place, str(error)) from None
+                    raise _wrong_format(location, str(error)) from None
                 if not isinstance(record, dict):
-                    raise _wrong_format(place, f"it is not an object but {type(record).__name__}")
-                yield record, len(line), place
+                    raise _wrong_format(
+                        location, f"it is not an object but {type(record).__name__}"
+                    )
+                yield record, len(line), location
 
 
 def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
     names = set(schema.names)
     records: list[dict[str, Any]] = []
-    places: list[str] = []
+    locations: list[str] = []
     size = 0
-    for number, (record, num_bytes, place) in enumerate(_json_records(files)):
+    for number, (record, num_bytes, location) in enumerate(_json_records(files)):
         if number < skip:
             continue
         if not record.keys() <= names:
             extra = next(key for key in record if key not in names)
             raise SourceError(
-                f"The record at {place} has the key '{extra}', which the first "
+                f"The record at {location} has the key '{extra}', which the first "
                 f"{_SAMPLE_RECORDS:,} records do not have.",
                 cause="The columns are those of the first records.",
                 fix="Add the key to the first record, with the value null.",
             )
         records.append(record)
-        places.append(place)
+        locations.append(location)
         size += num_bytes
         if len(records) >= _TABLE_RECORDS or size >= _TABLE_BYTES:
-            yield _table(records, places, schema)
-            records, places, size = [], [], 0
+            yield _table(records, locations, schema)
+            records, locations, size = [], [], 0
     if records:
-        yield _table(records, places, schema)
+        yield _table(records, locations, schema)
 
 
-def _table(records: list[dict[str, Any]], places: list[str], schema: "pa.Schema") -> "pa.Table":
+def _table(records: list[dict[str, Any]], locations: list[str], schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
 
     try:
         columns = [to_array([r.get(field.name) for r in records], field.type) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        for record, place in zip(records, places, strict=True):
+        for record, location in zip(records, locations, strict=True):
             for field in schema:
                 try:
                     to_array([record.get(field.name)], field.type)
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                    raise _wrong_type(field, f"{error} at {place}") from None
+                    raise _wrong_type(field, f"{error} at {location}") from None
         raise
 
 
@@ -167,34 +172,34 @@ def _tar_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator
 
 
 def _tar_members(files: SourceFiles, skip: int) -> Iterator[tuple[str, bytes]]:
-    """Yield name and content of every file; empty content of the first ``skip`` ones."""
+    """Yield name and content of every file; the content of the first ``skip`` files is empty."""
     number = 0
-    for at in range(len(files)):
+    for index in range(len(files)):
         try:
             with (
-                files.open(at) as file,
+                files.open(index) as file,
                 tarfile.open(fileobj=file, mode="r|*") as archive,
             ):
                 while (member := archive.next()) is not None:
                     # A list of all members would grow with the archive.
                     archive.members.clear()  # type: ignore[attr-defined]
                     if member.islnk() or member.issym():
-                        raise _wrong_format(files.name(at), f"'{member.name}' is a link")
+                        raise _wrong_format(files.name(index), f"'{member.name}' is a link")
                     if not member.isfile():
                         continue
-                    part = archive.extractfile(member) if number >= skip else None
+                    content = archive.extractfile(member) if number >= skip else None
                     number += 1
-                    yield member.name, part.read() if part is not None else b""
+                    yield member.name, content.read() if content is not None else b""
         except (tarfile.TarError, EOFError) as error:
-            raise _wrong_format(files.name(at), str(error)) from None
+            raise _wrong_format(files.name(index), str(error)) from None
 
 
 def _csv_tables(files: SourceFiles, schema: "pa.Schema") -> "Iterator[pa.Table]":
     import pyarrow as pa
 
-    for at in range(len(files)):
-        name = files.name(at)
-        with files.open(at) as file, _csv_reader(file, name, schema) as reader:
+    for index in range(len(files)):
+        name = files.name(index)
+        with files.open(index) as file, _csv_reader(file, name, schema) as reader:
             if reader.schema.names != schema.names:
                 raise _other_columns(name, reader.schema.names, schema.names)
             try:
@@ -211,7 +216,7 @@ def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
     try:
         return csv.open_csv(
             file,
-            # One thread, so that messages have the number of the row.
+            # With one thread, messages have the number of the row.
             read_options=csv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False),
             parse_options=csv.ParseOptions(newlines_in_values=True),
             convert_options=csv.ConvertOptions(column_types=schema),
@@ -223,9 +228,9 @@ def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
 def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
     import pyarrow as pa
 
-    for at in range(len(files)):
-        name = files.name(at)
-        with files.open(at) as file:
+    for index in range(len(files)):
+        name = files.name(index)
+        with files.open(index) as file:
             parquet = _parquet_file(file, name)
             if parquet.schema_arrow.names != schema.names:
                 raise _other_columns(name, parquet.schema_arrow.names, schema.names)
@@ -259,20 +264,20 @@ def _parquet_file(file: Any, name: str) -> Any:
 
 def _skipped(tables: "Iterator[pa.Table]", skip: int) -> "Iterator[pa.Table]":
     for table in tables:
-        rest = table.slice(skip)
+        remaining = table.slice(skip)
         skip -= min(skip, table.num_rows)
-        if rest.num_rows:
-            yield rest
+        if remaining.num_rows:
+            yield remaining
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number; write null")
 
 
-def _wrong_format(place: str, problem: str) -> SourceError:
+def _wrong_format(location: str, problem: str) -> SourceError:
     return SourceError(
-        f"{place} cannot be parsed: {problem}.",
-        cause="The file is incomplete, or has another format.",
+        f"{location} cannot be parsed: {problem}.",
+        cause="The file is incomplete, or has a different format.",
         fix="Repair the file, or pass its format with --format. Then run the command again: "
         "finished shards are kept while the file keeps its size and time.",
     )
@@ -281,8 +286,8 @@ def _wrong_format(place: str, problem: str) -> SourceError:
 def _wrong_csv(name: str, error: Exception) -> SourceError:
     return SourceError(
         f"{name} cannot be parsed as CSV: {str(error).rstrip('.')}.",
-        cause="A line has another number of values, or a value that does not fit the type, which "
-        f"is inferred from the first {_CSV_BLOCK_BYTES // 2**20} MB.",
+        cause="A line has a different number of values, or a value does not fit the type of its "
+        f"column. Types are inferred from the first {_CSV_BLOCK_BYTES // 2**20} MB.",
         fix="Repair the line, or declare the type of the column: --column 'NAME=float64'.",
     )
 
@@ -291,14 +296,14 @@ def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
     return SourceError(
         f"The column '{field.name}' must be {field.type}: {problem}.",
         cause=f"The type is inferred from the first {_SAMPLE_RECORDS:,} records.",
-        fix="Correct the record; for integers that are followed by other numbers, declare the "
-        f"type: --column '{field.name}=float64'.",
+        fix="Correct the record. If the column starts with integers and contains other numbers, "
+        f"declare its type: --column '{field.name}=float64'.",
     )
 
 
-def _other_columns(name: str, found: list[str], wanted: list[str]) -> SourceError:
+def _other_columns(name: str, columns: list[str], required: list[str]) -> SourceError:
     return SourceError(
-        f"{name} must have the columns {', '.join(wanted)} of the first file, got "
-        f"{', '.join(found)}.",
+        f"{name} must have the columns {', '.join(required)} of the first file, got "
+        f"{', '.join(columns)}.",
         fix="Pack files with other columns to another folder.",
     )

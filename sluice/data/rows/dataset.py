@@ -38,8 +38,8 @@ class DatasetRows:
         self._items, self._field = _Items(dataset), field
         self._reference = self._read([0])[0]
         self._items.forget()
-        again = self._read([0])[0]
-        if not _equal(self._reference, again):
+        repeated = self._read([0])[0]
+        if not _equal(self._reference, repeated):
             raise ContractError(
                 "An item of a data set must be the same whenever it is read, and item 0 differs.",
                 cause="The data set applies a random augmentation.",
@@ -93,14 +93,14 @@ class DatasetRows:
         }
 
     def _read(self, rows: Sequence[int]) -> list[Any]:
-        found = self._items.read(rows)
+        items = self._items.read(rows)
         field = self._field
         # The usual data set of torch, without a call for every item.
-        if isinstance(field, int) and {type(item) for item in found} == {tuple}:
-            parts = [item[field] for item in found if len(item) > field]
-            if len(parts) == len(found) and {type(part) for part in parts} == {Tensor}:
+        if isinstance(field, int) and {type(item) for item in items} == {tuple}:
+            parts = [item[field] for item in items if len(item) > field]
+            if len(parts) == len(items) and {type(part) for part in parts} == {Tensor}:
                 return parts
-        return [_selected(item, field, row) for row, item in zip(rows, found, strict=True)]
+        return [_selected(item, field, row) for row, item in zip(rows, items, strict=True)]
 
 
 class _Items:
@@ -152,7 +152,7 @@ class _Items:
             return last[1]
         together = getattr(self.dataset, "__getitems__", None)
         try:
-            found = together(wanted) if together else [self.dataset[row] for row in wanted]
+            items = together(wanted) if together else [self.dataset[row] for row in wanted]
         except (KeyError, NotImplementedError) as error:
             raise ContractError(
                 f"{type(self.dataset).__name__} cannot be indexed by a row number "
@@ -161,7 +161,7 @@ class _Items:
                 fix="Choose a split, such as dataset['train'], or write the stream to shards: "
                 "sluice pack SOURCE DIR",
             ) from None
-        self._last = wanted, list(found)
+        self._last = wanted, list(items)
         return self._last[1]
 
 
@@ -242,9 +242,9 @@ def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -
     shape, dtype = reference.shape, reference.dtype
     try:
         # Stacking finds other shapes itself: comparing each took half of the time (measured).
-        found = _stack(items, reference)
-        if found.shape[1:] == shape and {item.dtype for item in items} <= {dtype}:
-            return found
+        stacked = _stack(items, reference)
+        if stacked.shape[1:] == shape and {item.dtype for item in items} <= {dtype}:
+            return stacked
     except (RuntimeError, TypeError):
         pass
     for row, item in zip(rows, items, strict=True):

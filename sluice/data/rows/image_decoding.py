@@ -17,7 +17,7 @@ ImageMode = Literal["RGB", "L"]
 """RGB has three channels, L (grey values) one."""
 
 ImageResize = Literal["crop", "stretch"]
-"""``crop`` scales the image to cover the size, and cuts equal margins of the longer side off.
+"""``crop`` scales the image to cover the size, and cuts off equal margins of the longer side.
 ``stretch`` scales both sides independently. Both use Pillow's bilinear filter, which averages over
 the covered pixels when it makes an image smaller."""
 
@@ -27,7 +27,7 @@ _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
-    """How encoded images become arrays of uint8 (C, H, W).
+    """Decodes images to arrays of uint8 (C, H, W).
 
     An alpha channel is dropped, only the first frame of an animation is read, and the orientation
     that a camera has stored in a JPEG file is applied.
@@ -68,8 +68,8 @@ class ImageDecoder:
                     raise _too_deep(name, image.mode)
                 if image.format in ("JPEG", "MPO"):
                     ImageOps.exif_transpose(image, in_place=True)
-                found = image if image.mode == self.mode else image.convert(self.mode)
-                pixels = np.asarray(self._resized(found))
+                converted = image if image.mode == self.mode else image.convert(self.mode)
+                pixels = np.asarray(self._resized(converted))
         except FileNotFoundError:
             raise SourceError(
                 f"There is no image {name}.",
@@ -101,10 +101,10 @@ class ImageDecoder:
 
 
 def image_size(path: Path, name: str) -> tuple[int, int]:
-    """Return height and width as the header of an image file states them.
+    """Return the height and width that the header of an image file states.
 
     Raises:
-        SourceError: The file is missing, or has no header of an image.
+        SourceError: The file is missing, or does not begin with an image header.
     """
     from PIL import Image
 

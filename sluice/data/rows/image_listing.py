@@ -84,9 +84,9 @@ def image_folder_table(
     if skip_broken:
         frame = _without_broken(frame, folder, on_progress)
     if sizes:
-        found = [image_size(folder / path, str(folder / path)) for path in frame["path"]]
-        frame["height"] = [height for height, _ in found]
-        frame["width"] = [width for _, width in found]
+        dimensions = [image_size(folder / path, str(folder / path)) for path in frame["path"]]
+        frame["height"] = [height for height, _ in dimensions]
+        frame["width"] = [width for _, width in dimensions]
     return frame
 
 
@@ -108,24 +108,24 @@ def verify_images(
     decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
 
     def broken(part: Sequence[str]) -> list[BrokenImage]:
-        found = []
+        broken = []
         for path in part:
             try:
                 decoder.decode(os.path.join(folder, path), path)
             except (SourceError, ContractError) as error:
-                found.append(BrokenImage(path, error.what))
-        return found
+                broken.append(BrokenImage(path, error.what))
+        return broken
 
     parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
-    found, done = [], 0
+    problems, done = [], 0
     # Threads suffice: Pillow decodes without holding the interpreter's lock.
     with ThreadPoolExecutor(workers or count_cores()) as pool:
         for part, bad in zip(parts, pool.map(broken, parts), strict=True):
-            found += bad
+            problems += bad
             done += len(part)
             if on_progress is not None:
                 on_progress(done, len(paths))
-    return tuple(found)
+    return tuple(problems)
 
 
 def _without_broken(
@@ -153,12 +153,12 @@ def _images(folder: Path) -> Iterator[str]:
     """Yield the paths of all images below a folder, relative to it, with slashes."""
     todo = [("", str(folder))]
     while todo:
-        prefix, place = todo.pop()
+        prefix, directory = todo.pop()
         try:
-            entries = os.scandir(place)
+            entries = os.scandir(directory)
         except OSError as error:
             raise SourceError(
-                f"The folder {place} cannot be listed ({error.strerror}).",
+                f"The folder {directory} cannot be listed ({error.strerror}).",
                 fix="Correct the path, or make the folder readable.",
             ) from None
         with entries:

@@ -112,8 +112,8 @@ class ImageShardRows:
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         positions = check_positions(rows, len(self))
         pixels = _empty(self._decoder, len(positions), self._size)
-        for number, found in enumerate(self._decode(positions)):
-            pixels[number] = _fitting(found, self._size, f"record {positions[number]}")
+        for number, image in enumerate(self._decode(positions)):
+            pixels[number] = _fitting(image, self._size, f"record {positions[number]}")
         return _tensor(pixels, as_float=self._as_float)
 
     def _decode(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.uint8]]:
@@ -157,5 +157,5 @@ def _fitting(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -> NDA
 
 
 def _tensor(pixels: NDArray[np.uint8], *, as_float: bool) -> Tensor:
-    found = torch.from_numpy(pixels)
-    return found.float().div_(255) if as_float else found
+    tensor = torch.from_numpy(pixels)
+    return tensor.float().div_(255) if as_float else tensor

@@ -72,15 +72,15 @@ class MappedArray:
             SourceError: The file disappeared or has another size than before pickling.
         """
         if self._array is None:
-            found = _map(self.path, self._dtype)
-            if (found.shape, found.dtype) != (self.shape, self.dtype):
+            array = _map(self.path, self._dtype)
+            if (array.shape, array.dtype) != (self.shape, self.dtype):
                 raise SourceError(
                     f"{self.path} must contain {self.dtype} {self.shape}, and contains "
-                    f"{found.dtype} {found.shape}.",
+                    f"{array.dtype} {array.shape}.",
                     cause="The file was replaced while a process was using it.",
                     fix="Write new data to a new file, and start again.",
                 )
-            self._array = found
+            self._array = array
         return self._array
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         if dtype is not None:
             # A plain array: slicing a numpy.memmap takes three times as long (measured).
             return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise SourceError(
             f"There is no file {path}.",
@@ -105,6 +105,6 @@ def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
             cause="The file is empty, incomplete or has another format.",
             fix="Write it again with numpy.save; for numbers without a header give their dtype.",
         ) from None
-    if isinstance(found, np.ndarray):
-        return np.asarray(found)
-    raise SourceError(f"{path} must be one array, got {type(found).__name__}.", fix="Use .npy.")
+    if isinstance(array, np.ndarray):
+        return np.asarray(array)
+    raise SourceError(f"{path} must be one array, got {type(array).__name__}.", fix="Use .npy.")

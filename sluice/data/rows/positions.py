@@ -22,21 +22,22 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
         ContractError: The positions are not int64 (B,), or one is outside of the source.
     """
     if not isinstance(rows, Tensor) or rows.dtype != torch.int64 or rows.ndim != 1:
-        found = (
+        received = (
             f"{str(rows.dtype).removeprefix('torch.')} {tuple(rows.shape)}"
             if isinstance(rows, Tensor)
             else type(rows).__name__
         )
         raise ContractError(
-            f"A row source needs the positions of examples as an int64 tensor (B,), got {found}.",
+            "A row source needs the positions of examples as an int64 tensor (B,), got "
+            f"{received}.",
             fix="Pass torch.tensor([...]), for a single row a tensor with one entry.",
         )
-    found_rows: NDArray[np.int64] = rows.cpu().numpy()
-    if found_rows.size and not 0 <= found_rows.min() <= found_rows.max() < num_rows:
-        outside = found_rows[(found_rows < 0) | (found_rows >= num_rows)]
+    positions: NDArray[np.int64] = rows.cpu().numpy()
+    if positions.size and not 0 <= positions.min() <= positions.max() < num_rows:
+        outside = positions[(positions < 0) | (positions >= num_rows)]
         raise ContractError(
             f"Positions must be from 0 to {num_rows - 1}, got {outside[0]}.",
             cause="The positions belong to a source with another number of rows.",
             fix="Give the source and its index one entry for every example.",
         )
-    return found_rows
+    return positions

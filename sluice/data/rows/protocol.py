@@ -83,12 +83,12 @@ def gather(source: RowSource | Tensor, rows: Tensor) -> ModelInput:
     """
     if isinstance(source, Tensor):
         return source.index_select(0, rows.to(source.device))
-    found = source[rows]
-    if _is_input(found, len(rows)):
-        return found
+    batch = source[rows]
+    if _is_input(batch, len(rows)):
+        return batch
     raise ContractError(
         f"{type(source).__name__} must return a tensor with {len(rows)} entries, or a dict of such "
-        f"tensors by name, for {len(rows)} rows; got {describe_input(found)}.",
+        f"tensors by name, for {len(rows)} rows; got {describe_input(batch)}.",
         cause="Its __getitem__ gets the positions of all examples of a batch at once.",
         fix="Return one entry per position, in the order of the positions.",
     )
@@ -105,11 +105,11 @@ def gather_tensor(source: RowSource | Tensor, rows: Tensor, *, what: str) -> Ten
     Raises:
         ContractError: The source did not return one tensor with B entries.
     """
-    found = gather(source, rows)
-    if isinstance(found, Tensor):
-        return found
+    batch = gather(source, rows)
+    if isinstance(batch, Tensor):
+        return batch
     raise ContractError(
-        f"The {what} must be one tensor, got {describe_input(found)}.",
+        f"The {what} must be one tensor, got {describe_input(batch)}.",
         fix="Only inputs may be a dict; stack several targets along the last axis.",
     )
 
@@ -145,9 +145,9 @@ def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
     return gather_tensor(source, _all(source), what=what)
 
 
-def in_memory(found: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
+def in_memory(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
     """Return gathered inputs as a row source; a dict keeps the lengths of its examples."""
-    return found if isinstance(found, Tensor) else DictRows(found, lengths=lengths)
+    return inputs if isinstance(inputs, Tensor) else DictRows(inputs, lengths=lengths)
 
 
 LengthsOf = Callable[[Tensor], Tensor]
@@ -170,64 +170,66 @@ def find_lengths(source: object) -> LengthsOf | None:
     return lambda rows: torch.as_tensor(lengths[rows.numpy()])
 
 
-def input_parts(found: ModelInput) -> tuple[Tensor, ...]:
+def input_parts(inputs: ModelInput) -> tuple[Tensor, ...]:
     """Return the tensors of an input, in the order of their names."""
-    return (found,) if isinstance(found, Tensor) else tuple(found[name] for name in sorted(found))
+    return (
+        (inputs,) if isinstance(inputs, Tensor) else tuple(inputs[name] for name in sorted(inputs))
+    )
 
 
-def move_input(found: ModelInput, device: torch.device) -> ModelInput:
+def move_input(inputs: ModelInput, device: torch.device) -> ModelInput:
     """Return the input on a device."""
-    if isinstance(found, Tensor):
-        return found.to(device)
-    return {name: tensor.to(device) for name, tensor in found.items()}
+    if isinstance(inputs, Tensor):
+        return inputs.to(device)
+    return {name: tensor.to(device) for name, tensor in inputs.items()}
 
 
-def slice_input(found: ModelInput, start: int, stop: int) -> ModelInput:
+def slice_input(inputs: ModelInput, start: int, stop: int) -> ModelInput:
     """Return the examples ``start`` to ``stop`` of an input, without a copy."""
-    if isinstance(found, Tensor):
-        return found[start:stop]
-    return {name: tensor[start:stop] for name, tensor in found.items()}
+    if isinstance(inputs, Tensor):
+        return inputs[start:stop]
+    return {name: tensor[start:stop] for name, tensor in inputs.items()}
 
 
-def input_length(found: ModelInput) -> int:
+def input_length(inputs: ModelInput) -> int:
     """Return B, the number of examples of an input."""
-    return len(input_parts(found)[0])
+    return len(input_parts(inputs)[0])
 
 
-def split_input(found: ModelInput, size: int) -> Iterator[ModelInput]:
+def split_input(inputs: ModelInput, size: int) -> Iterator[ModelInput]:
     """Yield parts of at most ``size`` examples."""
-    for start in range(0, input_length(found), size):
-        yield slice_input(found, start, start + size)
+    for start in range(0, input_length(inputs), size):
+        yield slice_input(inputs, start, start + size)
 
 
-def flat_input(found: ModelInput) -> Tensor:
+def flat_input(inputs: ModelInput) -> Tensor:
     """Return an input as a matrix (B, P); the tensors of a dict side by side, by name."""
-    flat = [part.reshape(len(part), -1) for part in input_parts(found)]
+    flat = [part.reshape(len(part), -1) for part in input_parts(inputs)]
     return flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
 
 
-def describe_input(found: object) -> str:
+def describe_input(value: object) -> str:
     """Return types and shapes as text, such as ``{'ids': int64 (32, 17)}``."""
-    if isinstance(found, Tensor):
-        return f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
-    if isinstance(found, Mapping):
-        inner = ", ".join(f"{name!r}: {describe_input(part)}" for name, part in found.items())
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{name!r}: {describe_input(part)}" for name, part in value.items())
         return f"{{{inner}}}"
-    return type(found).__name__
+    return type(value).__name__
 
 
 def _all(source: RowSource) -> Tensor:
     return torch.arange(len(source))
 
 
-def _is_input(found: object, num_rows: int) -> TypeGuard[ModelInput]:
-    if isinstance(found, Tensor):
-        return found.ndim > 0 and len(found) == num_rows
+def _is_input(value: object, num_rows: int) -> TypeGuard[ModelInput]:
+    if isinstance(value, Tensor):
+        return value.ndim > 0 and len(value) == num_rows
     return (
-        isinstance(found, dict)
-        and bool(found)
+        isinstance(value, dict)
+        and bool(value)
         and all(
             isinstance(name, str) and isinstance(part, Tensor) and _is_input(part, num_rows)
-            for name, part in found.items()
+            for name, part in value.items()
         )
     )

@@ -120,11 +120,11 @@ class ShardReader:
             columns: Columns to read; None for all.
         """
         names = tuple(self.columns) if columns is None else tuple(columns)
-        found = []
+        records = []
         for row in rows:
             number = bisect_right(self._firsts, row) - 1
-            found.append(self._shard(number).record(int(row) - self._firsts[number], names))
-        return found
+            records.append(self._shard(number).record(int(row) - self._firsts[number], names))
+        return records
 
     def numbers(self, rows: NDArray[np.int64], columns: Sequence[str]) -> NDArray[np.float32]:
         """Return numeric columns of the chosen records, (B, columns); a missing value is NaN.
@@ -133,13 +133,13 @@ class ShardReader:
             rows: Positions of the records, (B,); may repeat.
             columns: Numeric columns.
         """
-        found = np.empty((len(rows), len(columns)), np.float32)
+        numbers = np.empty((len(rows), len(columns)), np.float32)
         shards = np.searchsorted(self._firsts, rows, side="right") - 1
         for number in np.unique(shards):
             chosen = np.flatnonzero(shards == number)
             local = rows[chosen] - self._firsts[number]
-            found[chosen] = self._shard(int(number)).numbers(local, columns)
-        return found
+            numbers[chosen] = self._shard(int(number)).numbers(local, columns)
+        return numbers
 
     def batches(self, columns: Sequence[str] | None = None) -> "Iterator[pa.RecordBatch]":
         """Yield all records in their order, in batches of a few megabytes."""
@@ -154,11 +154,11 @@ class ShardReader:
 
     def _require(self, shard: Shard) -> Path:
         path = self.folder / shard.file
-        found = path.stat().st_size if path.is_file() else None
-        if found != shard.num_bytes:
-            seen = "is missing" if found is None else f"has {found:,} bytes"
+        size = path.stat().st_size if path.is_file() else None
+        if size != shard.num_bytes:
+            problem = "is missing" if size is None else f"has {size:,} bytes"
             raise SourceError(
-                f"The shard {path} must have {shard.num_bytes:,} bytes, and {seen}.",
+                f"The shard {path} must have {shard.num_bytes:,} bytes, and {problem}.",
                 cause="The file was removed, or copied incompletely.",
                 fix="Copy the folder again, or repair it: sluice pack SOURCE DIR",
             )
@@ -177,14 +177,14 @@ class _OpenShard:
         self._views: dict[tuple[int, str], NDArray[Any]] = {}
 
     def numbers(self, rows: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
-        found = np.empty((len(rows), len(names)), np.float32)
+        numbers = np.empty((len(rows), len(names)), np.float32)
         batches = np.searchsorted(self._firsts, rows, side="right") - 1
         for number in np.unique(batches).tolist():
             chosen = np.flatnonzero(batches == number)
             local = rows[chosen] - self._firsts[number]
             for at, name in enumerate(names):
-                found[chosen, at] = self._column(number, name)[local]
-        return found
+                numbers[chosen, at] = self._column(number, name)[local]
+        return numbers
 
     def _column(self, number: int, name: str) -> NDArray[Any]:
         """Return a column of a batch: a view of the mapped file, or a copy if it has gaps."""

@@ -99,8 +99,8 @@ class TableRows:
 
 
 def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.int64]:
-    found = np.asarray(ends, dtype=np.int64)
-    outside = found[(found < length - 1) | (found >= num_rows)]
+    starts = np.asarray(ends, dtype=np.int64)
+    outside = starts[(starts < length - 1) | (starts >= num_rows)]
     if outside.size:
         raise ContractError(
             f"A window of {length} rows must end at a row from {length - 1} to {num_rows - 1}, got "
@@ -109,4 +109,4 @@ def _starts(ends: NDArray[np.int64], length: int, num_rows: int) -> NDArray[np.i
             "than its index.",
             fix=f"Leave out the rows before {length - 1}; write the table and its index together.",
         )
-    return found - (length - 1)
+    return starts - (length - 1)

@@ -56,13 +56,13 @@ def table_matrix(
 def _version(path: Path) -> list[int]:
     file = path / INDEX_NAME if path.is_dir() else path
     try:
-        found = file.stat()
+        status = file.stat()
     except OSError as error:
         raise SourceError(
             f"There is no table {file} ({error.strerror}).",
             fix="Name a Parquet or Arrow file, or a folder written by: sluice pack SOURCE DIR",
         ) from None
-    return [found.st_size, found.st_mtime_ns]
+    return [status.st_size, status.st_mtime_ns]
 
 
 def _convert(path: Path, columns: Sequence[str] | None, matrix: Path, *, allow_nan: bool) -> None:

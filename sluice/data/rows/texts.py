@@ -88,23 +88,23 @@ def check_ids(ids: Sequence[int], *, vocab_size: int, what: str) -> NDArray[np.i
     Raises:
         ContractError: There is no id, or one is outside of the vocabulary.
     """
-    found = np.asarray(ids, np.int64)
-    if not found.size:
+    checked = np.asarray(ids, np.int64)
+    if not checked.size:
         raise ContractError(
             f"Every text must have at least one token, and {what} has none.",
             cause="The text is empty, or consists of characters that the tokenizer drops.",
             fix="Drop the row in compute_features, or let the tokenizer add a token for the end "
             "of every text.",
         )
-    if not 0 <= found.min() <= found.max() < vocab_size:
-        at = int(((found < 0) | (found >= vocab_size)).argmax())
+    if not 0 <= checked.min() <= checked.max() < vocab_size:
+        at = int(((checked < 0) | (checked >= vocab_size)).argmax())
         raise ContractError(
             f"Token ids must be from 0 to {vocab_size - 1} (vocab_size = {vocab_size}), got "
-            f"{found[at]} at position {at} of {what}.",
+            f"{checked[at]} at position {at} of {what}.",
             cause="The tokenizer has another vocabulary than the network's embedding.",
             fix="Set vocab_size to the size of the tokenizer's vocabulary.",
         )
-    return found
+    return checked
 
 
 def _shown(text: str) -> str:

@@ -208,8 +208,8 @@ class TokenCorpus:
         """
         if not self.is_inside(ids):
             at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
-            place = self._place(int(positions.reshape(-1)[at]))
-            raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, place)
+            location = self._place(int(positions.reshape(-1)[at]))
+            raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, location)
 
     def _check_all(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):

@@ -94,9 +94,9 @@ def matching_rows(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
         body, names = _parse(text)
         result = _Evaluation(frame, names).value(body)
     except _RejectedQuery as error:
-        place = "" if error.offset is None else _position(text, error.offset)
+        position = "" if error.offset is None else _position(text, error.offset)
         raise ContractError(
-            f"The query {_excerpt(text)} cannot be evaluated: {error}{place}.",
+            f"The query {_excerpt(text)} cannot be evaluated: {error}{position}.",
             cause=f"The columns are {_list_columns(frame.columns)}.",
             fix=_GRAMMAR,
         ) from None

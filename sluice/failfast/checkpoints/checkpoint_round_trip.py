@@ -74,8 +74,8 @@ def check_checkpoint(
 
     def start() -> StoppableTraining:
         # Differs at every call, because the caller seeds the global generators differently.
-        own = int(torch.randint(2**62, ()))
-        model = prepare_model(workload, model_settings, slice_, seed=own)
+        own_seed = int(torch.randint(2**62, ()))
+        model = prepare_model(workload, model_settings, slice_, seed=own_seed)
         _require_tensors(model)
         groups = complete_groups(workload.parameter_groups(model.network), brief)
         return _EpochTraining(workload, model, groups, brief, slice_, seed).stoppable()

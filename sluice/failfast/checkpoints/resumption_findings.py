@@ -61,7 +61,7 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     seen = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
-    place = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
+    location = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
     names = _differing_names(saved, fresh)
     cause, fix = _wrapper(f"{text} {names}")
     if names:
@@ -74,7 +74,7 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     if not cause and "state_dict" not in text:
         cause = "The checkpoint was not written completely, or load() expects another content."
         fix = "Let load() read what save() writes; write to a temporary name and rename it."
-    return _mismatch(f"{seen}{place}.", cause=cause, fix=fix)
+    return _mismatch(f"{seen}{location}.", cause=cause, fix=fix)
 
 
 def model_differs(difference: StateDifference, *, skipped: bool) -> CheckOutcome:

@@ -65,20 +65,20 @@ def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
 
     For ``step``, which may use any object, only the random generators it refers to are included.
     """
-    found: Flat = {}
+    hidden: Flat = {}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
         plain = {n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES}
         for key, value in {**unstored, **plain}.items():
-            found |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
+            hidden |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
     if inspect.isfunction(step):
         used = inspect.getclosurevars(step)
         for name, value in {**used.globals, **used.nonlocals}.items():
             state = _generator_state(value)
             if state is not None:
-                found |= flatten(state, f"{name} of {step.__name__}()")
-    return found
+                hidden |= flatten(state, f"{name} of {step.__name__}()")
+    return hidden
 
 
 def flatten(value: Any, path: str = "") -> Flat:
@@ -103,22 +103,22 @@ def flatten(value: Any, path: str = "") -> Flat:
     return leaves
 
 
-def first_difference(saved: Flat, found: Flat) -> StateDifference | None:
+def first_difference(saved: Flat, loaded: Flat) -> StateDifference | None:
     """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
     differing = [
         path
-        for path in dict.fromkeys([*saved, *found])
-        if path not in saved or path not in found or not same_bits(saved[path], found[path])
+        for path in dict.fromkeys([*saved, *loaded])
+        if path not in saved or path not in loaded or not same_bits(saved[path], loaded[path])
     ]
     if not differing:
         return None
     path = differing[0]
-    if path not in found:
+    if path not in loaded:
         seen = "was saved and is missing"
     elif path not in saved:
         seen = "was not saved and is present"
     else:
-        seen = _describe_change(saved[path], found[path])
+        seen = _describe_change(saved[path], loaded[path])
     return StateDifference(path, seen, len(differing) - 1)
 
 
@@ -166,10 +166,10 @@ def _nested_state(value: Any, path: str, depth: int) -> Flat:
         return flatten(value, path)
     else:
         items = list(getattr(value, "__dict__", {}).items())
-    found: Flat = {}
+    nested: Flat = {}
     for key, item in items:
-        found |= _nested_state(item, f"{path}/{key}", depth - 1)
-    return found
+        nested |= _nested_state(item, f"{path}/{key}", depth - 1)
+    return nested
 
 
 def _generator_state(value: Any) -> Any:
@@ -188,17 +188,21 @@ def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
 
 
-def _describe_change(saved: Any, found: Any) -> str:
-    if not (isinstance(saved, Tensor) and isinstance(found, Tensor)):
-        return f"was {_short(saved)}, is {_short(found)}"
-    if saved.shape != found.shape or saved.dtype != found.dtype:
-        return f"was {tuple(saved.shape)} {_dtype(saved)}, is {tuple(found.shape)} {_dtype(found)}"
-    one, other = saved.detach().cpu().reshape(-1), found.detach().cpu().reshape(-1)
+def _describe_change(saved: Any, loaded: Any) -> str:
+    if not (isinstance(saved, Tensor) and isinstance(loaded, Tensor)):
+        return f"was {_short(saved)}, is {_short(loaded)}"
+    if saved.shape != loaded.shape or saved.dtype != loaded.dtype:
+        return (
+            f"was {tuple(saved.shape)} {_dtype(saved)}, is {tuple(loaded.shape)} {_dtype(loaded)}"
+        )
+    one, other = saved.detach().cpu().reshape(-1), loaded.detach().cpu().reshape(-1)
     width = max(1, one.element_size())
     rows = (_bytes(one) != _bytes(other)).reshape(-1, width).any(dim=1).nonzero().flatten()
     at = int(rows[0])
-    place = f"at [{', '.join(map(str, np.unravel_index(at, saved.shape)))}] " if saved.ndim else ""
-    return f"{place}was {one[at].item()!r}, is {other[at].item()!r}"
+    position = (
+        f"at [{', '.join(map(str, np.unravel_index(at, saved.shape)))}] " if saved.ndim else ""
+    )
+    return f"{position}was {one[at].item()!r}, is {other[at].item()!r}"
 
 
 def _dtype(tensor: Tensor) -> str:

@@ -80,7 +80,7 @@ def check_features(
     if broken is not None:
         return broken
     train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
-    found = [
+    problems = [
         finding
         for finding in (
             find_constant_target(workload, train.targets),
@@ -91,7 +91,7 @@ def check_features(
         if finding is not None
     ]
     for outcome in ("fail", "warn"):
-        for finding in found:
+        for finding in problems:
             if finding.outcome == outcome:
                 return finding
     return CheckOutcome(
@@ -183,11 +183,11 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
     return None
 
 
-def _example_shape(found: ModelInput) -> str:
+def _example_shape(inputs: ModelInput) -> str:
     """Return the shape of one example; of a dict the shapes by name."""
-    if isinstance(found, Tensor):
-        return str(tuple(found.shape[1:]))
-    return str({name: tuple(part.shape[1:]) for name, part in found.items()})
+    if isinstance(inputs, Tensor):
+        return str(tuple(inputs.shape[1:]))
+    return str({name: tuple(part.shape[1:]) for name, part in inputs.items()})
 
 
 def _read(examples: Examples) -> Examples:

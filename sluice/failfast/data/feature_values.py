@@ -19,7 +19,7 @@ class LookAhead(Record):
 
 
 class FeatureValues:
-    """The features as a matrix (N, D), with which others are compared."""
+    """Features as a matrix (N, D), and their comparison with features computed from other rows."""
 
     def __init__(self, whole: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
         self._columns = columns
@@ -34,34 +34,44 @@ class FeatureValues:
         with np.errstate(all="ignore"):
             scale = np.sqrt(_mean((finite - _mean(finite)) ** 2))
         self._scale = np.where(scale > 0, scale, 1.0)
-        # Values computed from fewer rows may differ in the last bits: other blocks, other sums.
+        # Values that are computed from fewer rows may differ in the last bits, because sums are
+        # computed in other blocks.
         self._rounding = np.array([_rounding(whole[name].dtype) for name in columns])
         self._tolerance = np.maximum(tolerance, self._rounding) * self._scale
 
-    def compare(self, other: pd.DataFrame, known: pd.Index, worst: dict[str, LookAhead]) -> int:
-        """Record columns that differ at ``known`` labels; return 1 if any row was compared."""
+    def compare(
+        self, other: pd.DataFrame, unchanged: pd.Index, worst: dict[str, LookAhead]
+    ) -> bool:
+        """Compare the rows at some labels, and return whether there were such rows.
+
+        Args:
+            other: Features computed from other raw rows.
+            unchanged: Labels at which the features should be equal.
+            worst: Largest change of each column, which is updated.
+        """
         labels = _occurrences(other.index)
         position = self._labels.get_indexer(labels)
-        rows = np.flatnonzero((position >= 0) & other.index.isin(known))
+        rows = np.flatnonzero((position >= 0) & other.index.isin(unchanged))
         if rows.size == 0:
-            return 0
+            return False
         position = position[rows]
         before, after = self._values[position], self._matrix(other)[rows]
         same = (before == after) | (np.isnan(before) & np.isnan(after))
         if same.all():
-            return 1
+            return True
         with np.errstate(invalid="ignore"):
             change = np.abs(before - after)
             # Written so that a value that became NaN counts as changed.
             changed = ~same & ~(change <= self._tolerance + self._rounding * np.abs(before))
         for column in np.flatnonzero(changed.any(axis=0)):
-            hit = changed[:, column]
-            size = np.nan_to_num(change[hit, column] / self._scale[column], nan=np.inf).max()
+            is_changed = changed[:, column]
+            changes = change[is_changed, column] / self._scale[column]
+            size = np.nan_to_num(changes, nan=np.inf).max()
             name = self._columns[column]
             if name not in worst or size > worst[name].change:
-                row = str(self._index[position[int(hit.argmax())]])
+                row = str(self._index[position[int(is_changed.argmax())]])
                 worst[name] = LookAhead(column=name, row=row, change=float(size))
-        return 1
+        return True
 
     def _matrix(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         if not self._text_keys:
@@ -75,13 +85,14 @@ class FeatureValues:
 
 
 def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    known = np.isfinite(values)
-    total = np.where(known, values, 0.0).sum(axis=0)
-    return np.asarray(total / np.maximum(known.sum(axis=0), 1))
+    is_finite = np.isfinite(values)
+    total = np.where(is_finite, values, 0.0).sum(axis=0)
+    return np.asarray(total / np.maximum(is_finite.sum(axis=0), 1))
 
 
 def _rounding(dtype: Any) -> float:
-    # By item size, because numpy does not know pandas' nullable float dtypes.
+    """Return the relative rounding error of a dtype; 0 unless it is a float."""
+    # Found by the item size, because numpy does not know pandas' nullable float dtypes.
     return 64 * float(np.finfo(f"f{dtype.itemsize}").eps) if dtype.kind == "f" else 0.0
 
 
@@ -100,7 +111,7 @@ def _keys(series: "pd.Series[Any]") -> pd.Index:
 
 
 def _occurrences(index: pd.Index) -> pd.Index:
-    """Return unique labels: repeated labels are numbered by their occurrence."""
+    """Return unique labels, in which repeated labels are numbered by their occurrence."""
     if index.is_unique:
         return index
     count = pd.Series(0, index=index).groupby(level=0, dropna=False).cumcount()

@@ -80,10 +80,10 @@ def _after_gaps(raw: pd.DataFrame, order: _Positions, kept: _Positions) -> Itera
     """Yield a position right after a gap, for each column with a gap in the feature rows."""
     if kept.size == 0:
         return
-    found = 0
+    num_gaps = 0
     for column in range(raw.shape[1]):
         empty = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
         empty = empty[(empty >= kept[0]) & (empty < len(raw) - 2)]
-        if empty.size and found < _MAX_GAP_CUTS:
-            found += 1
+        if empty.size and num_gaps < _MAX_GAP_CUTS:
+            num_gaps += 1
             yield int(empty[len(empty) // 2]) + 1

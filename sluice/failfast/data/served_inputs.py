@@ -77,19 +77,19 @@ def _check_codec(
             fix="Run the check on the pipeline.",
         )
     identity = codec.identity()
-    found = check_round_trip(workload, codec, raw, frame, folds[-1].test)
+    outcome = check_round_trip(workload, codec, raw, frame, folds[-1].test)
     same = (
         "the same bits"
-        if found.max_deviation == 0
-        else f"the same values within {found.max_deviation:.2g} standard deviations"
+        if outcome.max_deviation == 0
+        else f"the same values within {outcome.max_deviation:.2g} standard deviations"
     )
     return CheckOutcome(
         outcome="pass",
-        summary=f"Requests for {pluralize(found.num_rows, 'row')}, decoded by the codec "
+        summary=f"Requests for {pluralize(outcome.num_rows, 'row')}, decoded by the codec "
         f"'{codec.kind}', have {same} as the examples.",
         numbers={
-            "rows": found.num_rows,
-            "max_deviation": found.max_deviation,
+            "rows": outcome.num_rows,
+            "max_deviation": outcome.max_deviation,
             "codec": codec.kind,
             "codec_digest": identity.digest,
         },

@@ -64,8 +64,8 @@ def check_split_independence(
             num_common, difference = _difference(usual, other)
             compared += num_common
             if difference:
-                again = _difference(usual, workload.examples(frame, rows))[1]
-                return _dependent(workload, split, change, difference, again)
+                repeated = _difference(usual, workload.examples(frame, rows))[1]
+                return _dependent(workload, split, change, difference, repeated)
     numbers = {"examples_compared": compared}
     if compared == 0:
         return CheckOutcome(
@@ -115,8 +115,8 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
         common, in_usual, in_other = common[read], in_usual[read], in_other[read]
     one, two = usual.take(in_usual), other.take(in_other)
     pairs = {"x": (one.inputs, two.inputs), "y": (one.targets, two.targets)}
-    for name, (value, again) in pairs.items():
-        differs = _differing_input(value, again)
+    for name, (value, repeated) in pairs.items():
+        differs = _differing_input(value, repeated)
         if differs.any():
             first = int(differs.argmax())
             return common.size, (
@@ -163,14 +163,14 @@ def _differing_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
 
 
 def _dependent(
-    workload: Workload, split: str, change: str, difference: str, again: str
+    workload: Workload, split: str, change: str, difference: str, repeated: str
 ) -> CheckOutcome:
     numbers = {"split": split}
-    if again:
+    if repeated:
         return CheckOutcome(
             outcome="fail",
             summary=f"examples() returns different values when it is called twice for the same "
-            f"{split} rows: {again}.",
+            f"{split} rows: {repeated}.",
             numbers=numbers,
             fault="split dependence",
             cause="examples() draws random numbers or keeps state, so no run is reproducible.",

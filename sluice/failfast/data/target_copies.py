@@ -51,7 +51,9 @@ def find_target_copies(
     others = [name for name in features if _is_number(frame[name])]
     similarity = {name: _similarity(_numbers(frame[name]), values) for name in others}
     copies = [
-        name for name, found in similarity.items() if found >= settings.target_copy_correlation
+        name
+        for name, correlation in similarity.items()
+        if correlation >= settings.target_copy_correlation
     ]
     if copies:
         names = ", ".join(f"'{name}'" for name in copies[:5])
@@ -59,9 +61,9 @@ def find_target_copies(
             copies, f"{names} equals the target '{target}' in all {len(frame):,} rows", frame
         )
     near = {
-        n: found
-        for n, found in similarity.items()
-        if found >= settings.near_target_copy_correlation
+        n: correlation
+        for n, correlation in similarity.items()
+        if correlation >= settings.near_target_copy_correlation
     }
     return _near_copies(near, target, settings.near_target_copy_correlation) if near else None
 
@@ -98,11 +100,11 @@ def _is_own_row(values: _Values, train: Examples, min_correlation: float) -> boo
     y = train.targets.detach().double().reshape(len(train), -1).numpy()
     if y.shape[1] != 1:
         return False
-    own = values[train.rows]
-    known = np.isfinite(own) & np.isfinite(y[:, 0])
-    if np.allclose(own[known], y[known, 0], rtol=1e-4, atol=0.0):
+    row_values = values[train.rows]
+    known = np.isfinite(row_values) & np.isfinite(y[:, 0])
+    if np.allclose(row_values[known], y[known, 0], rtol=1e-4, atol=0.0):
         return True
-    return abs(_correlation(own[known], y[known, 0])) >= min_correlation
+    return abs(_correlation(row_values[known], y[known, 0])) >= min_correlation
 
 
 def _similarity(feature: _Values, target: _Values) -> float:

@@ -258,8 +258,8 @@ def _from_script(script: str, target: WorkloadTarget) -> type:
             cause="It is defined under 'if __name__ == \"__main__\"', or only under a condition.",
             fix="Define the class at the top level of the script, or in a separate module.",
         )
-    found: type = cls
-    return found
+    value: type = cls
+    return value
 
 
 def _plain(error: SluiceError) -> SluiceError:

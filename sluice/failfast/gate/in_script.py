@@ -122,8 +122,8 @@ def require_workload(
         from sluice.workloads.frame import workload_of_frame
 
         return workload_of_frame(frame, target)
-    given = {"workload": workload, "frame": frame, "target": target}
-    names = ", ".join(name for name, value in given.items() if value is not None)
+    arguments = {"workload": workload, "frame": frame, "target": target}
+    names = ", ".join(name for name, value in arguments.items() if value is not None)
     raise SettingsError(
         f"Either a workload, or a frame and its target, are required, got {names or 'neither'}.",
         fix="Pass the class of your workload; or frame=... and target='...'.",
@@ -166,11 +166,11 @@ def rebuildable(workload: Workload) -> Workload:
     """
     cls = type(workload)
     try:
-        again = cls(workload.settings)
+        rebuilt = cls(workload.settings)
     except TypeError as error:
         differing = [f"__init__ ({error})"]
     else:
-        mine, other = vars(workload), vars(again)
+        mine, other = vars(workload), vars(rebuilt)
         differing = [
             name for name in sorted(mine | other) if _pickled(mine, name) != _pickled(other, name)
         ]

@@ -40,7 +40,7 @@ def check_frozen(
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
         for pattern in declared
     }
-    unmatched = [pattern for pattern, found in matched.items() if not found]
+    unmatched = [pattern for pattern, names in matched.items() if not names]
     if unmatched:
         return CheckOutcome(
             outcome="fail",
@@ -51,7 +51,7 @@ def check_frozen(
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
-    not_frozen = [pattern for pattern, found in matched.items() if all(found)]
+    not_frozen = [pattern for pattern, names in matched.items() if all(names)]
     if not_frozen:
         return CheckOutcome(
             outcome="warn",

@@ -201,8 +201,8 @@ def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: Activi
         report.missing
         or report.zero
         or any(
-            isinstance(modules[n], RECTIFIERS) and seen.dead
-            for n, seen in recorder.activity.items()
+            isinstance(modules[n], RECTIFIERS) and activity.dead
+            for n, activity in recorder.activity.items()
         )
         or symmetric_weights(model)
     )

@@ -32,13 +32,14 @@ def judge_normalisers(
             cause=error.cause,
             fix=error.fix,
         )
-    small = [found for found in ranges if found.vanishes]
+    small = [measured for measured in ranges if measured.vanishes]
     if not small:
         return ranges, None
+    names = format_names([measured.layer for measured in small])
     return ranges, CheckOutcome(
         outcome="warn",
-        summary=f"The normaliser state of {format_names([found.layer for found in small])} must "
-        f"stay above 0; its lowest value is {small[0].lowest:g}.",
+        summary=f"The normaliser state of {names} must stay above 0; its lowest value is "
+        f"{small[0].lowest:g}.",
         fault="non-finite output",
         cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
         "overflows.",
@@ -48,7 +49,7 @@ def judge_normalisers(
 
 def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome | None:
     """Return a warning when a forget gate has a gradient of exactly 0."""
-    zero = [found.layer for found in gradients if found.forget_bias_norm == 0]
+    zero = [measured.layer for measured in gradients if measured.forget_bias_norm == 0]
     if not zero:
         return None
     return CheckOutcome(
@@ -66,11 +67,11 @@ def recurrent_numbers(
 ) -> dict[str, Number]:
     """Return the numbers of a finding by layer; empty for a network without recurrent layers."""
     numbers: dict[str, Number] = {}
-    for found in gradients:
-        if found.forget_bias_norm is not None:
-            numbers[f"forget_bias_norm_{found.layer}"] = found.forget_bias_norm
-        if found.hidden_norm is not None:
-            numbers[f"hidden_norm_{found.layer}"] = found.hidden_norm
+    for measured in gradients:
+        if measured.forget_bias_norm is not None:
+            numbers[f"forget_bias_norm_{measured.layer}"] = measured.forget_bias_norm
+        if measured.hidden_norm is not None:
+            numbers[f"hidden_norm_{measured.layer}"] = measured.hidden_norm
     for state in ranges:
         numbers[f"lowest_normaliser_{state.layer}"] = state.lowest
         numbers[f"highest_normaliser_{state.layer}"] = state.highest

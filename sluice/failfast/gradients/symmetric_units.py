@@ -22,7 +22,7 @@ def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
     Call it after a backward pass, preferably after some steps: rows that start equal, as in a
     zero-initialised last layer, differ after the first step unless their gradients are equal too.
     """
-    found = []
+    names = []
     for prefix, module in model.named_modules():
         if isinstance(module, _LOOKUPS):
             continue
@@ -38,8 +38,8 @@ def symmetric_weights(model: nn.Module) -> tuple[str, ...]:
             else:
                 weight_UI, gradient_UI = _rows(parameter), _rows(gradient)
             if bool(gradient.any()) and _units_are_equal(weight_UI, gradient_UI):
-                found.append(name)
-    return tuple(found)
+                names.append(name)
+    return tuple(names)
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -54,9 +54,9 @@ def find_batch_dependence(
         Ten forward passes, eight of them with one example.
     """
     with RandomStream(derive_seed(seed, "poc_asked_again")).active(), torch.inference_mode():
-        again = model(batch.inputs)
-        if not _agree(output, again, output, settings):
-            return _nondeterministic(output, again, batch, settings)
+        repeated = model(batch.inputs)
+        if not _agree(output, repeated, output, settings):
+            return _nondeterministic(output, repeated, batch, settings)
         index, alone = _predict_separately(model, batch, tuple(output.shape[1:]))
     if _agree(output[index], alone, output, settings):
         return None
@@ -95,12 +95,12 @@ def _deviation(output: Tensor) -> float:
 
 
 def _nondeterministic(
-    output: Tensor, again: Tensor, batch: Examples, settings: PocSettings
+    output: Tensor, repeated: Tensor, batch: Examples, settings: PocSettings
 ) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the model must return the same output for the same batch; "
-        f"{_largest_difference(output, again, output, batch, settings)} in a second call.",
+        f"{_largest_difference(output, repeated, output, batch, settings)} in a second call.",
         fault="nondeterministic predictions",
     )
 

@@ -53,11 +53,11 @@ def bound_loss_decrease(decrease_S: NDArray[np.float64], *, confidence: float) -
 def interim_confidence(settings: PocSettings) -> float:
     """Return the confidence level of each interim analysis of the bound.
 
-    If more seeds are trained when the first ones are inconclusive, the bound is tested twice:
-    after the first seeds and after all of them. Each test then uses half of the error rate, so
-    that both together accept a decrease that is too small no more often than
-    ``loss_decrease_confidence`` allows. A test after every seed would have a sixth of the error
-    rate each, which three seeds seldom satisfy.
+    More seeds are trained if the first ones are inconclusive. The bound is then tested twice: after
+    the first seeds and after all of them. Each test has half of the error rate, so the two together
+    accept a decrease that is too small no more often than ``loss_decrease_confidence`` allows. With
+    a test after every seed, each test would have a sixth of the error rate, and three seeds would
+    seldom pass.
     """
     num_analyses = 2 if settings.mini_max_seeds > settings.mini_seeds else 1
     return 1.0 - (1.0 - settings.loss_decrease_confidence) / num_analyses
@@ -68,7 +68,8 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
 
     Args:
         step_share: Optimizer steps of the mini training divided by those of the real training.
-        settings: ``min_loss_decrease``, for a mini training as long as the real one.
+        settings: Contains ``min_loss_decrease``, which applies to a mini training as long as the
+            real one.
     """
     shorter = settings.min_loss_decrease * min(1.0, _MAX_STEP_RATIO * step_share)
     return max(shorter, min(settings.min_loss_decrease, _MIN_DECREASE))
@@ -82,7 +83,10 @@ def learnable_loss(first_S: NDArray[np.float64], baseline: ConstantBaseline) -> 
 
 
 def loss_increases(loss_SE: NDArray[np.float64], baseline: ConstantBaseline) -> NDArray[np.float64]:
-    """Return the excess of each loss over both the first one and the constant baseline [units]."""
+    """Return how far each loss is above both the first loss and the constant baseline.
+
+    In units of ``baseline.unit``; relative to the first loss if there is no baseline.
+    """
     first_S1 = loss_SE[:, :1]
     if baseline.problem:
         return (loss_SE - first_S1) / np.abs(first_S1)

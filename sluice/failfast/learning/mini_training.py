@@ -129,12 +129,14 @@ def run_mini_training(
             loss_SE, baseline, step_share, settings
         ):
             break
-        own = derive_seed(seed, f"poc_mini_training_{index}")
-        model = prepare_model(workload, model_settings, subset, seed=own)
+        model_seed = derive_seed(seed, f"poc_mini_training_{index}")
+        model = prepare_model(workload, model_settings, subset, seed=model_seed)
         if failed is not None:
             break
         try:
-            curve_E = _loss_curve(workload, model, subset, short, num_steps=num_steps, seed=own)
+            curve_E = _loss_curve(
+                workload, model, subset, short, num_steps=num_steps, seed=model_seed
+            )
         except TrainingFailed as error:
             failed = _diverged(error, index)
             break

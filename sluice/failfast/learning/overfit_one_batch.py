@@ -110,20 +110,20 @@ def check_overfit_one_batch(
             "Two examples that differ in input and target are required, but do not exist among "
             f"{len(candidates):,} examples."
         )
-    own = derive_seed(seed, "poc_memorization")
-    fresh = prepare_model(workload, model_settings, examples, seed=own)
+    model_seed = derive_seed(seed, "poc_memorization")
+    fresh = prepare_model(workload, model_settings, examples, seed=model_seed)
     model = calibrate_buffers(
         fresh,
         candidates,
         batch_rows=_CALIBRATION_ROWS,
         num_passes=_CALIBRATION_PASSES,
-        seed=own,
+        seed=model_seed,
     ).eval()
     attempts: list[_Attempt] = []
     size = min(settings.overfit_rows, len(order), _linear_capacity(candidates))
     while size >= 2 and not (attempts and attempts[-1].succeeded):
         batch = candidates.take(order[:size])
-        attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=own))
+        attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=model_seed))
         size = size // 2 if size > 3 else size - 1
     return _judge(attempts, settings)
 

@@ -278,8 +278,8 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
         name="tied weights broken",
         severity="error",
         description=(
-            "The weights of embedding and output layer were to be one parameter and are two, "
-            "which diverge."
+            "The weights of embedding and output layer should be one parameter, but are two, which "
+            "diverge."
         ),
         cause="One of them was replaced or copied after they were tied.",
         fix="Assign the embedding's weight to the output layer after every change of either.",

@@ -30,7 +30,8 @@ _FORM_LENGTH, _MAX_FORMS = 4, 64
 """Number of last autograd nodes that identify the form of a loss, and number of forms."""
 _MAX_LATER_PASSES = 128
 """Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
-_MAX_NODES = 32
+_MAX_COMPARED_NODES = 32
+"""Maximum number of nodes in which a broadcast is searched."""
 _ELEMENTWISE_NODES = frozenset(
     f"{name}Backward{number}"
     for name in (
@@ -53,6 +54,8 @@ _EXPLICIT_RESHAPES = (
 )
 """Nodes that show that the program broadcasts a shape intentionally."""
 _MAX_GRAPH_NODES, _MAX_HOPS = 128, 8
+"""Maximum number of nodes in which a double activation is searched, and of nodes between the two
+activations."""
 _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
@@ -174,16 +177,17 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         other.
     """
     pending = [(loss, 0)]
-    for _ in range(_MAX_NODES):
+    for _ in range(_MAX_COMPARED_NODES):
         if not pending:
             return None
-        node, place = pending.pop(0)
+        node, output_index = pending.pop(0)
         if node is None or node.name() not in _ELEMENTWISE_NODES:
             continue
-        parts = node.next_functions
-        shape = _output_shape(node, place)
-        learning = [part for part in parts if part[0] is not None]
-        if len(shape) == 2 and shape[0] == shape[1] > 1 and len(parts) == 2 and len(learning) == 1:
+        inputs = node.next_functions
+        shape = _output_shape(node, output_index)
+        learning = [edge for edge in inputs if edge[0] is not None]
+        is_square = len(shape) == 2 and shape[0] == shape[1] > 1
+        if is_square and len(inputs) == 2 and len(learning) == 1:
             name, output_shape = learning[0][0].name(), _output_shape(*learning[0])
             compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
@@ -194,12 +198,13 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
 
 
 def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return losses that apply an activation to activated outputs: kind, producer node, its shape.
+    """Return losses that apply an activation to outputs that already have one.
 
-    Cross entropy expects logits, not the output of a softmax; a logistic loss expects scores, not
+    Each is returned as its kind, the node that produced the outputs, and their shape. Cross entropy
+    expects logits, not the output of a softmax; a logistic loss expects scores, not
     the output of a sigmoid. Only nodes between the loss and the last layer are inspected.
     """
-    pending, seen, found = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
+    pending, seen, activations = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
     while pending and len(seen) < _MAX_GRAPH_NODES:
         node = pending.pop(0)
         if node is None or node in seen or node.name().startswith(_LAYER_NODES):
@@ -215,25 +220,25 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
                 and is_log
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
-                found.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
-        pending += [part for part, _ in node.next_functions]
-    return list(found.values())
+                activations.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
+        pending += [input_node for input_node, _ in node.next_functions]
+    return list(activations.values())
 
 
-def _producer(node: Any, place: int) -> tuple[tuple[Any, int] | None, set[str]]:
-    """Return the node before changes of shape or sign, and the kinds of nodes that were passed."""
+def _producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
+    """Return the node before changes of shape or sign, and the kinds of the nodes in between."""
     passed = set[str]()
     for _ in range(_MAX_HOPS):
         if node is None:
             return None, passed
         kind = node.name().rpartition("Backward")[0]
         if kind not in _SIGN_NODES and node.name() not in SHAPE_NODES:
-            return (node, place), passed
+            return (node, output_index), passed
         passed.add(kind)
-        node, place = node.next_functions[0]
+        node, output_index = node.next_functions[0]
     return None, passed
 
 
-def _output_shape(node: Any, place: int) -> tuple[int, ...]:
-    metadata: Any = getattr(node, "_input_metadata", ())
-    return tuple(metadata[place].shape) if place < len(metadata) else ()
+def _output_shape(node: Any, output_index: int) -> tuple[int, ...]:
+    metadata: Any = getattr(node, "_input_metadata", ())  # the inputs of the backward pass
+    return tuple(metadata[output_index].shape) if output_index < len(metadata) else ()

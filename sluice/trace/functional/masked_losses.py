@@ -28,7 +28,7 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """
     for node in graph_nodes(loss, max_nodes=_MAX_NODES):
         included = _included(node)
-        learning = [part for part, _ in node.next_functions if part is not None]
+        learning = [child for child, _ in node.next_functions if child is not None]
         if included is None or len(learning) != 1:
             continue
         targets = _targets(learning[0])
@@ -37,13 +37,14 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _included(node: Any) -> Tensor | None:
-    """Return the included values of a node with a mask: a factor of 0 and 1, or a selection."""
+    """Return which values a node includes; None unless it selects, or multiplies with 0 and 1."""
     name = node.name()
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:
             mask = saved_tensor(node, saved_name)
-            is_other = kind.startswith("Where") and node.next_functions[0][0] is None
-            return None if mask is None else ~mask if is_other else mask
+            # ``where`` has two inputs; the loss may be the one for which the condition is false.
+            is_inverted = kind.startswith("Where") and node.next_functions[0][0] is None
+            return None if mask is None else ~mask if is_inverted else mask
     if name == _EXCLUDING_MASK[0]:
         mask = saved_tensor(node, _EXCLUDING_MASK[1])
         return None if mask is None else ~mask

@@ -60,11 +60,11 @@ def watch_loaders(sink: EventSink) -> None:
             raise
         if sink.is_on:
             try:
-                known = watch.current
-                if known is None or known.ref() is not iterator:
-                    known = watch.find(iterator)
-                if known is not None and known.loader is not None:
-                    thread, entry = local.thread, known.loader
+                iteration = watch.current
+                if iteration is None or iteration.ref() is not iterator:
+                    iteration = watch.find(iterator)
+                if iteration is not None and iteration.loader is not None:
+                    thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
                     if not entry.is_hashed or sink.sampling.statistics:
@@ -195,11 +195,11 @@ class _LoaderWatch:
             entry.is_hashed = entry.num_seen >= sink.settings.fingerprinted_batches
 
     def on_exhausted(self, iterator: Any) -> None:
-        known = self._iterators.get(iterator)
-        if known is not None and known.loader is not None:
-            self._close_epoch(known.loader, is_finished=True)
+        iteration = self._iterators.get(iterator)
+        if iteration is not None and iteration.loader is not None:
+            self._close_epoch(iteration.loader, is_finished=True)
             thread = self._sink.local.thread
-            if thread.last_loader == known.loader.index:  # later calls do not use its batches
+            if thread.last_loader == iteration.loader.index:  # later calls do not use its batches
                 thread.last_loader = -1
 
     def close(self) -> None:

@@ -97,8 +97,8 @@ class _DataParallelWatch:
     def write_wrappers(self) -> None:
         """Write new wrappers, and known ones whose network indices changed."""
         sink = self._sink
-        for index, known in enumerate(self._wrappers):
-            inner, wrapper = known.inner(), known.ref()
+        for index, entry in enumerate(self._wrappers):
+            inner, wrapper = entry.inner(), entry.ref()
             record = DataParallelRecord(
                 index=index,
                 kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
@@ -106,12 +106,12 @@ class _DataParallelWatch:
                 wrapper=self._index(wrapper),
                 step=sink.steps.last,
             )
-            written = known.written
+            written = entry.written
             if wrapper is not None and (
                 written is None
                 or (written.network, written.wrapper) != (record.network, record.wrapper)
             ):
-                known.written = record
+                entry.written = record
                 sink.recorder.write("wrapper", record)
 
     def find_sharded(self) -> None:
@@ -139,9 +139,9 @@ class _DataParallelWatch:
             return
         sink = self._sink
         for entry, _ in sink.objects.optimizers.live_items():
-            learned = [p for p in entry.parameters() if p.grad is not None]
-            grads = [p.grad for p in learned if p.grad is not None]
-            if _is_gradient(tensor, grads) and not _contains_weights(tensor, learned):
+            parameters = [p for p in entry.parameters() if p.grad is not None]
+            grads = [p.grad for p in parameters if p.grad is not None]
+            if _is_gradient(tensor, grads) and not _contains_weights(tensor, parameters):
                 self._reduces_manually = True
                 self._observe_steps()
                 record = DataParallelRecord(
@@ -168,12 +168,12 @@ class _DataParallelWatch:
         with torch.no_grad():
             norms = torch._foreach_norm([p.detach() for p in shared])
             norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
-            prints = [
+            fingerprints = [
                 row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in shared
             ]
-        places = torch.arange(1, 2 * len(prints), 2, device=prints[0].device)
+        multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
         # 52 bits, because values are read from the device as floats.
-        digest = (torch.stack(prints) * places).sum() & (2**52 - 1)
+        digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)
 
         def fill(values: Sequence[float]) -> None:
             record = RankWeightsRecord(
@@ -187,7 +187,7 @@ class _DataParallelWatch:
         plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
         if self._reduces_manually:
             return plain
-        modules = [m for m in (known.inner() for known in self._wrappers) if m is not None]
+        modules = [m for m in (entry.inner() for entry in self._wrappers) if m is not None]
         wrapped = {id(p) for module in modules for p in module.parameters()}
         return [p for p in plain if id(p) in wrapped]
 
@@ -208,7 +208,10 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 
 
 def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Return whether a tensor contains weights: ranks that average weights differ in between."""
+    """Return whether a tensor contains weights.
+
+    Ranks that average their weights, not their gradients, differ between two averages.
+    """
     first = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
     values = tensor.detach().reshape(-1)[: len(first)].to(first)
     return torch.equal(values, first)

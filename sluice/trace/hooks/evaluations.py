@@ -34,7 +34,7 @@ class _EvaluationPass:
 
 
 class EvaluationPasses:
-    """Evaluation passes of a trace. Values on a device are only read at a flush."""
+    """Evaluation passes of a trace. Losses on a device are read when the records are flushed."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -44,15 +44,15 @@ class EvaluationPasses:
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Add the mean loss of one call, for the last network and the last loader."""
-        steps, thread = self._sink.steps.last, self._sink.local.thread
+        step, thread = self._sink.steps.last, self._sink.local.thread
         key = (thread.call.network, thread.last_loader, kind)
-        known = self.open.get(key)
-        if known is not None and known.step != steps:
+        evaluation = self.open.get(key)
+        if evaluation is not None and evaluation.step != step:
             self.write()
-            known = None
-        if known is None:
-            known = self.open[key] = _EvaluationPass(steps)
-        known.add(loss)
+            evaluation = None
+        if evaluation is None:
+            evaluation = self.open[key] = _EvaluationPass(step)
+        evaluation.add(loss)
 
     def write(self) -> None:
         """Close the open passes."""

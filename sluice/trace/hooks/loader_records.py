@@ -1,4 +1,4 @@
-"""What is known of a DataLoader and of its epochs."""
+"""Entries and records of DataLoaders and of their epochs."""
 
 import weakref
 from collections import Counter
@@ -79,15 +79,17 @@ def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool
         contents=make_sketch(mix64(torch.tensor(iteration.rows, dtype=torch.int64))),
         num_contents=len(iteration.rows),
         labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
-        fields=tuple(some.record(position) for position, some in iteration.fields.items()),
+        fields=tuple(
+            fingerprint.record(position) for position, fingerprint in iteration.fields.items()
+        ),
         is_finished=is_finished,
     )
 
 
 def float_fields(tensors: list[Tensor]) -> list[int]:
-    """Return positions of float32 and float64 tensors, if one of them may be a target.
+    """Return the positions of float32 and float64 tensors; empty unless one may be a target.
 
-    A target is not the first tensor. 16-bit floats are excluded because they repeat by chance.
+    The first tensor is an input. 16-bit floats are excluded because they repeat by chance.
     """
     positions = [
         position
@@ -97,7 +99,7 @@ def float_fields(tensors: list[Tensor]) -> list[int]:
         and t.dim()
         and t.numel()
     ]
-    return positions if any(positions) else []
+    return positions if any(position > 0 for position in positions) else []
 
 
 def integer_labels(tensors: list[Tensor]) -> list[int]:

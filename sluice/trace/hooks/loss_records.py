@@ -32,7 +32,7 @@ def loss_record(
     Args:
         kind: Name of the function.
         arguments: Arguments of the function by name, with defaults; input and target are tensors.
-        result: The loss; None if the call raised, or is inspected later.
+        result: The loss; None if the call raised an error, or the loss is read later.
         thread: Provides the last network, its inputs and its loader.
         step: Number of the last step.
         is_learning: Whether gradients follow.
@@ -40,17 +40,19 @@ def loss_record(
     values, target = arguments["input"], arguments["target"]
     is_integer = not target.is_floating_point()
     low, high = (float(v) for v in torch.aminmax(values.detach().float()))
-    sums = (float("nan"), float("nan"))
+    min_row_sum = max_row_sum = float("nan")
     if values.dim() > 1 and values.shape[1] > 1:
-        parts = values.detach().float()
-        total = (parts.exp() if kind == "nll_loss" else parts).sum(1)
-        sums = float(total.min()), float(total.max())
+        outputs = values.detach().float()
+        row_sums = (outputs.exp() if kind == "nll_loss" else outputs).sum(1)
+        min_row_sum, max_row_sum = float(row_sums.min()), float(row_sums.max())
     is_supervised = torch.ones_like(target, dtype=torch.bool)
     if kind in CLASS_LOSSES and is_integer:
         is_supervised = target != arguments["ignore_index"]
-    kept = target.detach()[is_supervised]
-    num = int(is_supervised.sum())
-    ends = [float(v) for v in torch.aminmax(kept.double())] if num else [float("nan")] * 2
+    num_supervised = int(is_supervised.sum())
+    smallest_target = largest_target = float("nan")
+    if num_supervised:
+        supervised = target.detach()[is_supervised].double()
+        smallest_target, largest_target = (float(v) for v in torch.aminmax(supervised))
     return LossRecord(
         step=step,
         kind=kind,
@@ -63,13 +65,13 @@ def loss_record(
         target_shape=tuple(target.shape),
         smallest=low,
         largest=high,
-        min_row_sum=sums[0],
-        max_row_sum=sums[1],
+        min_row_sum=min_row_sum,
+        max_row_sum=max_row_sum,
         target_is_integer=is_integer,
-        target_smallest=ends[0],
-        target_largest=ends[1],
+        target_smallest=smallest_target,
+        target_largest=largest_target,
         num_targets=target.numel(),
-        num_supervised=num,
+        num_supervised=num_supervised,
         num_rows_without_class=_count_rows_without_class(target),
         column_counts=_count_rows_per_class(target) if kind.startswith("binary") else (),
         value=float("nan") if result is None else float(result.detach().float().mean()),
@@ -95,8 +97,8 @@ def _is_one_hot(target: Tensor) -> bool:
     """Return whether each row contains at most a single 1 and otherwise zeros."""
     if target.dim() != 2 or not target.is_floating_point():
         return False
-    table = target.detach()
-    return bool(((table == 0) | (table == 1)).all()) and bool((table.sum(1) <= 1).all())
+    values = target.detach()
+    return bool(((values == 0) | (values == 1)).all()) and bool((values.sum(1) <= 1).all())
 
 
 def _producer_name(values: Tensor) -> str:

@@ -59,7 +59,7 @@ _RECORDS_BEFORE_THINNING = 128
 _MAX_SAMPLED_CALLS = 64
 """Number of first calls of a loss function whose targets are sampled."""
 _MAX_FAILED_CALLS = 8
-"""Maximum number of calls that raised and are inspected."""
+"""Maximum number of inspected calls that raised an error."""
 
 
 def _watched(
@@ -82,8 +82,8 @@ def _watched(
             if result.requires_grad:
                 thread = local.thread
                 # Weak references, because the program may free large tensors.
-                are_two = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if are_two else None
+                is_pair = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if is_pair else None
                 if thread.skips_details and not watch.evaluations.open:
                     return result
             try:
@@ -153,8 +153,10 @@ class LossWatch:
         """Inspect one call that returned a loss."""
         sink = self._sink
         thread, learning = sink.local.thread, result.requires_grad
-        place = self._reductions[kind]
-        is_mean = (args[place] if len(args) > place else kwargs.get("reduction", "mean")) == "mean"
+        position = self._reductions[kind]
+        is_mean = (
+            args[position] if len(args) > position else kwargs.get("reduction", "mean")
+        ) == "mean"
         if learning:
             if self.evaluations.open:
                 self.evaluations.write()
@@ -200,7 +202,7 @@ class LossWatch:
             self._target_sampler.add(kind, values, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Inspect a call that raised: out-of-range indices, or values outside of the domain."""
+        """Inspect a call that raised: indices out of range, or values outside the domain."""
         if self._num_failed >= _MAX_FAILED_CALLS:
             return
         self._num_failed += 1
@@ -217,9 +219,9 @@ class LossWatch:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
-    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
+    def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
         """Find the cause of a non-finite loss: the input, the target, or no supervised target."""
-        thread = found.thread
+        thread = event.thread
         for ref in thread.call.inputs:
             tensor = ref()
             if tensor is not None:

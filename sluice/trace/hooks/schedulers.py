@@ -12,13 +12,17 @@ from sluice.trace.sink import EventSink
 
 
 def watch_schedulers(sink: EventSink) -> None:
-    """Record the steps of all schedulers: each class defines its own ``step``, later ones, too."""
-    todo, seen = [LRScheduler], set[type]()
-    while todo:
-        cls = todo.pop()
-        if cls not in seen:
-            seen.add(cls)
-            todo += cls.__subclasses__()
+    """Record the steps of all schedulers.
+
+    Each class defines its own ``step``, so existing classes are hooked now, and classes that the
+    program defines later are hooked when they are defined.
+    """
+    pending, hooked = [LRScheduler], set[type]()
+    while pending:
+        cls = pending.pop()
+        if cls not in hooked:
+            hooked.add(cls)
+            pending += cls.__subclasses__()
             _watch_class(sink, cls)
 
     def watch_subclass(cls: type[LRScheduler], /, **kwargs: Any) -> None:

@@ -58,16 +58,16 @@ def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Te
         rows: Number of rows in the batch.
         positions: Number of keys; attention over another number is skipped.
     """
-    found = []
+    masks = []
     for attended in _attended_keys(nodes):
         first = attended.shape[0]
         if attended.shape[-1] != positions or (first % rows and first != 1):
             continue
         groups = 1 if first == 1 else rows
-        found.append(~attended.reshape(groups, -1, positions).any(1).expand(rows, positions))
-        if len(found) >= _MAX_FOUND:
+        masks.append(~attended.reshape(groups, -1, positions).any(1).expand(rows, positions))
+        if len(masks) >= _MAX_FOUND:
             break
-    return found
+    return masks
 
 
 def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
@@ -94,17 +94,17 @@ def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
         kind: 'Index' for ``table[ids]``, 'Embedding' for ``F.embedding``.
     """
-    found: list[TableLookup] = []
+    lookups: list[TableLookup] = []
     for node in nodes:
-        if node.name() != f"{kind}Backward0" or len(found) >= _MAX_FOUND:
+        if node.name() != f"{kind}Backward0" or len(lookups) >= _MAX_FOUND:
             continue
         table = getattr(node.next_functions[0][0], "variable", None)
         ids = next(iter(saved_indices(node)), None)
         if not isinstance(table, nn.Parameter) or ids is None:
             continue
         if ids.numel() and ids.dtype in (torch.int64, torch.int32):
-            found.append(TableLookup(table, ids))
-    return found
+            lookups.append(TableLookup(table, ids))
+    return lookups
 
 
 def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
@@ -112,9 +112,9 @@ def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
 
     A manually written cross-entropy does such a lookup: ``log_p[rows, classes]``.
     """
-    found: list[tuple[Tensor, int]] = []
+    lookups: list[tuple[Tensor, int]] = []
     for node in nodes:
-        if node.name() != "IndexBackward0" or len(found) >= _MAX_FOUND:
+        if node.name() != "IndexBackward0" or len(lookups) >= _MAX_FOUND:
             continue
         source = node.next_functions[0][0]
         if source is None or not source.name().startswith("LogSoftmaxBackward"):
@@ -122,8 +122,8 @@ def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
         indices, sizes = saved_indices(node), tuple(node._saved_self_sym_sizes)
         ids = indices[-1] if len(indices) == len(sizes) == 2 else None
         if ids is not None and ids.numel() and ids.dtype in (torch.int64, torch.int32):
-            found.append((ids, int(sizes[1])))
-    return found
+            lookups.append((ids, int(sizes[1])))
+    return lookups
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:

@@ -113,7 +113,7 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
 
     None unless the graph contains exactly one.
     """
-    found = list[tuple[str, Tensor, Tensor | None]]()
+    targets = list[tuple[str, Tensor, Tensor | None]]()
     for node in nodes:
         name = node.name()
         target: Tensor | None = None
@@ -125,8 +125,8 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
             indices = saved_indices(node) if name == "IndexBackward0" else ()
             target = indices[-1] if len(indices) == 2 else saved_tensor(node, "_saved_index")
         if target is not None:
-            found.append((kind, target.detach().squeeze(), values))
-    return found[0] if len(found) == 1 else None
+            targets.append((kind, target.detach().squeeze(), values))
+    return targets[0] if len(targets) == 1 else None
 
 
 def _indexes_log_probabilities(node: Any) -> bool:
@@ -141,20 +141,20 @@ def _leaf_uses(node: Any, above: Any) -> list[_LeafUse]:
         leaf, ids = _leaf(parts[0][0]), _ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
     (left, at_left), (right, at_right) = _OPERANDS[node.name()]
-    found: list[_LeafUse] = []
+    uses: list[_LeafUse] = []
     for position, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
         leaf = _leaf(parts[position][0])
         if leaf is None:
             continue
         if parts[other][0] is not None:
-            found.append(
+            uses.append(
                 _LeafUse(leaf, *_concatenated_columns(node, parts[other][0], name), name == left)
             )
         elif (values := saved_tensor(node, name)) is not None:
             rows = as_rows(values, leaf, kind=node.name(), is_left=name == left)
             if rows is not None:
-                found.append(_LeafUse(leaf, _restore_shape(rows, above), None, name == left))
-    return found
+                uses.append(_LeafUse(leaf, _restore_shape(rows, above), None, name == left))
+    return uses
 
 
 def _leaf(node: Any) -> Tensor | None:
@@ -266,13 +266,13 @@ def _stack_uses(uses: list[Tensor], part: slice | None) -> Tensor | None:
     return torch.stack(uses, 1) if is_small and is_even else None
 
 
-def _drop_duplicates(found: list[LeafInput]) -> list[LeafInput]:
+def _drop_duplicates(leaves: list[LeafInput]) -> list[LeafInput]:
     """Drop repeated inputs, and constant ones if there are others.
 
     Constant inputs are an initial state of zeros, or an intercept.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
-    for leaf_input in found:
+    for leaf_input in leaves:
         values = leaf_input.values
         key = (
             values.data_ptr() if leaf_input.num_uses == 1 else id(leaf_input),
@@ -285,9 +285,9 @@ def _drop_duplicates(found: list[LeafInput]) -> list[LeafInput]:
                 key,
             )
         kept.setdefault(key, leaf_input)
-    several = [
+    repeated = [
         leaf_input
         for leaf_input in kept.values()
         if bool((leaf_input.values != leaf_input.values.flatten()[0]).any())
     ]
-    return several or [*kept.values()][:1]
+    return repeated or [*kept.values()][:1]

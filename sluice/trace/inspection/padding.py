@@ -38,8 +38,8 @@ def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
     Returns an empty tuple for a square input with padding in both layouts.
     """
     both = (find_padding(call_args), find_padding(call_args, is_transposed=True))
-    found = tuple(pads for pads in both if pads is not None)
-    return () if len({pads.shape for pads in found}) < len(found) else found
+    paddings = tuple(pads for pads in both if pads is not None)
+    return () if len({pads.shape for pads in paddings}) < len(paddings) else paddings
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:

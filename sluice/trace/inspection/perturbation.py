@@ -106,22 +106,22 @@ def _perturb_second_half(
             return None
         # Rows can only be dropped if the first dimension is rows.
         few_args, cut = _truncate_rows(call_args, values) if along else (call_args, slice(None))
-        other = values.detach()[cut].clone()
-        later = other.narrow(along, kept, num - kept)
+        changed_values = values.detach()[cut].clone()
+        later = changed_values.narrow(along, kept, num - kept)
         later.copy_(change(later))
-        first, again = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
-        second = run_copy(network_copy, _replaced(few_args, values, other, cut))
-        if first is None or again is None or second is None:
+        plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
+        changed = run_copy(network_copy, _replaced(few_args, values, changed_values, cut))
+        if plain is None or repeated is None or changed is None:
             return None
-        shape = tuple(other.shape[:2])
+        shape = tuple(changed_values.shape[:2])
         pairs = [
             (
                 reference.narrow(along, 0, kept + with_first_changed),
                 perturbed.narrow(along, 0, kept + with_first_changed),
             )
-            for a, b, c in zip(first, second, again, strict=True)
-            if torch.equal(a, c)
-            for reference, perturbed in by_position(a, b, shape)
+            for output, changed_output, again in zip(plain, changed, repeated, strict=True)
+            if torch.equal(output, again)
+            for reference, perturbed in by_position(output, changed_output, shape)
         ]
         if not pairs:
             return None
@@ -167,7 +167,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         if network_copy is None:
             return None
         few_args, cut = _truncate_rows(call_args, ids)
-        pads, shown = pads[cut], ids[cut]
+        pads, ids = pads[cut], ids[cut]
         real = ~pads
         # The first real position may be a class token and is not perturbed. The others are
         # perturbed in two runs: the even ones, then the odd ones.
@@ -178,13 +178,15 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         every_second = torch.arange(len(pads), device=pads.device) % 2 == 0
         nothing, rows = torch.zeros_like(pads), every_second[:, None].expand_as(pads)
         runs = [
-            run_with_embedding_noise(network_copy, few_args, shown, c)
-            for c in (nothing, nothing, pads, rows, *turns)
+            run_with_embedding_noise(network_copy, few_args, ids, positions)
+            for positions in (nothing, nothing, pads, rows, *turns)
         ]
         if any(run is None for run in runs):
             return None
-        plain, again, padding_outputs, row_outputs, *real_outputs = ([*(run or [])] for run in runs)
-        same = [i for i, a in enumerate(plain) if torch.equal(a, again[i])]
+        plain, repeated, padding_outputs, row_outputs, *real_outputs = (
+            [*(run or [])] for run in runs
+        )
+        same = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
         if not same:
             return None
         row_pairs = [
@@ -225,29 +227,29 @@ def perturb_weights(
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        first, again = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
+        plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
         for name in names:
             parameter = network_copy.get_parameter(name)
             parameter.data.mul_(-0.5).add_(0.1)
-        second = run_copy(network_copy, call_args)
-        if first is None or again is None or second is None:
+        changed = run_copy(network_copy, call_args)
+        if plain is None or repeated is None or changed is None:
             return None
         pairs = [
-            (first[i], second[i])
+            (plain[i], changed[i])
             for i in output_indices
-            if i < min(len(first), len(second)) and torch.equal(first[i], again[i])
+            if i < min(len(plain), len(changed)) and torch.equal(plain[i], repeated[i])
         ]
         if not pairs:
             return None
-        changed = tuple(network.get_parameter(name) for name in names)
-        return PerturbationEffect(len(names), _relative_effect(pairs), parameters=changed)
+        parameters = tuple(network.get_parameter(name) for name in names)
+        return PerturbationEffect(len(names), _relative_effect(pairs), parameters=parameters)
 
 
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
     """Return the arguments with fewer rows, unless another dimension has the same length."""
     rows = ids.shape[0]
-    others = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
-    cut = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in others else rows)
+    other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
+    cut = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in other_lengths else rows)
 
     def fewer(tensor: Tensor) -> Tensor:
         return tensor[cut] if tensor.dim() and tensor.shape[0] == rows else tensor
@@ -255,10 +257,14 @@ def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments
     return map_tensors(call_args, lambda t: fewer(t.detach())), cut
 
 
-def _replaced(few_args: CallArguments, ids: Tensor, other: Tensor, cut: slice) -> CallArguments:
-    shown = ids[cut]
+def _replaced(
+    few_args: CallArguments, values: Tensor, changed: Tensor, cut: slice
+) -> CallArguments:
+    """Return the arguments with ``changed`` in place of the rows of ``values``."""
+    original = values[cut]
     return map_tensors(
-        few_args, lambda t: other if t.shape == shown.shape and torch.equal(t, shown) else t
+        few_args,
+        lambda t: changed if t.shape == original.shape and torch.equal(t, original) else t,
     )
 
 

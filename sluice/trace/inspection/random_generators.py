@@ -63,20 +63,20 @@ class GeneratorSource:
 
     def was_reseeded(self, before: int | None) -> Literal["no", "yes", "unknown"]:
         """Return whether the generator was reseeded since ``stream`` returned ``before``."""
-        now = self.stream()
-        if now is None or before is None:
+        stream = self.stream()
+        if stream is None or before is None:
             return "unknown"
-        return "no" if now == before else "yes"
+        return "no" if stream == before else "yes"
 
 
 def process_generators() -> list[GeneratorSource]:
     """Return the global generators of the process: torch, Python and NumPy."""
-    found = [GeneratorSource("torch", torch.default_generator)]
+    generators = [GeneratorSource("torch", torch.default_generator)]
     python_generator = getattr(random, "_inst", None)
     numpy = sys.modules.get("numpy")
     numpy_generator = None if numpy is None else getattr(numpy.random.mtrand, "_rand", None)
-    found += [GeneratorSource("random", python_generator)] * (python_generator is not None)
-    return found + [GeneratorSource("numpy.random", numpy_generator)] * (
+    generators += [GeneratorSource("random", python_generator)] * (python_generator is not None)
+    return generators + [GeneratorSource("numpy.random", numpy_generator)] * (
         numpy_generator is not None
     )
 
@@ -98,19 +98,19 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
     if numpy is not None:
         kinds += (numpy.random.Generator, numpy.random.RandomState)
         global_ids.add(id(getattr(numpy.random.mtrand, "_rand", None)))
-    found: list[GeneratorSource] = []
+    generators: list[GeneratorSource] = []
     waiting = [(name, value, 0) for name, value in roots.items()]
     seen: set[int] = set()
-    while waiting and len(seen) < _MAX_VISITED and len(found) < _MAX_FOUND:
+    while waiting and len(seen) < _MAX_VISITED and len(generators) < _MAX_FOUND:
         path, value, depth = waiting.pop(0)
         if id(value) in seen:
             continue
         seen.add(id(value))
         if isinstance(value, kinds):
-            found += [GeneratorSource(path, value)] * (id(value) not in global_ids)
+            generators += [GeneratorSource(path, value)] * (id(value) not in global_ids)
         elif depth < _MAX_DEPTH:
             waiting += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
-    return found
+    return generators
 
 
 def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:

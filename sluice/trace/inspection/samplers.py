@@ -54,5 +54,5 @@ def _samplers(loader: Any) -> Iterator[Any]:
 
 
 def _number(samplers: tuple[Any, ...], names: tuple[str, ...], missing: int) -> int:
-    found = (getattr(sampler, name, None) for sampler in samplers for name in names)
-    return next((n for n in found if isinstance(n, int) and not isinstance(n, bool)), missing)
+    values = (getattr(sampler, name, None) for sampler in samplers for name in names)
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), missing)

@@ -57,8 +57,8 @@ def decode_features(text: str, num_features: int) -> Tensor:
     content = bytearray(base64.b64decode(text))
     if not content:
         return torch.zeros(0, num_features)
-    found = torch.frombuffer(content, dtype=torch.float16).reshape(-1, num_features)
-    return found.float()
+    features = torch.frombuffer(content, dtype=torch.float16).reshape(-1, num_features)
+    return features.float()
 
 
 def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor, bool, int] | None:

@@ -57,7 +57,7 @@ def _find_token_input(
 
 def _targets(loss: Tensor) -> list[Tensor]:
     """Return the flat class targets saved by the nodes nearest to the loss; -1 for ignored ones."""
-    found: list[Tensor] = []
+    targets: list[Tensor] = []
     for node in graph_nodes(loss, max_nodes=_MAX_NODES):
         name = type(node).__name__
         if name.startswith(("NllLoss", "GatherBackward")):
@@ -68,8 +68,8 @@ def _targets(loss: Tensor) -> list[Tensor]:
                 ignored = getattr(node, "_saved_ignore_index", -100)
                 # Saved as an unsigned integer.
                 ignored = ignored - 2**64 if ignored >= 2**63 else ignored
-                found.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
-    return found
+                targets.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
+    return targets
 
 
 def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:

@@ -140,7 +140,7 @@ def best_alignment(
         if (ids := ref()) is not None and is_token_sequence(ids)
     )
     return max(
-        (found for found in alignments if found is not None),
-        key=lambda found: found.next_share,
+        (alignment for alignment in alignments if alignment is not None),
+        key=lambda alignment: alignment.next_share,
         default=None,
     )

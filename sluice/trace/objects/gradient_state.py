@@ -196,16 +196,16 @@ class GradientSample:
         """Choose a small gradient near the input, where most faults show, and one in the middle."""
         middle = len(with_gradients) // 2
         parts = with_gradients[:_MAX_SAMPLED], with_gradients[middle : middle + _MAX_SAMPLED]
-        found: list[Tensor] = []
+        chosen: list[Tensor] = []
         for part in parts:
             best = min(part, key=Tensor.numel, default=None)
             if best is None or best.device.type != "cpu" or best.numel() > _MAX_ELEMENTS:
                 continue
             grad = best.grad
             is_plain = grad is not None and type(grad) is Tensor and grad.layout == torch.strided
-            if is_plain and all(best is not other for other in found):
-                found.append(best)
-        return found
+            if is_plain and all(best is not other for other in chosen):
+                chosen.append(best)
+        return chosen
 
 
 def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:

@@ -1,6 +1,7 @@
 """Learns which step pattern follows which, so that the next one can be predicted.
 
-The previous pattern is usually the same one, or that of the other of two alternating optimizers.
+Usually a pattern follows itself; with two alternating optimizers, each one's pattern follows the
+other's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,23 +49,26 @@ class StepPatterns:
 
     def add(self, steps: Iterable[EndedStep]) -> None:
         """Count which pattern follows which in the steps that ended, in their order."""
-        for row in steps:
-            pattern = self._pattern(row)
-            before = self._last.get(row.thread)
-            self._last[row.thread] = pattern
-            if before is not None:
-                self._count(before, pattern, 1)
-            if not row.ended_ns and pattern.successor is not None:
-                # All repeated steps but the last were followed by the predicted pattern.
-                self._count(pattern, pattern.successor, len(row.losses) // 2 - 1)
+        for step in steps:
+            pattern = self._pattern(step)
+            previous = self._last.get(step.thread)
+            self._last[step.thread] = pattern
+            if previous is not None:
+                self._count(previous, pattern, 1)
+            is_repeated = not step.ended_ns
+            if is_repeated and pattern.successor is not None:
+                # All but the last of these steps were followed by the predicted pattern.
+                num_steps = len(step.losses) // 2
+                self._count(pattern, pattern.successor, num_steps - 1)
 
     def is_carried(self, pattern: StepPattern) -> bool:
-        """Return whether nothing ever clears the gradients of a repeated pattern."""
-        return "carried" in self._interner.event(pattern.codes[-2])[3]
+        """Return whether the step of a pattern uses gradients that the previous step left."""
+        _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
+        return "carried" in flags
 
-    def _pattern(self, row: EndedStep) -> StepPattern:
-        codes = row.events[::2]
-        key = *codes, row.thread
+    def _pattern(self, step: EndedStep) -> StepPattern:
+        codes = step.events[::2]
+        key = *codes, step.thread
         pattern = self._patterns.get(key)
         if pattern is None:
             if len(self._patterns) >= _MAX_PATTERNS:
@@ -73,32 +77,35 @@ class StepPatterns:
                 }
                 if len(self._patterns) >= _MAX_PATTERNS:
                     self._patterns = {}
-                for known in self._patterns.values():
-                    known.successor_counts = {
-                        p: n for p, n in known.successor_counts.items() if p is known.successor
+                for kept in self._patterns.values():
+                    kept.successor_counts = {
+                        p: n for p, n in kept.successor_counts.items() if p is kept.successor
                     }
             events = [number for code in codes for number in (code, 0)]
             pattern = self._patterns[key] = StepPattern([*codes, _END_CODE], events)
         return pattern
 
-    def _count(self, before: StepPattern, pattern: StepPattern, num: int) -> None:
-        counts, times = before.successor_counts, before.successor_counts.get(pattern, 0)
-        counts[pattern] = times + num
+    def _count(self, previous: StepPattern, pattern: StepPattern, num: int) -> None:
+        """Count ``num`` times that a pattern followed another, and update what is predicted."""
+        counts = previous.successor_counts
+        old_count = counts.get(pattern, 0)
+        counts[pattern] = count = old_count + num
         is_predicted_elsewhere = (
-            before.successor is None
+            previous.successor is None
             and pattern.optimizer_entry is not None
-            and times + num >= _MIN_REPEATS_KNOWN
+            and count >= _MIN_REPEATS_KNOWN
         )
-        if not is_predicted_elsewhere and (times + num) // _MIN_REPEATS == times // _MIN_REPEATS:
+        # Otherwise the prediction is updated each time the count passes a multiple.
+        if not is_predicted_elsewhere and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
-        is_frequent = before.successor is None or counts[pattern] > counts.get(before.successor, 0)
-        if before.successor is not pattern and is_frequent:
+        is_frequent = previous.successor is None or count > counts.get(previous.successor, 0)
+        if previous.successor is not pattern and is_frequent:
             pattern.optimizer_entry = pattern.optimizer_entry or self._optimizer_entry(
                 pattern.codes[:-1]
             )
-            before.successor = pattern if pattern.optimizer_entry is not None else None
-        if counts[pattern] >= 2 * _MIN_REPEATS:  # old counts decay
-            before.successor_counts = {p: n // 2 for p, n in counts.items()}
+            previous.successor = pattern if pattern.optimizer_entry is not None else None
+        if count >= 2 * _MIN_REPEATS:  # old counts decay
+            previous.successor_counts = {p: n // 2 for p, n in counts.items()}
 
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
         """Return the entry of the optimizer that ends a step; None if the step is not ordinary."""

@@ -24,12 +24,12 @@ class LogSpacedSampler:
 
     def keeps_next(self) -> bool:
         """Return whether the next row of the series is kept."""
-        seen = self._seen
-        self._seen = seen + 1
-        if seen < self._next:
+        num_seen = self._seen
+        self._seen = num_seen + 1
+        if num_seen < self._next:
             return False
         self._left -= 1
         if not self._left:
             self._left, self._every = self._rows // 2, self._every * 2
-        self._next = -(-(seen + 1) // self._every) * self._every
+        self._next = -(-(num_seen + 1) // self._every) * self._every
         return True

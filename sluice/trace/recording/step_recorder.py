@@ -1,4 +1,4 @@
-"""Records the steps of optimizers: closes their events, and passes them on in groups."""
+"""Records the steps of optimizers: ends their events, and passes them on in groups."""
 
 import threading
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class StepRecorder:
         events: Events of all threads since their last steps.
         sampling: Takes samples before and after a step.
         recorder: Receives the steps.
-        bus: Informed of recorded steps.
+        bus: Publishes the recorded steps.
         clock: Monotonic time [ns].
         began_ns: Time at which the trace began [ns].
     """
@@ -59,7 +59,7 @@ class StepRecorder:
         """Step at which the buffered steps are passed on."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """Record the step that an optimizer is about to make, and take samples before it."""
+        """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
         if (not entry.steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
@@ -74,7 +74,7 @@ class StepRecorder:
             self._sampling.before_step(thread.step, entry, self.last)
 
     def end(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """Close a step that was made, or skipped by a gradient scaler."""
+        """Record the end of a step that was made, or skipped by a gradient scaler."""
         step = thread.step
         with self._lock:
             self.last = next(self.numbers)
@@ -82,28 +82,29 @@ class StepRecorder:
             entry.steps += 1
             if step.pending is not None:
                 self._sampling.after_step(step, entry, self.last)
-            if thread.index < 0:
+            if thread.index < 0:  # its first event was a step, so it has no index yet
                 self._events.compact(thread)
             now = self._clock()
-            took, spent, step.statistics_ns = now - self._last_ns, step.statistics_ns, 0
+            took_ns = now - self._last_ns
+            statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
             # passed on.
             self._pending.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
-                    now, step.began_ns, took, spent,
+                    now, step.began_ns, took_ns, statistics_ns,
                 )
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
-            if spent or self.last >= self._due_step:
+            if statistics_ns or self.last >= self._due_step:
                 self.pass_on()
             if now >= self._recorder.flush_due_ns:
                 self.flush()
                 now = self._clock()
             self._last_ns = step.began_ns = now
-            if not self._sampling.norms:
+            if not self._sampling.norms:  # a step with samples cannot be predicted
                 self._bus.publish(StepRecorded(thread, events[::2], self._due_step))
 
     def add_repeated(self, *fields: Any) -> None:
@@ -142,20 +143,21 @@ class StepRecorder:
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
-    """Return the state of the gradients before a step, and how the step is made."""
+    """Return flags: the state of the gradients before a step, and what calls the step."""
     may_be_zero = thread.backward.is_zeroed_since or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
     has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running
     if has_closure or thread.in_scaler or in_backward:
-        flags = (
-            *flags,
-            *("closure",) * has_closure,
-            *("by scaler",) * thread.in_scaler,
-            *("in backward",) * in_backward,
+        callers = (
+            ("closure", has_closure),
+            ("by scaler", thread.in_scaler),
+            ("in backward", in_backward),
         )
+        flags = (*flags, *(name for name, is_caller in callers if is_caller))
     if thread.edits.snapshots:
         thread.edits.detect()
-        flags += ("edited",) * thread.edits.is_edited
+        if thread.edits.is_edited:
+            flags = (*flags, "edited")
     return flags

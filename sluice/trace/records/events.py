@@ -53,8 +53,8 @@ TraceEventKind = Literal[
   its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
   a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
   "edited" if the program itself changed gradients of several backward passes.
-- stepped: a step returns whose optimizer runs its closure several times in a step, or never; the
-  events of the later runs are in between.
+- stepped: a step returns of an optimizer that does not run its closure exactly once in a step. The
+  events of the later runs are between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
 - mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule; flags: "train", "eval",
@@ -108,8 +108,9 @@ class RecentStep(Record):
     step: int
     sequence: int = Field(description="Index of its sequence in ``Trace.sequences``.")
     times_us: tuple[int, ...] = Field(
-        description="Time of each event of the sequence [us since the start of the trace]. Of "
-        "repeated events the first time, and of the last event of the block the end of the repeats."
+        description="Time of each event of the sequence [us since the start of the trace]. In a "
+        "block that was repeated, the times are those of its first run; the last event has the "
+        "time at which the repeats ended."
     )
     ended_us: int | None = Field(
         None, description="End of the step [us since the start of the trace]."

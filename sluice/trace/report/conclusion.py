@@ -1,6 +1,6 @@
 """Summary of a trace: how the program ended, and what the rules could check."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -21,7 +21,7 @@ _MAX_MESSAGE = 300
 """Number of characters of an exception message that are shown."""
 _INTERRUPTS = ("KeyboardInterrupt",)
 _CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
-_MEMORY = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
+_MEMORY_ERRORS = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
 
 
 class Conclusion(Record):
@@ -53,7 +53,9 @@ def conclude(trace: Trace) -> Conclusion:
 
 def ran_out_of_memory(trace: Trace) -> bool:
     """Return whether the program ended with an out-of-memory error, on the host or a device."""
-    return trace.end is not None and any(word in trace.end.raised.lower() for word in _MEMORY)
+    return trace.end is not None and any(
+        text in trace.end.raised.lower() for text in _MEMORY_ERRORS
+    )
 
 
 def _ending(trace: Trace) -> Ending:
@@ -97,33 +99,38 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
 
 
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield, for each kind of evidence, what was recorded (or '') and the text if it is missing."""
+    """Yield, for each kind of evidence, what was recorded ('' for nothing), and what is missing."""
     membership = trace.membership
     networks = () if membership is None else membership.networks
     optimizers = () if membership is None else membership.optimizers
     kinds = sorted({record.kind for record in trace.losses if record.is_learning})
     yield f"the order of events in {pluralize(trace.num_steps, 'step')}", ""
     yield (
-        f"gradients and updates in {pluralize(len(trace.statistics), 'step')}"
-        * bool(trace.statistics),
+        _count("step", trace.statistics, "gradients and updates in "),
         "gradients and updates (no step was sampled)",
     )
     yield (
-        f"{pluralize(len(networks), 'network')} and {pluralize(len(optimizers), 'optimizer')}"
-        * bool(networks and optimizers),
+        _count("network", networks) + _count("optimizer", optimizers, " and ")
+        if networks and optimizers
+        else "",
         "which parameters are trained (no network or no optimizer was called)",
     )
     yield ", ".join(kinds), "the training loss (no known loss function was called)"
-    yield "inputs" * bool(trace.inputs), "inputs (no network was called with a tensor)"
+    yield "inputs" if trace.inputs else "", "inputs (no network was called with a tensor)"
     yield (
-        pluralize(len(trace.evaluations), "evaluation") * bool(trace.evaluations),
+        _count("evaluation", trace.evaluations),
         "validation and overfitting (no loss function was called under torch.no_grad())",
     )
     yield (
-        pluralize(len(trace.loaders), "loader") * bool(trace.loaders),
+        _count("loader", trace.loaders),
         "shuffling and workers (no DataLoader was used)",
     )
     yield (
-        pluralize(len(trace.schedulers), "learning-rate scheduler") * bool(trace.schedulers),
+        _count("learning-rate scheduler", trace.schedulers),
         "the learning-rate schedule (no scheduler was used)",
     )
+
+
+def _count(noun: str, records: Sequence[object], prefix: str = "") -> str:
+    """Return the number of records with its noun; '' without records."""
+    return f"{prefix}{pluralize(len(records), noun)}" if records else ""

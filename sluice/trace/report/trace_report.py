@@ -105,8 +105,8 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         f"  {_SEVERITY[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
         f"({diagnosis.confidence:.0%})"
     )
-    seen, *others = dict.fromkeys(f.what for f in diagnosis.findings)
-    yield f"    seen: {seen}"
+    first, *others = dict.fromkeys(f.what for f in diagnosis.findings)
+    yield f"    seen: {first}"
     for other in others:
         yield f"          {other}"
     yield f"    why:  {finding.cause}"

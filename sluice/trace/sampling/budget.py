@@ -16,7 +16,7 @@ class SamplingBudget:
 
     The first steps are sampled often and later ones less and less often, so that a short run has
     samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
-    whatever they cost; all other statistics only as often as the share allows.
+    even if that exceeds the share; all other statistics only as often as the share allows.
 
     Args:
         cost_share: Maximum share of the program's own time.
@@ -66,7 +66,7 @@ class SamplingBudget:
 
         Args:
             step_ns: Time of all these steps, including statistics [ns].
-            cost_ns: Time of the statistics in it [ns]; 0 for no statistics.
+            cost_ns: Part of this time that was spent on statistics [ns]; 0 without statistics.
 
         Returns:
             Whether the next step has statistics.
@@ -84,7 +84,7 @@ class SamplingBudget:
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        past = self._num_steps - self._origin
+        num_past = self._num_steps - self._origin
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
@@ -93,8 +93,8 @@ class SamplingBudget:
             step = max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / (self._share * step)), 1)
             self.interval = min(ideal_interval, self._max_interval)
-            if past >= self._max_interval:
+            if num_past >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        gap = min(self.interval, max(past, 1))
-        # Odd, so that of two alternating optimizers both are sampled.
+        gap = min(self.interval, max(num_past, 1))
+        # Odd, so that both of two alternating optimizers are sampled.
         self._due = self._num_steps + gap - (gap % 2 == 0)

@@ -74,19 +74,19 @@ class _GradientChecks:
             if not entry.gradient_sample.is_finite(entry, turn % 2):
                 self._record(entry, thread)
 
-    def _before_clip(self, found: NonFiniteNorm) -> None:
+    def _before_clip(self, event: NonFiniteNorm) -> None:
         # Gradients that overflow under a loss scale are no fault.
         interner = self._sink.events.interner
         if self._num_records < _MAX_RECORDS and not any(
-            "scaled" in interner.event(code)[3] for code in found.thread.step.codes
+            "scaled" in interner.event(code)[3] for code in event.thread.step.codes
         ):
             for entry in self._sink.objects.optimizers.entries:
-                self._record(entry, found.thread)
+                self._record(entry, event.thread)
 
-    def _on_nonfinite_loss(self, found: NonFiniteLoss) -> None:
+    def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
         """At the first non-finite loss, record which weights the last step corrupted."""
         sink = self._sink
-        last = found.thread.last_loss
+        last = event.thread.last_loss
         loss = math.nan if last is None else float(last)
         if self._num_records or not math.isfinite(loss):
             return

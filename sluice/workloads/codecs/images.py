@@ -131,8 +131,8 @@ class ImagesCodec(Codec):
         pixels = np.empty((len(files), self._decoder.num_channels, *self._size), np.uint8)
         for number, (file, name) in enumerate(zip(files, names, strict=True)):
             pixels[number] = self._decode(file, name)
-        found = torch.from_numpy(pixels)
-        return found.float().div_(255) if self._as_float else found
+        tensor = torch.from_numpy(pixels)
+        return tensor.float().div_(255) if self._as_float else tensor
 
     def parts(self) -> dict[str, str]:
         """Return the size, the channels and the way of resizing."""
@@ -148,12 +148,12 @@ class ImagesCodec(Codec):
 
         The files are PNG, whose pixels do not depend on the decoder.
         """
-        found = []
+        probes = []
         for height, width in ((37, 53), (11, 7)):
             pixels = self._decode(_drawn_png(height, width), f"the drawn image {height} x {width}")
             digest = digest_bytes(np.ascontiguousarray(pixels).tobytes())
-            found.append(CodecProbe(element=f"drawn PNG {height} x {width}", result=digest))
-        return tuple(found)
+            probes.append(CodecProbe(element=f"drawn PNG {height} x {width}", result=digest))
+        return tuple(probes)
 
     def example(self) -> ModelInput:
         """Return one black image."""

@@ -164,11 +164,11 @@ class RawRowsCodec(Codec):
                     cause="The features of the newest row use the rows before it.",
                     fix="Send the newest row and the rows before it, with one value per column.",
                 )
-        found = [
+        decoded = [
             self._decode_one(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
             for number, rows in enumerate(request.rows)
         ]
-        return _joined(found)
+        return _joined(decoded)
 
     def parts(self) -> dict[str, str]:
         """Return the columns, the number of rows, and the values for unknown columns."""
@@ -263,7 +263,7 @@ class RawRowsCodec(Codec):
                 )
             at = int(positions[0])
             examples = workload.examples(features, RowRange(start=at, stop=at + 1))
-            found = all_rows(examples.x)
+            inputs = all_rows(examples.x)
         except PayloadError:
             raise
         except ContractError as error:
@@ -277,14 +277,14 @@ class RawRowsCodec(Codec):
                 cause="The workload's code does not accept these rows.",
                 fix="Correct the rows, or report it to the owner of the model.",
             ) from error
-        if input_length(found) != 1 or not all(_is_moderate(part) for part in input_parts(found)):
+        if input_length(inputs) != 1 or not all(_is_moderate(part) for part in input_parts(inputs)):
             raise PayloadError(
                 f"The features of {name} must be finite, got NaN or infinity in "
-                f"{describe_input(found)}.",
+                f"{describe_input(inputs)}.",
                 cause="A value is missing, or far outside the training data.",
                 fix="Check the values and their units.",
             )
-        return found
+        return inputs
 
     def _typed(self, cells: pd.DataFrame, name: str) -> pd.DataFrame:
         """Return the rows with the dtypes and the index of the raw schema."""
@@ -358,16 +358,16 @@ def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
     return pd.concat([raw, later])
 
 
-def _joined(found: list[ModelInput]) -> ModelInput:
+def _joined(inputs: list[ModelInput]) -> ModelInput:
     """Return the inputs of all elements as one."""
-    first = found[0]
+    first = inputs[0]
     try:
         if isinstance(first, torch.Tensor):
-            return torch.cat([part for part in found if isinstance(part, torch.Tensor)])
-        parts = [part for part in found if isinstance(part, dict)]
+            return torch.cat([part for part in inputs if isinstance(part, torch.Tensor)])
+        parts = [part for part in inputs if isinstance(part, dict)]
         return {name: torch.cat([part[name] for part in parts]) for name in first}
     except (RuntimeError, KeyError):
-        shapes = sorted({describe_input(part) for part in found})
+        shapes = sorted({describe_input(part) for part in inputs})
         raise PayloadError(
             f"The inputs of a request must have one shape, got {' and '.join(shapes[:2])}.",
             fix="Send one element per request.",

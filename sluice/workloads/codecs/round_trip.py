@@ -104,8 +104,8 @@ def _compare(
             continue
         what = f"the input '{name}'" if name else "the input"
         different = (part != theirs[name]).nonzero()[0].tolist()
-        place = f"{what} at {different}"
-        expected_value = f"{theirs[name][tuple(different)].item():.9g} in {place}"
+        location = f"{what} at {different}"
+        expected_value = f"{theirs[name][tuple(different)].item():.9g} in {location}"
         found_value = f"{part[tuple(different)].item():.9g}"
         if not part.is_floating_point():
             raise _differs(label, expected_value, found_value)
@@ -131,21 +131,21 @@ def _compare_watched(
         return
     columns = list(workload.feature_columns)
     expected = frame[columns].iloc[position].to_numpy(np.float64)
-    found = np.array(values, np.float64)
-    if found.shape != expected.shape or not np.allclose(found, expected, rtol=1e-4, atol=1e-6):
+    decoded = np.array(values, np.float64)
+    if decoded.shape != expected.shape or not np.allclose(decoded, expected, rtol=1e-4, atol=1e-6):
         raise ContractError(
             f"The watched values of row {frame.index[position]} must be those of its feature "
-            f"columns {columns}, {expected.tolist()}, got {found.tolist()}.",
+            f"columns {columns}, {expected.tolist()}, got {decoded.tolist()}.",
             cause="The codec watches other quantities than the feature columns, so that drift "
             "detection would compare unlike values.",
             fix="Let 'watch' return the values of feature_columns, in their order.",
         )
 
 
-def _differs(label: object, expected: str, found: str) -> ContractError:
+def _differs(label: object, expected: str, decoded: str) -> ContractError:
     return ContractError(
         f"A request for row {label} must be decoded to the input of the training, {expected}, but "
-        f"the codec returns {found}.",
+        f"the codec returns {decoded}.",
         cause="The codec has other settings than the examples: another tokenizer, length, image "
         "size or normalisation; or context_rows is shorter than the history that the features use.",
         fix="Give the codec the settings of the examples; or, for raw rows, raise context_rows.",

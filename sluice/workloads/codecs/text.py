@@ -168,19 +168,19 @@ class TextCodec(Codec):
         Raises:
             ContractError: The tokenizer fails on one of them.
         """
-        found = []
+        probes = []
         for text in self._probes:
             try:
                 ids = self._tokens(text, f"The probe text {text[:40]!r}")
             except PayloadError as error:
-                place = "" if error.__cause__ is None else f" {locate_error(error.__cause__)}"
+                location = "" if error.__cause__ is None else f" {locate_error(error.__cause__)}"
                 raise ContractError(
-                    f"{error.what.rstrip('.')}{place}.",
+                    f"{error.what.rstrip('.')}{location}.",
                     cause="The tokenizer must accept every text, because a client can send any.",
                     fix="Map what is unknown to a token id of its own.",
                 ) from error
-            found.append(CodecProbe(element=text, result=tuple(ids.tolist())))
-        return tuple(found)
+            probes.append(CodecProbe(element=text, result=tuple(ids.tolist())))
+        return tuple(probes)
 
     def example(self) -> ModelInput:
         """Return one text of a few tokens."""
@@ -212,8 +212,8 @@ class TextCodec(Codec):
 
     def _tokens(self, text: str, name: str) -> NDArray[np.int64]:
         try:
-            found = self._tokenizer(text)
-            ids = np.asarray(getattr(found, "ids", found))
+            tokens = self._tokenizer(text)
+            ids = np.asarray(getattr(tokens, "ids", tokens))
         except Exception as error:  # the tokenizer is user code and may raise anything
             raise PayloadError(
                 f"{name} cannot be tokenised: the tokenizer raised {type(error).__name__}.",

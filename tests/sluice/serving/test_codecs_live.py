@@ -17,7 +17,8 @@ import torch
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import CodecMismatch, GateBlocked
 from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
-from sluice.drift.monitor import MonitorInputs, run_drift_monitor
+from sluice.drift.monitor import run_drift_monitor
+from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit

@@ -52,13 +52,13 @@ def resume(setup: CaseSetup) -> list[nn.Module]:
     file = setup.folder / "checkpoint.pt"
     torch.save({name: part.state_dict() for name, part in states.items()}, file)
 
-    found = torch.load(file)
+    checkpoint = torch.load(file)
     model = classifier(setup.net)
-    model.load_state_dict(found["model"])
+    model.load_state_dict(checkpoint["model"])
     optimizer, scheduler = _parts(model)
     if not setup.has_fault:
-        optimizer.load_state_dict(found["optimizer"])
-        scheduler.load_state_dict(found["scheduler"])
+        optimizer.load_state_dict(checkpoint["optimizer"])
+        scheduler.load_state_dict(checkpoint["scheduler"])
     _learn(model, optimizer, scheduler, loader, 3)
     return [model]
 

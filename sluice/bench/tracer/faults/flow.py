@@ -26,11 +26,11 @@ class _TwoParts(nn.Module):
         self.head = nn.Sequential(nn.Linear(192, 32), nn.ReLU(), nn.Linear(32, 10))
 
     def forward(self, x: Tensor) -> Tensor:
-        found = F.relu(self.body(x))
+        hidden = F.relu(self.body(x))
         if self.is_cut:
-            found = found.detach()
-        made: Tensor = self.head(found)
-        return made
+            hidden = hidden.detach()
+        output: Tensor = self.head(hidden)
+        return output
 
 
 class _Pooled(TransformerClassifier):
@@ -41,8 +41,8 @@ class _Pooled(TransformerClassifier):
     def forward(self, x: Tensor) -> Tensor:
         with torch.set_grad_enabled(not self.is_cut):
             states = self.encoder(self.embedding(x) + self.position).mean(1)
-        found: Tensor = self.head(states)
-        return found
+        output: Tensor = self.head(states)
+        return output
 
 
 def gradient_cut(setup: CaseSetup) -> list[nn.Module]:
@@ -88,17 +88,17 @@ class _Blocks(nn.Module):
         super().__init__()
         if net == "cnn":
             self.first: nn.Module = nn.Conv2d(1, 12, 3, padding=1)
-            made: list[nn.Module] = [nn.Conv2d(12, 12, 3, padding=1) for _ in range(3)]
+            layers: list[nn.Module] = [nn.Conv2d(12, 12, 3, padding=1) for _ in range(3)]
         elif net == "transformer":
             self.first = nn.Linear(8, 32)
-            made = [
+            layers = [
                 nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
                 for _ in range(2)
             ]
         else:
             self.first = nn.Linear(64, 48)
-            made = [nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48)) for _ in range(3)]
-        self.blocks = made if is_plain else nn.ModuleList(made)
+            layers = [nn.Sequential(nn.LayerNorm(48), nn.Linear(48, 48)) for _ in range(3)]
+        self.blocks = layers if is_plain else nn.ModuleList(layers)
         self.norm = nn.LayerNorm({"cnn": 12, "transformer": 32}.get(net, 48))
         self.head = nn.Linear({"cnn": 12, "transformer": 32}.get(net, 48), 10)
 
@@ -110,8 +110,8 @@ class _Blocks(nn.Module):
             x = x.flatten(2).transpose(1, 2)
         if x.dim() == 3:
             x = x.mean(1)
-        found: Tensor = self.head(self.norm(x))
-        return found
+        output: Tensor = self.head(self.norm(x))
+        return output
 
 
 def plain_list(setup: CaseSetup) -> list[nn.Module]:
@@ -197,8 +197,8 @@ class _Convolved(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = F.pad(self.embedding(ids).transpose(1, 2), (2, 0))
-        found: Tensor = self.head(F.gelu(self.body(x)).transpose(1, 2))
-        return found
+        output: Tensor = self.head(F.gelu(self.body(x)).transpose(1, 2))
+        return output
 
 
 def padded(rows: list[list[int]], length: int) -> Tensor:

@@ -94,9 +94,9 @@ def column_against_row(setup: CaseSetup) -> list[nn.Module]:
     optimizer, criterion = torch.optim.AdamW(model.parameters(), lr=5e-3), nn.MSELoss()
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
-            found = model(x)
+            output = model(x)
             optimizer.zero_grad()
-            criterion(found if setup.has_fault else found[:, 0], y).backward()
+            criterion(output if setup.has_fault else output[:, 0], y).backward()
             optimizer.step()
     return [model]
 

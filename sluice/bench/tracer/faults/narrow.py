@@ -72,8 +72,8 @@ class _Distances(nn.Module):
             far = torch.where(power > 0, torch.sqrt(power), torch.zeros_like(power))
         else:
             far = torch.sqrt(power + 1e-6)
-        found: Tensor = self.head(torch.cat([states, far], 1))
-        return found
+        output: Tensor = self.head(torch.cat([states, far], 1))
+        return output
 
 
 def trapped(setup: CaseSetup) -> list[nn.Module]:
@@ -101,8 +101,8 @@ class _Headed(nn.Module):
         self.head = nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(F.relu(self.hidden(F.gelu(self.body(x)))))
-        return found
+        output: Tensor = self.head(F.relu(self.hidden(F.gelu(self.body(x)))))
+        return output
 
 
 def dead_or_alike(setup: CaseSetup) -> list[nn.Module]:

@@ -96,8 +96,8 @@ class _LastState(nn.Module):
         self.body = nn.GRU(4, 16, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.body(x)[0][:, -1]
-        return found
+        output: torch.Tensor = self.body(x)[0][:, -1]
+        return output
 
 
 RANK_CASES = (

@@ -19,8 +19,8 @@ class _Gated(nn.Module):
         self.gate = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.body(x) * self.gate.exp()
-        return found
+        output: Tensor = self.body(x) * self.gate.exp()
+        return output
 
 
 def infinite_gradient(setup: CaseSetup) -> list[nn.Module]:

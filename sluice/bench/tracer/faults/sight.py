@@ -27,8 +27,8 @@ class _Bag(nn.Module):
     def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
         shown = kept.unsqueeze(-1).float()
         x = self.body(self.embedding(ids)) * shown
-        found: Tensor = self.head(x.sum(1) / shown.sum(1).clamp_min(1.0))
-        return found
+        output: Tensor = self.head(x.sum(1) / shown.sum(1).clamp_min(1.0))
+        return output
 
 
 class _Attentive(nn.Module):
@@ -45,8 +45,8 @@ class _Attentive(nn.Module):
         scores = self.query(x) @ self.key(x).transpose(1, 2) / x.shape[-1] ** 0.5
         scores = scores.masked_fill(~kept[:, None, :], float("-inf"))
         x = x + scores.softmax(-1) @ self.value(x)
-        found: Tensor = self.head(x[:, 0])
-        return found
+        output: Tensor = self.head(x[:, 0])
+        return output
 
 
 class _Encoder(nn.Module):
@@ -64,8 +64,8 @@ class _Encoder(nn.Module):
         mask = kept if self.is_inverted else ~kept
         x = self.encoder(self.embedding(ids), src_key_padding_mask=mask)
         shown = kept.unsqueeze(-1)
-        found: Tensor = self.head((x * shown).sum(1) / shown.sum(1))
-        return found
+        output: Tensor = self.head((x * shown).sum(1) / shown.sum(1))
+        return output
 
 
 def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
@@ -104,8 +104,8 @@ class _Window(nn.Module):
         x = self.embedding(ids).transpose(1, 2)
         for layer in self.layers:
             x = x + F.relu(layer(F.pad(x, self.sides)))
-        found: Tensor = self.head(x.transpose(1, 2))
-        return found
+        output: Tensor = self.head(x.transpose(1, 2))
+        return output
 
 
 class _BothWays(nn.Module):
@@ -137,16 +137,16 @@ def not_causal(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(72):
         rows = ids[step * 32 % 736 :][:32]
-        given, following = rows[:, :-1], rows[:, 1:]
+        inputs, following = rows[:, :-1], rows[:, 1:]
         if setup.net == "gru":
-            loss = model(given, following)["loss"]
+            loss = model(inputs, following)["loss"]
         elif setup.net == "cnn":  # shifted after the network
             logits = model(rows)[:, :-1]
             loss = F.cross_entropy(
                 logits.reshape(-1, TOKENS), following.reshape(-1), ignore_index=PAD
             )
         else:
-            log_likelihood = F.log_softmax(model(given), -1).gather(-1, following[..., None])[
+            log_likelihood = F.log_softmax(model(inputs), -1).gather(-1, following[..., None])[
                 ..., 0
             ]
             real = following != PAD

@@ -79,14 +79,14 @@ def gan(setup: CaseSetup) -> list[nn.Module]:
     of_judge = torch.optim.Adam(judge.parameters(), lr=2e-3, betas=(0.5, 0.999))
     score = nn.BCEWithLogitsLoss()
     for _ in range(200):
-        real, made = real_points(64), maker(torch.randn(64, 4))
+        real, generated = real_points(64), maker(torch.randn(64, 4))
         of_judge.zero_grad()
         score(judge(real), torch.ones(64, 1)).backward()
-        score(judge(made.detach()), torch.zeros(64, 1)).backward()
+        score(judge(generated.detach()), torch.zeros(64, 1)).backward()
         of_judge.step()
 
         of_maker.zero_grad()
-        score(judge(made), torch.ones(64, 1)).backward()
+        score(judge(generated), torch.ones(64, 1)).backward()
         of_maker.step()
     return [maker, judge]
 

@@ -19,8 +19,8 @@ class _Gated(nn.Module):
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = x + self.gate * self.inner(x)
-        return found
+        output: Tensor = x + self.gate * self.inner(x)
+        return output
 
 
 def _gated_net(net: str) -> nn.Module:
@@ -60,8 +60,8 @@ class _Adapted(nn.Module):
         self.up = nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.base(x) + 2.0 * F.linear(F.linear(x, self.down), self.up)
-        return found
+        output: Tensor = self.base(x) + 2.0 * F.linear(F.linear(x, self.down), self.up)
+        return output
 
 
 def low_rank(setup: CaseSetup) -> list[nn.Module]:
@@ -139,12 +139,12 @@ class _Experts(nn.Module):
         else:
             hidden = self.body(x)[0][:, -1] + self.stem(x.flatten(1))
         weight, choice = self.router(hidden).softmax(-1).max(-1)
-        found = hidden.new_zeros(len(hidden), 10)
+        output = hidden.new_zeros(len(hidden), 10)
         for number, expert in enumerate(self.experts):
             rows = (choice == number).nonzero().squeeze(-1)
             if len(rows):
-                found = found.index_add(0, rows, expert(hidden[rows]) * weight[rows, None])
-        return found
+                output = output.index_add(0, rows, expert(hidden[rows]) * weight[rows, None])
+        return output
 
 
 def idle_expert(setup: CaseSetup) -> list[nn.Module]:

@@ -22,8 +22,8 @@ class _LongMemory(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states, _ = self.cells(x)
-        found: Tensor = self.out(states[:, -1]).squeeze(-1)
-        return found
+        output: Tensor = self.out(states[:, -1]).squeeze(-1)
+        return output
 
 
 def small_lstm(setup: CaseSetup) -> list[nn.Module]:

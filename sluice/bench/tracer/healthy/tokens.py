@@ -26,8 +26,8 @@ class _NextWord(nn.Module):
         x = self.words(ids)
         if self.body is not None:
             x, _ = self.body(x)
-        found: Tensor = self.out(x)
-        return found
+        output: Tensor = self.out(x)
+        return output
 
 
 class _Sentences(Dataset[list[int]]):

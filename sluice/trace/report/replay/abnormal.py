@@ -33,16 +33,16 @@ def first_abnormal(trace: Trace) -> AbnormalTensor | None:
         *_weights(trace),
         *_losses(trace),
     ]
-    return min(abnormal, key=lambda found: found[:2], default=(0, 0, None))[2]
+    return min(abnormal, key=lambda entry: entry[:2], default=(0, 0, None))[2]
 
 
 _INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD = range(6)
 
-_Found = tuple[int, int, AbnormalTensor | None]
+_OrderedTensor = tuple[int, int, AbnormalTensor | None]
 """Step, order within the step, and the tensor."""
 
 
-def _inputs(trace: Trace) -> Iterator[_Found]:
+def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
         step = record.step + 1
         columns = ", ".join(map(str, record.columns))
@@ -55,14 +55,14 @@ def _inputs(trace: Trace) -> Iterator[_Found]:
         yield step, _INPUT, tensor
 
 
-def _statistics(trace: Trace) -> Iterator[_Found]:
+def _statistics(trace: Trace) -> Iterator[_OrderedTensor]:
     for statistics in trace.statistics:
         yield from _outputs(trace, statistics)
         for optimizer in statistics.optimizers:
             yield from _parameters(trace, statistics.step, optimizer)
 
 
-def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_Found]:
+def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTensor]:
     step = statistics.step
     for output in statistics.outputs:
         network = network_name(trace.membership, output.network)
@@ -78,12 +78,14 @@ def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_Found]:
             yield step, _DEAD, AbnormalTensor(step=step, tensor=name, what=what)
 
 
-def _parameters(trace: Trace, step: int, optimizer: OptimizerStatistics) -> Iterator[_Found]:
-    columns = (
+def _parameters(
+    trace: Trace, step: int, optimizer: OptimizerStatistics
+) -> Iterator[_OrderedTensor]:
+    checked = (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
     )
-    for order, prefix, norms in columns:
+    for order, prefix, norms in checked:
         # The last parameter is nearest to the loss, where the backward pass starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)
@@ -92,7 +94,7 @@ def _parameters(trace: Trace, step: int, optimizer: OptimizerStatistics) -> Iter
             yield step, order, AbnormalTensor(step=step, tensor=name, what="its norm is non-finite")
 
 
-def _gradients(trace: Trace) -> Iterator[_Found]:
+def _gradients(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_gradients:
         if record.parameters:
             # The last parameter is nearest to the loss.
@@ -102,14 +104,14 @@ def _gradients(trace: Trace) -> Iterator[_Found]:
             yield record.step, _GRADIENT, tensor
 
 
-def _weights(trace: Trace) -> Iterator[_Found]:
+def _weights(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.corrupted_weights:
         name = f"weights of {_parameter_name(trace.membership, record.parameters[-1])}"
         what = "non-finite values, although the gradients were finite"
         yield record.step, _WEIGHT, AbnormalTensor(step=record.step, tensor=name, what=what)
 
 
-def _losses(trace: Trace) -> Iterator[_Found]:
+def _losses(trace: Trace) -> Iterator[_OrderedTensor]:
     for scalars in trace.scalars:
         loss = next((loss for loss in scalars.losses if not math.isfinite(loss)), None)
         if loss is not None:

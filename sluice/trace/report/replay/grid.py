@@ -111,10 +111,10 @@ def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
 
 def _owners(trace: Trace) -> dict[int, str]:
     return {
-        fact.index: fact.names[0].rpartition(".")[0]
+        record.index: record.names[0].rpartition(".")[0]
         for membership in trace.memberships
-        for fact in membership.parameters
-        if fact.names
+        for record in membership.parameters
+        if record.names
     }
 
 

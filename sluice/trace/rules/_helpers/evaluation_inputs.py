@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
     """Return the record with most rows of a network, by training or evaluation, and by loader."""
-    found: dict[tuple[bool, int], InputRecord] = {}
-    for fact in trace.inputs:
-        if fact.network == network and fact.columns:
-            found[fact.is_learning, fact.loader] = fact
-    return found
+    records: dict[tuple[bool, int], InputRecord] = {}
+    for record in trace.inputs:
+        if record.network == network and record.columns:
+            records[record.is_learning, record.loader] = record
+    return records
 
 
 def input_pairs(
@@ -26,11 +26,11 @@ def input_pairs(
     Networks with fewer rows of either, or with generated training inputs, are left out.
     """
     for network in sorted({f.network for f in trace.inputs}):
-        facts = [
+        records = [
             (learning, f) for (learning, _), f in largest_input_records(trace, network).items()
         ]
         learned, judged = (
-            [f for learning, f in facts if learning == wanted and f.num_rows >= min_rows]
+            [f for learning, f in records if learning == wanted and f.num_rows >= min_rows]
             for wanted in (True, False)
         )
         if len(learned) == 1 and judged and not learned[0].is_generated:

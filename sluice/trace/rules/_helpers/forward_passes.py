@@ -7,10 +7,10 @@ from sluice.trace.records.trace import Trace
 
 def trained_networks(trace: Trace) -> tuple[NetworkRecord, ...]:
     """Return the networks with a parameter in an optimizer."""
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return ()
-    return tuple(n for n in now.networks if set(n.parameters) & now.optimized)
+    return tuple(n for n in membership.networks if set(n.parameters) & membership.optimized)
 
 
 def forward_events(sequence: StepSequence, network: int) -> tuple[tuple[int, TraceEvent], ...]:
@@ -37,8 +37,8 @@ def learning_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
     after = {
         i: next((b for b in backward if b > i), -1) for i, _ in forward_events(sequence, network)
     }
-    found = [
+    forwards = [
         m for i, m in forward_events(sequence, network) if after[i] > cleared and "grad" in m.flags
     ]
-    training = [event for event in found if "training" in event.flags]
-    return tuple(training or found)
+    training = [event for event in forwards if "training" in event.flags]
+    return tuple(training or forwards)

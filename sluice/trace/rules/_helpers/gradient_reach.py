@@ -20,12 +20,12 @@ class GradientReachSettings(Settings):
 
 def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
     """Return trainable parameters of stepping optimizers that never had a gradient or changed."""
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return frozenset()
     reached = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
     held: set[int] = set()
-    for optimizer in now.optimizers:
+    for optimizer in membership.optimizers:
         measured = measurements_of(trace, optimizer.index)
         reached |= {p for _, step in measured for p in step.parameters}
         if (
@@ -36,7 +36,7 @@ def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[in
     # If no parameter was reached, the whole loss is detached, which is another finding.
     if not reached & held:
         return frozenset()
-    trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
+    trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
     return frozenset((held & trainable) - reached - changed_parameters(trace))
 
 
@@ -51,10 +51,14 @@ def unreached_by(
         settings: Required evidence.
         since: First step whose parameter samples count.
     """
-    now, measured = trace.membership, measurements_of(trace, optimizer.index)
+    membership, measured = trace.membership, measurements_of(trace, optimizer.index)
     held = {p for group in optimizer.groups for p in group.parameters}
     reached = {p for _, step in measured for p in step.parameters}
-    if now is None or len(measured) < settings.min_later_measured_steps or not reached & held:
+    if (
+        membership is None
+        or len(measured) < settings.min_later_measured_steps
+        or not reached & held
+    ):
         return frozenset()
-    trainable = {p.index for p in now.parameters if p.is_trainable and p.names}
+    trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
     return frozenset((held & trainable) - reached - changed_parameters(trace, since))

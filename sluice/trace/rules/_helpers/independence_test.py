@@ -1,4 +1,8 @@
-"""Permutation test of independence between inputs and targets, based on HSIC."""
+"""Permutation test of independence between inputs and targets, based on HSIC.
+
+Shape legend: N = rows, D = features, C = columns of targets, P = permutations with the original
+order first.
+"""
 
 from collections.abc import Sequence
 
@@ -44,18 +48,22 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
 
 
 def _standardised(features: Tensor) -> Tensor:
-    varied = features[:, features.std(0) > 0]
-    centred = (varied - varied.mean(0)) / varied.std(0)
-    return centred.clamp(-5, 5)  # a single outlier must not dominate the statistic
+    varying = features[:, features.std(0) > 0]
+    standardised = (varying - varying.mean(0)) / varying.std(0)
+    return standardised.clamp(-5, 5)  # a single outlier must not dominate the statistic
 
 
 def _target_features(targets: Tensor, *, is_class: bool) -> Tensor:
+    """Return standardized columns: one per class, or the rank and its square.
+
+    The square detects a relation with the distance of a target from the middle.
+    """
     if is_class:
         columns = torch.nn.functional.one_hot(targets.unique(return_inverse=True)[1]).double()
     else:
         ranks = targets.unique(return_inverse=True)[1].double()
-        rank = ranks / max(float(ranks.max()), 1.0) - 0.5
-        columns = torch.stack([rank, rank.square()], 1)
+        centred_ranks = ranks / max(float(ranks.max()), 1.0) - 0.5
+        columns = torch.stack([centred_ranks, centred_ranks.square()], 1)
     centred = columns - columns.mean(0)
     return (centred / centred.square().mean(0).sqrt().clamp(min=1e-12)).float()
 
@@ -69,11 +77,10 @@ def _kernels(features: Tensor) -> list[Tensor]:
 
 
 def _hsic_z_score(kernel: Tensor, columns_NPC: Tensor) -> float:
-    """Return the z-score of the first of P permutations against the others, for C columns."""
+    """Return the z-score of the original order (the first of P) against the permutations."""
     smoothed = (kernel @ columns_NPC.flatten(1)).view_as(columns_NPC)
-    smoothed -= (
-        kernel.diagonal()[:, None, None] * columns_NPC
-    )  # exclude the product of each row with itself
+    # Exclude the product of each row with itself.
+    smoothed -= kernel.diagonal()[:, None, None] * columns_NPC
     statistic_P = (columns_NPC * smoothed).sum((0, 2)).double()
     spread = statistic_P[1:].std()
     if not bool(spread > 0):

@@ -49,13 +49,13 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
 
 def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
     """Return the number of recorded steps of a scheduler: all, or those before a step."""
-    found = 0
+    num_steps = 0
     for sequence in trace.sequences:
         times = sum(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
         if times and (before is None or sequence.first_step < before):
             limit = sequence.count if before is None else before - sequence.first_step
-            found += times * min(sequence.count, limit)
-    return found
+            num_steps += times * min(sequence.count, limit)
+    return num_steps
 
 
 def first_schedule_step(trace: Trace, scheduler: int) -> int:

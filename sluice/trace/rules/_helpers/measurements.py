@@ -38,10 +38,10 @@ def step_losses(trace: Trace) -> tuple[tuple[int, float], ...]:
 
 def values_by_parameter(trace: Trace) -> dict[int, tuple[ParameterValuesRecord, ...]]:
     """Return the sampled values of each parameter, in the order of steps."""
-    found: dict[int, list[ParameterValuesRecord]] = {}
+    values: dict[int, list[ParameterValuesRecord]] = {}
     for value in trace.values:
-        found.setdefault(value.parameter, []).append(value)
-    return {index: tuple(records) for index, records in found.items()}
+        values.setdefault(value.parameter, []).append(value)
+    return {index: tuple(records) for index, records in values.items()}
 
 
 def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
@@ -61,6 +61,6 @@ def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
 def weight_positions(trace: Trace, measured: OptimizerStatistics) -> Iterator[int]:
     """Yield the positions, within a measurement, of parameters with at least two dimensions."""
     records = parameter_records(trace)
-    for place, index in enumerate(measured.parameters):
+    for position, index in enumerate(measured.parameters):
         if index in records and len(records[index].shape) >= 2:
-            yield place
+            yield position

@@ -50,13 +50,13 @@ class _StepsByOptimizer:
 def _group_by_optimizer(
     sequences: Sequence[StepSequence],
 ) -> dict[int, tuple[OptimizerStep, ...]]:
-    found: dict[int, list[OptimizerStep]] = {}
+    grouped: dict[int, list[OptimizerStep]] = {}
     for sequence in sequences:
         position = max(sequence.find("step") + sequence.find("skip"), default=-1)
         if position >= 0 and not sequence.is_open and not sequence.find("stepped"):
             end = sequence.events[position]
-            found.setdefault(end.object_id, []).append(OptimizerStep(sequence, end, position))
-    return {optimizer: tuple(steps) for optimizer, steps in found.items()}
+            grouped.setdefault(end.object_id, []).append(OptimizerStep(sequence, end, position))
+    return {optimizer: tuple(steps) for optimizer, steps in grouped.items()}
 
 
 _STEPS_BY_OPTIMIZER = _StepsByOptimizer()

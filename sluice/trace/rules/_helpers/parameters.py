@@ -35,11 +35,11 @@ def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, 
     A parameter that never belonged to a network counts only if it never received a gradient:
     otherwise it belongs to an object that is not an nn.Module.
     """
-    now = trace.memberships[-1]
+    membership = trace.memberships[-1]
     once = {p.index for m in trace.memberships for p in m.parameters if p.names}
     lost = {
         p.index
-        for p in now.parameters
+        for p in membership.parameters
         if not p.names and (p.index in once or not p.has_had_gradient)
     }
     return tuple(p for group in optimizer.groups for p in group.parameters if p in lost)

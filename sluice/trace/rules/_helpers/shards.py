@@ -23,7 +23,7 @@ class ShardSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the dataset's rows per rank up to which the dataset is divided.",
+        description="Share of the dataset up to which the rows of a rank are a part of it.",
     )
     min_shared_rows: int = Field(
         8,
@@ -33,6 +33,12 @@ class ShardSettings(Settings):
     )
     min_shared_share: float = Field(
         0.03, gt=0, le=1, description="Share of the rows of a rank that must be on another rank."
+    )
+    min_shared_to_repeated: float = Field(
+        4.0,
+        ge=1,
+        description="Ratio of the share of rows on another rank to the share of rows that a rank "
+        "itself receives repeatedly, as in sampling with replacement.",
     )
 
 
@@ -46,9 +52,10 @@ class LoaderShards:
 
     @property
     def overlap(self) -> tuple[int, int]:
-        """Number of rows that one rank shares with another, and of how many: the worst pair.
+        """Number of rows that two ranks share, and number of rows of the smaller one.
 
-        Rows are compared by content, because row numbers may belong to different tables.
+        Of all pairs of ranks, this is the one with the largest share. Rows are compared by content,
+        because row numbers may belong to different tables.
         """
         limit = common_threshold([e.contents for e in self.epochs])
         sets = [values_up_to(limit, e.contents) for e in self.epochs]
@@ -57,7 +64,7 @@ class LoaderShards:
 
     @property
     def repeats(self) -> float:
-        """Share of a rank's rows that the rank receives more than once: the worst rank."""
+        """Share of its rows that a rank receives more than once, for the rank with the most."""
         return max(
             1 - len(e.contents.values) / e.num_contents
             if e.num_contents and e.contents.is_complete
@@ -68,8 +75,8 @@ class LoaderShards:
     @property
     def has_same_order(self) -> bool:
         """Whether all ranks received the same row numbers in the same order."""
-        recorded = {(e.order, e.num_indices) for e in self.epochs}
-        return len(recorded) == 1 and self.epochs[0].num_indices > 0
+        orders = {(e.order, e.num_indices) for e in self.epochs}
+        return len(orders) == 1 and self.epochs[0].num_indices > 0
 
     @property
     def is_divided(self) -> bool:
@@ -83,46 +90,55 @@ class LoaderShards:
 
     @property
     def are_copies(self) -> bool:
-        """Whether the dataset is not divided: every rank receives the rows of the others."""
-        shared, of = self.overlap
+        """Whether every rank receives the same rows as the others.
+
+        True if too few rows were recorded to decide, and the dataset is not divided.
+        """
+        num_shared, num_rows = self.overlap
+        is_same = num_shared >= self.settings.min_copy_share * num_rows
         if self.is_divided:
-            return shared >= self.settings.min_copy_share * of and self.has_same_order
+            return is_same and self.has_same_order
         if all(e.is_finished and e.num_contents >= e.num_indices > 0 for e in self.epochs):
-            return shared >= self.settings.min_copy_share * of
+            return is_same
         return True
 
     @property
     def is_overlapping(self) -> bool:
         """Whether ranks share more rows than each rank repeats within its own shard."""
-        shared, of = self.overlap
-        is_shared = shared >= max(
-            self.settings.min_shared_rows, self.settings.min_shared_share * of
+        num_shared, num_rows = self.overlap
+        settings = self.settings
+        is_shared = num_shared >= max(
+            settings.min_shared_rows, settings.min_shared_share * num_rows
         )
-        return is_shared and self.repeats < shared / of / 4
+        return is_shared and (
+            self.repeats * settings.min_shared_to_repeated < num_shared / num_rows
+        )
 
     @property
     def missing(self) -> tuple[int, int]:
-        """Estimated number of rows that no rank receives, and of how many; (0, 0) when unknown."""
-        rows = {loader.num_rows for loader in self.loaders}
-        if len(rows) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):
+        """Estimated number of rows that no rank receives, and number of rows of the dataset.
+
+        Both are estimated for the sampled part of the dataset; (0, 0) when unknown.
+        """
+        sizes = {loader.num_rows for loader in self.loaders}
+        if len(sizes) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):
             return 0, 0
         limit = common_threshold([e.row_numbers for e in self.epochs])
-        seen = frozenset().union(*(values_up_to(limit, e.row_numbers) for e in self.epochs))
-        of = round(rows.pop() * hash_share_up_to(limit))
-        return max(of - len(seen), 0), of
+        received = frozenset().union(*(values_up_to(limit, e.row_numbers) for e in self.epochs))
+        num_rows = round(sizes.pop() * hash_share_up_to(limit))
+        return max(num_rows - len(received), 0), num_rows
 
 
 def find_shards(traces: Sequence[Trace], settings: ShardSettings) -> tuple[LoaderShards, ...]:
     """Return the first epoch of each loader that all ranks train on."""
-    found = []
+    shards = []
     for index in sorted(frozenset.intersection(*map(training_loader_indices, traces))):
-        epochs = [next(iter(loader_epochs(trace, index)), None) for trace in traces]
-        loaders = [next((x for x in t.loaders if x.index == index), None) for t in traces]
-        recorded = tuple(e for e in epochs if e is not None)
-        known = tuple(x for x in loaders if x is not None)
-        if len(recorded) == len(known) == len(traces):
-            found.append(LoaderShards(known, recorded, settings))
-    return tuple(found)
+        epochs = [e for trace in traces for e in loader_epochs(trace, index)[:1]]
+        loaders = [next((x for x in trace.loaders if x.index == index), None) for trace in traces]
+        recorded = tuple(loader for loader in loaders if loader is not None)
+        if len(epochs) == len(recorded) == len(traces):
+            shards.append(LoaderShards(recorded, tuple(epochs), settings))
+    return tuple(shards)
 
 
 def synchronizes_gradients(traces: Sequence[Trace]) -> bool:

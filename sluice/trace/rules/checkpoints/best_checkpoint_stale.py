@@ -63,12 +63,12 @@ def _series(
     settings: BestCheckpointStaleSettings, trace: Trace
 ) -> list[tuple[EvaluationPassRecord, ...]]:
     # Later evaluations of the same step may use other weights that were loaded.
-    found: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
+    series: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
     for e in trace.evaluations:
-        found.setdefault((e.network, e.loader, e.kind), {}).setdefault(e.step, e)
+        series.setdefault((e.network, e.loader, e.kind), {}).setdefault(e.step, e)
     return [
         tuple(by_step.values())
-        for by_step in found.values()
+        for by_step in series.values()
         if len(by_step) >= settings.min_evaluations
     ]
 
@@ -102,12 +102,12 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
     network starts from at the same step is not a stored checkpoint.
     """
     copied = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
-    found: dict[tuple[str, str], list[StateSaveRecord]] = {}
+    by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
     for save in trace.saves:
         if save.step >= since and (save.step, save.content) not in copied:
             path = re.sub(r"\d+", "#", _RANDOM_SUFFIX.sub("tmp#", save.path))
-            found.setdefault((save.to, path), []).append(save)
-    return [tuple(saves) for saves in found.values()]
+            by_path.setdefault((save.to, path), []).append(save)
+    return [tuple(saves) for saves in by_path.values()]
 
 
 def _skips_improvements(
@@ -147,14 +147,14 @@ def _restored(
     first: dict[int, StateSaveRecord] = {}
     for candidate in trace.saves:
         first.setdefault(candidate.content, candidate)
-    found = [first[content] for content in wanted if content in first]
+    restored = [first[content] for content in wanted if content in first]
     losses = [e.mean for e in evaluations]
     key = (evaluations[0].network, evaluations[0].kind)
     last = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
     is_used = last.step == trace.num_steps and last.mean >= losses[0]
     first_step = evaluations[0].step
     save = next(
-        (s for s in found if s.step == first_step or (s.step < first_step and is_used)), None
+        (s for s in restored if s.step == first_step or (s.step < first_step and is_used)), None
     )
     if (
         save is None
@@ -211,7 +211,7 @@ def _judge(rule: Rule[BestCheckpointStaleSettings], trace: Trace) -> tuple[Trace
 def _detect_stale(
     rule: Rule[BestCheckpointStaleSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     series = _series(rule.settings, trace)
     # Any validation loss may be the selection criterion.
     if not all(_falls(rule.settings, evaluations) for evaluations in series):
@@ -230,7 +230,7 @@ def _detect_stale(
         restored = _restored(rule.settings, trace, evaluations)
         if restored:
             candidates.append((f"The state loaded at the end, first saved in {restored}", True))
-        found += [
+        findings += [
             rule.finding(
                 severity="error" if is_selected else "confirm",
                 step=next(
@@ -238,7 +238,7 @@ def _detect_stale(
                     for e in evaluations[1:]
                     if e.mean < rule.settings.improvement_ratio * losses[0]
                 ),
-                what=f"{place} the first of {len(evaluations)} evaluations and at none of the "
+                what=f"{checkpoint} the first of {len(evaluations)} evaluations and at none of the "
                 f"better ones, while the validation loss improved {num_improvements} times, from "
                 f"{losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
@@ -247,9 +247,9 @@ def _detect_stale(
                 num_evaluations=len(evaluations),
                 num_better=num_improvements,
             )
-            for place, is_selected in candidates
+            for checkpoint, is_selected in candidates
         ]
-    return tuple(found[:1])
+    return tuple(findings[:1])
 
 
 BEST_CHECKPOINT_STALE = Rule(

@@ -25,7 +25,7 @@ class CheckpointPartiallyLoadedSettings(Settings):
 
 
 def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for read in trace.reads:
         later = {load.what for load in trace.loads if load.step >= read.step}
         continues = any(not w.is_open and w.last_step > read.step for w in trace.sequences)
@@ -40,7 +40,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
         # Loading one of the two states, or reading a file that this run wrote, continues a training
         # run.
         is_resume = "optimizer" in later or _is_resume(rule.settings, trace, read)
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
                 step=read.step + 1,
@@ -52,7 +52,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
                 num_unread=len(unread),
             )
         )
-    return tuple(found[:1])
+    return tuple(findings[:1])
 
 
 def _is_resume(
@@ -79,8 +79,8 @@ def _is_resume(
             rates = learning_rates(trace, one), learning_rates(trace, other)
             if rates[0] is None or rates[1] is None:
                 continue
-            last, now = rates[0].at(stopped), rates[1].at(began)
-            if abs(now - last) <= settings.max_rate_change * last:
+            last, current = rates[0].at(stopped), rates[1].at(began)
+            if abs(current - last) <= settings.max_rate_change * last:
                 return True
     return False
 

@@ -50,7 +50,7 @@ class ResumeStateLostSettings(Settings):
 class _OptimizerUse:
     """One optimizer from its first step to its last."""
 
-    fact: OptimizerRecord
+    optimizer: OptimizerRecord
     membership: Membership
     """First recorded membership that contains the optimizer."""
     steps: tuple[OptimizerStep, ...]
@@ -67,27 +67,27 @@ class _OptimizerUse:
     def parameters(self) -> frozenset[int]:
         """Trainable parameters of the optimizer."""
         frozen = {p.index for p in self.membership.parameters if not p.is_trainable}
-        return frozenset(p for g in self.fact.groups for p in g.parameters if p not in frozen)
+        return frozenset(p for g in self.optimizer.groups for p in g.parameters if p not in frozen)
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
         known = {p.index: p.shape for p in self.membership.parameters}
-        return tuple(known[p] for g in self.fact.groups for p in g.parameters)
+        return tuple(known[p] for g in self.optimizer.groups for p in g.parameters)
 
     @property
     def has_state(self) -> bool:
-        groups = self.fact.groups
-        return self.fact.kind != "SGD" or any(g.options.get("momentum") for g in groups)
+        groups = self.optimizer.groups
+        return self.optimizer.kind != "SGD" or any(g.options.get("momentum") for g in groups)
 
 
 def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
-    found: dict[int, _OptimizerUse] = {}
+    uses: dict[int, _OptimizerUse] = {}
     for membership in trace.memberships:
-        for fact in membership.optimizers:
-            steps = steps_of(trace, fact.index)
-            if fact.index not in found and steps:
-                found[fact.index] = _OptimizerUse(fact, membership, steps)
-    return tuple(sorted(found.values(), key=lambda use: use.first))
+        for record in membership.optimizers:
+            steps = steps_of(trace, record.index)
+            if record.index not in uses and steps:
+                uses[record.index] = _OptimizerUse(record, membership, steps)
+    return tuple(sorted(uses.values(), key=lambda use: use.first))
 
 
 def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
@@ -103,7 +103,7 @@ def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
 
 
 def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_rate: bool) -> bool:
-    settings = [_settings(use.fact.groups) for use in (before, after)]
+    settings = [_settings(use.optimizer.groups) for use in (before, after)]
     if ignore_rate:
         settings = [
             [{k: v for k, v in group.items() if k != "lr"} for group in groups]
@@ -116,14 +116,17 @@ def _loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse)
     """Whether an optimizer state was loaded between them, but not into the second optimizer."""
     loads = [x for x in trace.loads if x.what == "optimizer"]
     loads = [x for x in loads if before.last <= x.step < after.first]
-    return bool(loads) and all(x.object_id != after.fact.index for x in loads)
+    return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
 
 
 def _rate_continues(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether a learning rate that the program sets itself continues from its last value."""
-    old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
+    old, new = (
+        learning_rates(trace, before.optimizer.index),
+        learning_rates(trace, after.optimizer.index),
+    )
     if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
         return False
     return 1 / settings.max_rate_ratio < new.values[0] / old.values[-1] < settings.max_rate_ratio
@@ -155,17 +158,17 @@ def _starts_over(
         for step, loss in losses
         if before.last - 2 * settings.num_compared_losses < step <= before.last
     ]
-    now = [
+    restarted = [
         loss
         for step, loss in losses
         if after.first <= step < after.first + settings.num_compared_losses
     ][:1]
-    if not (initial and last and now):
+    if not (initial and last and restarted):
         return False
     decrease = initial[0] - median(last)
     if decrease <= max(last) - min(last):  # too small a decrease to decide
         return False
-    return now[0] - median(last) > decrease / 2
+    return restarted[0] - median(last) > decrease / 2
 
 
 def _lost_schedule(
@@ -173,9 +176,9 @@ def _lost_schedule(
 ) -> SchedulerRecord | None:
     """Return the schedule that was restarted before its end; None when no schedule was."""
     loaded = {load.object_id for load in trace.loads if load.what == "scheduler"}
-    old = [s for s in trace.schedulers if s.optimizer == before.fact.index]
+    old = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
     for new in trace.schedulers:
-        if new.optimizer != after.fact.index or new.index in loaded or new.start:
+        if new.optimizer != after.optimizer.index or new.index in loaded or new.start:
             continue
         # A scheduler that is advanced before its first use continues the schedule.
         if count_schedule_steps(trace, new.index, before=after.first + 1):
@@ -192,13 +195,16 @@ def _repeats_first_rates(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether rates that the program sets itself repeat those of the first steps."""
-    old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
-    scheduled = {fact.optimizer for fact in trace.schedulers}
-    if old is None or new is None or scheduled & {before.fact.index, after.fact.index}:
+    old, new = (
+        learning_rates(trace, before.optimizer.index),
+        learning_rates(trace, after.optimizer.index),
+    )
+    scheduled = {record.optimizer for record in trace.schedulers}
+    if old is None or new is None or scheduled & {before.optimizer.index, after.optimizer.index}:
         return False
     # The learning rate that the optimizer was created with may be recorded at the first step.
     repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
-    again = [old.at(before.first + step - after.first) for step, _ in repeated]
+    first_rates = [old.at(before.first + step - after.first) for step, _ in repeated]
     values = [value for _, value in repeated]
     moves = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
         values
@@ -207,7 +213,7 @@ def _repeats_first_rates(
         old.values[-1] > 0
         and not 1 / settings.min_rate_jump < values[0] / old.values[-1] < settings.min_rate_jump
     )
-    return moves and is_jump and all(map(math.isclose, values, again))
+    return moves and is_jump and all(map(math.isclose, values, first_rates))
 
 
 def _is_same_training(
@@ -225,13 +231,15 @@ def _is_same_training(
 
 def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     uses = _optimizer_uses(trace)
-    found = []
+    findings = []
     for before, after in itertools.pairwise(uses):
-        if before.fact.kind != after.fact.kind or after.first <= before.last:
+        if before.optimizer.kind != after.optimizer.kind or after.first <= before.last:
             continue
         if count_steps(before.steps) < rule.settings.min_steps_before:
             continue
-        loaded = any(x.what == "optimizer" and x.object_id == after.fact.index for x in trace.loads)
+        loaded = any(
+            x.what == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
+        )
         loaded_elsewhere = _loaded_elsewhere(trace, before, after)
         same_settings = _have_same_settings(
             before,
@@ -245,27 +253,31 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             rule.settings, trace, before, after
         ):
             continue
-        old, new = learning_rates(trace, before.fact.index), learning_rates(trace, after.fact.index)
+        old, new = (
+            learning_rates(trace, before.optimizer.index),
+            learning_rates(trace, after.optimizer.index),
+        )
         jump = (
             f"; the learning rate changed from {old.values[-1]:.3g} to {new.values[0]:.3g}"
             if old and new
             else ""
         )
         lost = [
-            *[f"the moments and the step count of {after.fact.kind}"] * state,
+            *[f"the moments and the step count of {after.optimizer.kind}"] * state,
             *([f"the position in {schedule.kind}"] if schedule else []),
             *["the position in the custom schedule"] * repeats_rates,
         ]
         # A new optimizer in every round is intentional, unless a saved state was loaded elsewhere.
         is_habit = (
-            len([x for x in uses if x.fact.kind == after.fact.kind]) > 2 and not loaded_elsewhere
+            len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
+            and not loaded_elsewhere
         )
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm" if is_habit else "error",
                 step=after.first,
-                what=f"After {count_steps(before.steps)} steps of {before.fact.kind} a new one "
-                "continued with the same weights and settings. Lost state: "
+                what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
+                "one continued with the same weights and settings. Lost state: "
                 f"{' and '.join(lost)}{jump}.",
                 cause="Training continues as if it had just begun: the first steps are too "
                 "large, or the schedule runs a second time.",
@@ -275,7 +287,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
                 num_after=count_steps(after.steps),
             )
         )
-    return tuple(found[:1])
+    return tuple(findings[:1])
 
 
 RESUME_STATE_LOST = Rule(

@@ -43,8 +43,8 @@ class ConstantColumnSettings(Settings):
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Standard deviation, relative to the range of a column, in which more than a "
-        "few rows differ.",
+        description="Standard deviation, relative to the range of a column, from which more than a "
+        "few rows differ from the rest.",
     )
     max_alone: int = Field(
         2,
@@ -86,11 +86,11 @@ _MAX_SHOWN = 8
 
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in sorted({f.network for f in trace.inputs}):
-        facts = largest_input_records(trace, network)
-        training = [f for (learning, _), f in facts.items() if learning]
-        evaluated = [f for (learning, _), f in facts.items() if not learning]
+        records = largest_input_records(trace, network)
+        training = [f for (learning, _), f in records.items() if learning]
+        evaluated = [f for (learning, _), f in records.items() if not learning]
         if (
             len(training) != 1
             or training[0].num_rows < rule.settings.min_rows
@@ -99,8 +99,8 @@ def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFindi
             continue
         finding = _detect_constant(rule, trace, training[0], evaluated)
         if finding is not None:
-            found.append(finding)
-    return tuple(found)
+            findings.append(finding)
+    return tuple(findings)
 
 
 def _detect_constant(
@@ -124,7 +124,7 @@ def _detect_constant(
         return None
     is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
     is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
-    for reason, certain in (
+    for reason, columns in (
         (
             "other columns are constant as well, each at a different value",
             constant if is_table else [],
@@ -147,11 +147,11 @@ def _detect_constant(
         ),
         ("its neighbors vary", [c for c in constant if _is_hole(rule.settings, c, training)]),
     ):
-        if certain:
+        if columns:
             # A scaler also produces a constant 0 for pixels or words that never occur.
-            may_be_intentional = "standardized" in reason and len(certain) > 1 and not is_narrow
-            column = certain[0]
-            listed = list_numbers([c.column for c in certain[:_MAX_SHOWN]], len(certain))
+            may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
+            column = columns[0]
+            listed = list_numbers([c.column for c in columns[:_MAX_SHOWN]], len(columns))
             return rule.finding(
                 severity="confirm" if may_be_intentional else "error",
                 step=training.first_step + 1,
@@ -163,25 +163,25 @@ def _detect_constant(
                 fix="Check the preprocessing step that fills or drops this column.",
                 confidence=0.5 if may_be_intentional else 0.9,
                 column=column.column,
-                num_columns=len(certain),
+                num_columns=len(columns),
                 num_rows=training.num_rows,
             )
     return None
 
 
 def _has_missing_part(
-    settings: ConstantColumnSettings, constant: list[ColumnRecord], fact: InputRecord
+    settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
-    """Whether a large part of a narrow table is constant, not only at 0 or only at 1.
+    """Whether a large part of a table is constant, with several values that are not all 0.
 
-    A column of ones may be intentional, as may zeros where nothing was counted.
+    Columns of ones only may be intentional, as may zeros where nothing was counted.
     """
     values = {c.smallest for c in constant}
     return (
-        fact.num_rows >= settings.min_table_rows
-        and len(fact.columns) == fact.shape[-1]
+        record.num_rows >= settings.min_table_rows
+        and len(record.columns) == record.shape[-1]
         and len(constant)
-        >= max(settings.min_constant_columns, settings.min_constant_share * len(fact.columns))
+        >= max(settings.min_constant_columns, settings.min_constant_share * len(record.columns))
         and len(values) > 1
         and bool(values - {0.0})
     )
@@ -194,9 +194,9 @@ def _vary_in_evaluation(
     evaluated: list[InputRecord],
 ) -> list[ColumnRecord]:
     """Return the columns that vary in an evaluation on similarly distributed rows."""
-    for fact in evaluated:
-        columns = {c.column: c for c in fact.columns}
-        if fact.num_rows < settings.min_rows // 4 or not _is_similarly_distributed(
+    for record in evaluated:
+        columns = {c.column: c for c in record.columns}
+        if record.num_rows < settings.min_rows // 4 or not _is_similarly_distributed(
             settings, training, columns
         ):
             continue
@@ -222,33 +222,35 @@ def _is_similarly_distributed(
     return 2 * sum(similar) > len(similar)
 
 
-def _others_are_standard(settings: ConstantColumnSettings, fact: InputRecord) -> bool:
-    remaining = [c for c in fact.columns if c.largest > c.smallest]
+def _others_are_standard(settings: ConstantColumnSettings, record: InputRecord) -> bool:
+    remaining = [c for c in record.columns if c.largest > c.smallest]
     low, high = settings.standard_std_range
     return all(abs(c.mean) < settings.max_standard_mean and low < c.std < high for c in remaining)
 
 
-def _is_between(settings: ConstantColumnSettings, column: ColumnRecord, fact: InputRecord) -> bool:
+def _is_between(
+    settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
+) -> bool:
     """Whether the column is between two standardized ones, in a table of such and 0/1 columns.
 
     A category without any row is surrounded by other 0/1 columns.
     """
-    if len(fact.shape) != 2 or column.smallest:
+    if len(record.shape) != 2 or column.smallest:
         return False
     low, high = settings.standard_std_range
     standardized = {
         c.column
-        for c in fact.columns
+        for c in record.columns
         if abs(c.mean) < settings.max_standard_mean and low < c.std < high and c.smallest < 0
     }
-    flags = {c.column for c in fact.columns if (c.smallest, c.largest) == (0, 1)}
-    constant = {c.column for c in fact.columns if c.smallest == c.largest}
-    remaining = {c.column for c in fact.columns} - standardized - flags - constant
+    flags = {c.column for c in record.columns if (c.smallest, c.largest) == (0, 1)}
+    constant = {c.column for c in record.columns if c.smallest == c.largest}
+    remaining = {c.column for c in record.columns} - standardized - flags - constant
     return not remaining and {column.column - 1, column.column + 1} <= standardized
 
 
 def _is_alone(
-    settings: ConstantColumnSettings, constant: list[ColumnRecord], fact: InputRecord
+    settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
     """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
 
@@ -260,39 +262,39 @@ def _is_alone(
     if (
         len(constant) > settings.max_alone
         or 0 not in values
-        or len(fact.shape) != 2
-        or fact.loader < 0
+        or len(record.shape) != 2
+        or record.loader < 0
     ):
         return False
     if max(positions) - min(positions) != len(values) - 1:
         return False
-    is_complete = len(fact.columns) == fact.shape[1] <= settings.max_narrow_columns
-    neighbors = {place + side for place in positions for side in (-1, 1)} - set(positions)
-    neighbor_values = [c for c in fact.columns if c.column in neighbors]
+    is_complete = len(record.columns) == record.shape[1] <= settings.max_narrow_columns
+    neighbors = {position + side for position in positions for side in (-1, 1)} - set(positions)
+    neighbor_values = [c for c in record.columns if c.column in neighbors]
     has_flag = any((c.smallest, c.largest) == (0, 1) for c in neighbor_values)
-    return is_complete and fact.num_rows >= settings.min_table_rows and not has_flag
+    return is_complete and record.num_rows >= settings.min_table_rows and not has_flag
 
 
-def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, fact: InputRecord) -> bool:
+def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord) -> bool:
     """Whether a position of an image or curve is constant while both neighbors vary.
 
     Applies where standard deviations change gradually; at the border of an image only one neighbor
     varies.
     """
-    if len(fact.shape) > 2 and min(fact.shape[-2:]) < settings.min_image_side:
+    if len(record.shape) > 2 and min(record.shape[-2:]) < settings.min_image_side:
         return False  # patches or short vectors: adjacent positions are not neighbors
-    stds = {c.column: c.std for c in fact.columns}
+    stds = {c.column: c.std for c in record.columns}
     neighbor_values = [stds.get(column.column - 1), stds.get(column.column + 1)]
     neighbor_stds = [s for s in neighbor_values if s is not None]
     columns = sorted(stds)
-    pairs_of_stds = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
-    if len(neighbor_stds) < 2 or len(pairs_of_stds) < settings.min_neighbor_pairs:
+    adjacent = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
+    if len(neighbor_stds) < 2 or len(adjacent) < settings.min_neighbor_pairs:
         return False
-    one, other = [a for a, _ in pairs_of_stds], [b for _, b in pairs_of_stds]
+    left, right = [std for std, _ in adjacent], [std for _, std in adjacent]
     if (
-        len(set(one)) < 2
-        or len(set(other)) < 2
-        or correlation(one, other) < settings.min_correlation
+        len(set(left)) < 2
+        or len(set(right)) < 2
+        or correlation(left, right) < settings.min_correlation
     ):
         return False
     return min(neighbor_stds) > settings.min_neighbor_std * median(s for s in stds.values() if s)

@@ -28,9 +28,9 @@ class DuplicateBosSettings(Settings):
 
 def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     latest = {f.network: f for f in trace.inputs if f.is_learning and f.num_rows}
-    found = []
+    findings = []
     statistics = [(f, tokens) for f in latest.values() for tokens in (f.tokens, *f.other_tokens)]
-    for fact, tokens in statistics:
+    for record, tokens in statistics:
         if (
             tokens is None
             or tokens.num_longer
@@ -40,11 +40,11 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
         share = tokens.num_doubled / max(tokens.num_rows, 1)
         if tokens.num_doubled < rule.settings.min_rows or share < rule.settings.min_share:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if share >= rule.settings.min_certain_share else "confirm",
-                step=fact.first_step + 1,
-                what=f"{network_name(trace, fact.network)}: {tokens.num_doubled} of "
+                step=record.first_step + 1,
+                what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
                 "All rows start with it, and it occurs nowhere else in the affected rows.",
                 cause="A BOS token was added to texts that already contain one: the learned "
@@ -55,7 +55,7 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
                 token=tokens.first,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 DUPLICATE_BOS = Rule(

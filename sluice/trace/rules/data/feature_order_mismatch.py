@@ -34,21 +34,21 @@ class FeatureOrderMismatchSettings(Settings):
     min_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Squared difference of all correlations, relative to the difference expected "
-        "by chance, from which they have changed.",
+        description="Squared difference of all correlations, relative to the expectation by "
+        "chance, from which the correlations differ.",
     )
     max_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Squared difference in the reordered columns, relative to chance, up to which "
-        "the order is found.",
+        description="Squared difference after reordering, relative to the expectation by chance, "
+        "up to which the new order explains the correlations.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Squared difference in the reordered columns, relative to the original order, "
-        "up to which the order is found.",
+        description="Squared difference after reordering, relative to the one before, up to which "
+        "the new order explains the correlations.",
     )
 
 
@@ -57,48 +57,50 @@ ColumnOrder = Sequence[int]
 
 
 def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
         match = consistent_difference(evaluated, partial(_find_order, rule.settings, training))
         if match is not None:
-            found.append(_build_finding(rule, trace, network, training, *match))
-    return tuple(found)
+            findings.append(_build_finding(rule, trace, network, training, *match))
+    return tuple(findings)
 
 
 def _find_order(
     settings: FeatureOrderMismatchSettings, training: InputRecord, evaluated: InputRecord
 ) -> ColumnOrder | None:
-    """Return the order that explains the correlations; None when they have not changed."""
+    """Return the order that explains the correlations of the evaluation.
+
+    The search swaps the two columns that reduce the difference most, until no swap reduces it.
+
+    Returns:
+        None if the correlations are those of training, or no order explains them.
+    """
     min_columns = settings.min_channels if training.channels else settings.min_columns
-    trained, evaluated_table = (
-        _correlation_matrix(training.correlations),
-        _correlation_matrix(evaluated.correlations),
-    )
+    expected = _correlation_matrix(training.correlations)
+    observed = _correlation_matrix(evaluated.correlations)
     if (
-        len(trained) != len(evaluated_table)
-        or len(trained) < min_columns
+        len(expected) != len(observed)
+        or len(expected) < min_columns
         or bool(training.channels) != bool(evaluated.channels)
     ):
         return None
-    num, pairs = len(trained), [*itertools.combinations(range(len(trained)), 2)]
-    rows = 1 / training.num_rows + 1 / evaluated.num_rows
-    chance = sum((1 - evaluated_table[i][j] ** 2) ** 2 * rows for i, j in pairs)
-    order = [*range(num)]
-    before = misfit = _misfit(trained, evaluated_table, order)
-    if before < settings.min_difference_ratio * chance:
+    pairs = [*itertools.combinations(range(len(expected)), 2)]
+    # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
+    inverse_rows = 1 / training.num_rows + 1 / evaluated.num_rows
+    chance = sum((1 - observed[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
+    order = [*range(len(expected))]
+    original_misfit = misfit = _misfit(expected, observed, order)
+    if original_misfit < settings.min_difference_ratio * chance:
         return None
     while True:
-        candidates = [
-            (_misfit(trained, evaluated_table, swapped := _swapped(order, *p)), swapped)
-            for p in pairs
-        ]
-        best, swapped = min(candidates)
-        if best >= misfit:
+        swaps = [_swapped(order, i, j) for i, j in pairs]
+        best_misfit, best_order = min((_misfit(expected, observed, swap), swap) for swap in swaps)
+        if best_misfit >= misfit:
             break
-        misfit, order = best, swapped
+        misfit, order = best_misfit, best_order
     is_explained = (
         misfit < settings.max_difference_ratio * chance
-        and misfit < settings.max_remaining_share * before
+        and misfit < settings.max_remaining_share * original_misfit
     )
     return order if is_explained else None
 
@@ -106,25 +108,24 @@ def _find_order(
 def _correlation_matrix(upper_triangle: Sequence[float]) -> list[list[float]]:
     """Return the full correlation matrix from the values above its diagonal."""
     num = (1 + math.isqrt(1 + 8 * len(upper_triangle))) // 2 if upper_triangle else 0
-    table = [[1.0] * num for _ in range(num)]
+    matrix = [[1.0] * num for _ in range(num)]
     for (i, j), value in zip(itertools.combinations(range(num), 2), upper_triangle, strict=True):
-        table[i][j] = table[j][i] = value
-    return table
+        matrix[i][j] = matrix[j][i] = value
+    return matrix
 
 
-def _misfit(
-    trained: list[list[float]], evaluated_table: list[list[float]], order: ColumnOrder
-) -> float:
+def _misfit(expected: list[list[float]], observed: list[list[float]], order: ColumnOrder) -> float:
+    """Return the squared difference of the correlations, with training columns in this order."""
     return sum(
-        (trained[order[i]][order[j]] - evaluated_table[i][j]) ** 2
+        (expected[order[i]][order[j]] - observed[i][j]) ** 2
         for i, j in itertools.combinations(range(len(order)), 2)
     )
 
 
 def _swapped(order: list[int], i: int, j: int) -> list[int]:
-    found = [*order]
-    found[i], found[j] = found[j], found[i]
-    return found
+    swapped = [*order]
+    swapped[i], swapped[j] = swapped[j], swapped[i]
+    return swapped
 
 
 def _build_finding(
@@ -136,15 +137,15 @@ def _build_finding(
     order: ColumnOrder,
 ) -> TraceFinding:
     kind = "channel" if training.channels else "column"
-    facts = training.channels or training.columns
-    moved = [(facts[i].column, facts[j].column) for i, j in enumerate(order) if i != j]
-    listed = ", ".join(f"{was} as {now}" for now, was in moved[:4])
+    columns = training.channels or training.columns
+    moved = [(columns[i].column, columns[j].column) for i, j in enumerate(order) if i != j]
+    examples = ", ".join(f"{kind} {i} contains {kind} {j} of training" for i, j in moved[:4])
     return rule.finding(
         severity="error",
         step=evaluated.first_step,
         what=f"{network_name(trace, network)}: {len(moved)} of its {len(order)} input {kind}s "
-        f"are in another order in the evaluation. According to the correlations, {kind} "
-        f"{listed}{' and so on' if len(moved) > 4 else ''} ({training.num_rows} training rows, "
+        f"are in another order in the evaluation. According to the correlations, {examples}"
+        f"{', and so on' if len(moved) > 4 else ''} ({training.num_rows} training rows, "
         f"{evaluated.num_rows} evaluation rows).",
         cause=f"The network receives each of these {kind}s in place of another one.",
         fix=f"Select the {kind}s by name, from one list, everywhere rows are prepared.",

@@ -45,27 +45,27 @@ class IndexOutOfRangeSettings(Settings):
 
 
 def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    found = {}
-    for fact in trace.out_of_range_indices:
-        if fact.kind in found or fact.kind in ("index", "class index", "clamped"):
+    outside = {}
+    for record in trace.out_of_range_indices:
+        if record.kind in outside or record.kind in ("index", "class index", "clamped"):
             continue
-        what = "token" if fact.kind == "embedding" else "class"
-        last = fact.num_allowed - 1
-        found[fact.kind] = rule.finding(
+        what = "token" if record.kind == "embedding" else "class"
+        last = record.num_allowed - 1
+        outside[record.kind] = rule.finding(
             severity="error",
-            step=fact.step + 1,
-            what=f"{fact.kind} received {fact.num_outside} of {fact.num_ids} {what} ids outside "
-            f"0 to {last}: {fact.smallest} to {fact.largest}.",
+            step=record.step + 1,
+            what=f"{record.kind} received {record.num_outside} of {record.num_ids} {what} ids "
+            f"outside 0 to {last}: {record.smallest} to {record.largest}.",
             cause="On CPU this raises IndexError; on a GPU it reads out of bounds.",
-            fix=f"Make the table {fact.largest + 1} wide, or number the ids from 0."
-            if fact.smallest >= 0
+            fix=f"Make the table {record.largest + 1} wide, or number the ids from 0."
+            if record.smallest >= 0
             else "Number the ids from 0; mask with ignore_index, not with -1.",
-            num_outside=fact.num_outside,
-            smallest=fact.smallest,
-            largest=fact.largest,
-            num_allowed=fact.num_allowed,
+            num_outside=record.num_outside,
+            smallest=record.smallest,
+            largest=record.largest,
+            num_allowed=record.num_allowed,
         )
-    return list(found.values())
+    return list(outside.values())
 
 
 def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
@@ -93,18 +93,18 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 
 def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect indices beyond a table, many of them, that the network clamps to its last row."""
-    found = []
-    facts = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
-    for network, rows in sorted({(f.network, f.num_allowed) for f in facts}):
-        records = [f for f in facts if (f.network, f.num_allowed) == (network, rows)]
-        outside, num = sum(f.num_outside for f in records), sum(f.num_ids for f in records)
+    findings = []
+    records = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
+    for network, rows in sorted({(f.network, f.num_allowed) for f in records}):
+        group = [f for f in records if (f.network, f.num_allowed) == (network, rows)]
+        outside, num = sum(f.num_outside for f in group), sum(f.num_ids for f in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
-        largest = max(f.largest for f in records)
-        found.append(
+        largest = max(f.largest for f in group)
+        findings.append(
             rule.finding(
                 severity="error" if rows > rule.settings.max_buckets else "confirm",
-                step=records[0].step + 1,
+                step=group[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table "
                 f"of {rows} rows, and mapped {outside} of {num} ids, those from {rows} on, to "
                 f"row {rows - 1}.",
@@ -116,7 +116,7 @@ def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
                 largest=largest,
             )
         )
-    return found
+    return findings
 
 
 def _numbered_from_minus_one(
@@ -126,11 +126,11 @@ def _numbered_from_minus_one(
 
     If -1 meant 'none', the last class would occur as well.
     """
-    facts = [f for f in trace.out_of_range_indices if f.kind == "class index"]
-    if not facts or any(f.num_shared or f.smallest != -1 for f in facts):
+    records = [f for f in trace.out_of_range_indices if f.kind == "class index"]
+    if not records or any(f.num_shared or f.smallest != -1 for f in records):
         return []
-    first, last = facts[0], max(f.largest for f in facts)
-    num = sum(f.num_ids for f in facts)
+    first, last = records[0], max(f.largest for f in records)
+    num = sum(f.num_ids for f in records)
     if last != first.num_allowed - 2 or num < rule.settings.min_rows_per_class * first.num_allowed:
         return []  # with few rows, the last class may be missing by chance
     return [
@@ -153,33 +153,33 @@ def _targets_outside_unit_interval(
 ) -> list[TraceFinding]:
     """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-    found = []
-    for (kind, _), facts in by_function(training_losses(trace, *kinds)).items():
-        wrong = [f for f in facts if f.target_smallest < 0 or f.target_largest > 1]
+    findings = []
+    for (kind, _), records in by_function(training_losses(trace, *kinds)).items():
+        wrong = [f for f in records if f.target_smallest < 0 or f.target_largest > 1]
         if not wrong:
             continue
         low, high = min(f.target_smallest for f in wrong), max(f.target_largest for f in wrong)
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=wrong[0].step + 1,
                 what=f"{kind} received targets from {low:.4g} to {high:.4g}, outside [0, 1], in "
-                f"{len(wrong)} of {len(facts)} sampled calls.",
+                f"{len(wrong)} of {len(records)} sampled calls.",
                 cause="The loss has no lower bound there: outputs grow without limit.",
                 fix="Use the targets 0 and 1 for the two classes.",
                 smallest=low,
                 largest=high,
             )
         )
-    return found
+    return findings
 
 
 def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect classes 1 to C - 1 that all occur while class 0 never does."""
-    found = []
-    for (kind, _), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
-        plain = [f for f in facts if _is_plain(rule.settings, f)]
-        if not plain or len(plain) < len(facts):
+    findings = []
+    for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
+        plain = [f for f in records if _is_plain(rule.settings, f)]
+        if not plain or len(plain) < len(records):
             continue
         classes = plain[0].input_shape[1]
         rows = sum(f.num_supervised for f in plain)
@@ -190,7 +190,7 @@ def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> lis
             or rows < max(rule.settings.min_rows_per_class * classes, rule.settings.min_rows)
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=plain[0].step + 1,
@@ -203,30 +203,30 @@ def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> lis
                 num_classes=classes,
             )
         )
-    return found
+    return findings
 
 
 def _missing_one_hot_column(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect one-hot targets with rows that have no class: one class has no column."""
-    found = []
-    for (kind, network), facts in by_function(training_losses(trace, *CLASS_LOSSES)).items():
+    findings = []
+    for (kind, network), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
         evaluated = [
             f for f in trace.losses if f.kind == kind and f.network == network and not f.is_learning
         ]
         # Training rows without a label may be excluded on purpose; evaluation rows are not, and
         # they are never mixed by augmentation.
-        sampled = evaluated or facts
+        sampled = evaluated or records
         empty = sum(f.num_rows_without_class for f in sampled)
         rows = sum(f.target_shape[0] for f in sampled if f.target_shape)
         if not 0 < empty < rows:
             continue
         where = "in the evaluation" if evaluated else "in training"
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if evaluated else "confirm",
-                step=facts[0].step + 1,
+                step=records[0].step + 1,
                 what=f"{kind}: {empty} of {rows} rows of one-hot targets {where} have no 1 in "
                 f"any of the {sampled[0].target_shape[1]} columns.",
                 cause="One class has no column, as with drop_first=True: the network cannot "
@@ -236,7 +236,7 @@ def _missing_one_hot_column(
                 num_columns=sampled[0].target_shape[1],
             )
         )
-    return found
+    return findings
 
 
 def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
@@ -244,12 +244,12 @@ def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
 
     The first or last column is never 1, while rows without a 1 are a class.
     """
-    found = []
+    findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-    for (kind, network), facts in by_function(training_losses(trace, *kinds)).items():
-        tables = [f for f in facts if f.column_counts]
+    for (kind, network), records in by_function(training_losses(trace, *kinds)).items():
+        tables = [f for f in records if f.column_counts]
         widths = {len(f.column_counts) for f in tables}
-        if len(tables) < len(facts) or len(widths) != 1:
+        if len(tables) < len(records) or len(widths) != 1:
             continue
         counts = [*map(sum, zip(*(f.column_counts for f in tables), strict=True))]
         rows, blank = (
@@ -262,32 +262,32 @@ def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
         is_missing = not ends[0] and min(others) >= rule.settings.min_column_count
         if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
             continue
-        place, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
-        found.append(
+        empty_column, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
+        findings.append(
             rule.finding(
                 severity="error",
                 step=tables[0].step + 1,
-                what=f"{network_name(trace, network)}, {kind}: column {place} of one-hot targets "
-                f"is never 1 in {rows} rows, although each of the {len(others)} other columns "
-                f"is, and {blank} rows have no 1 at all.",
+                what=f"{network_name(trace, network)}, {kind}: column {empty_column} of one-hot "
+                f"targets is never 1 in {rows} rows, although each of the {len(others)} other "
+                f"columns is, and {blank} rows have no 1 at all.",
                 cause=f"Classes are numbered one position off: rows of class {beyond} match no "
-                f"column, and output {place} is never trained.",
+                f"column, and output {empty_column} is never trained.",
                 fix="Number the classes from 0.",
                 num_rows=blank,
                 num_columns=len(counts),
             )
         )
-    return found
+    return findings
 
 
-def _is_plain(settings: IndexOutOfRangeSettings, fact: LossRecord) -> bool:
+def _is_plain(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
     return (
-        fact.target_is_integer
-        and len(fact.input_shape) == 2
-        and fact.tokens is None
-        and fact.num_supervised == fact.num_targets
-        and 2 < fact.input_shape[1] <= settings.max_classes
-        and not math.isnan(fact.target_smallest)
+        record.target_is_integer
+        and len(record.input_shape) == 2
+        and record.tokens is None
+        and record.num_supervised == record.num_targets
+        and 2 < record.input_shape[1] <= settings.max_classes
+        and not math.isnan(record.target_smallest)
     )
 
 

@@ -35,7 +35,7 @@ def _is_same(settings: MissingSetEpochSettings, one: EpochRecord, other: EpochRe
 
 
 def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for loader in training_loaders(trace):
         epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(rule.settings, e)]
         pairs = list(itertools.pairwise(epochs))
@@ -46,7 +46,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         epoch_text = (
             f", whose epoch is always {epochs[0].sampler_epoch}" if is_epoch_missing else ""
         )
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if is_epoch_missing else "confirm",
                 step=same[0].step + 1,
@@ -61,7 +61,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
                 num_epochs=len(epochs),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISSING_SET_EPOCH = Rule(

@@ -41,19 +41,19 @@ def _first_other_cause(trace: Trace) -> float:
 
 
 def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     until = _first_other_cause(trace)
     for what in ("input", "target"):
-        facts = [f for f in trace.nonfinite_tensors if f.what == what and f.step < until]
-        learning = [f for f in facts if f.is_learning]
-        if facts:
-            first = (learning or facts)[0]
+        records = [f for f in trace.nonfinite_tensors if f.what == what and f.step < until]
+        learning = [f for f in records if f.is_learning]
+        if records:
+            first = (learning or records)[0]
             reaches_output = any(f.reaches_output for f in learning)
             is_harmful = bool(learning) and (
                 reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
             )
-            found.append(_build_finding(rule, trace, first, len(facts), is_harmful=is_harmful))
-    return tuple(found)
+            findings.append(_build_finding(rule, trace, first, len(records), is_harmful=is_harmful))
+    return tuple(findings)
 
 
 def _plural(noun: str, num: int, many: str = "s") -> str:
@@ -63,34 +63,34 @@ def _plural(noun: str, num: int, many: str = "s") -> str:
 def _build_finding(
     rule: Rule[NonfiniteInputSettings],
     trace: Trace,
-    fact: NonFiniteTensorRecord,
+    record: NonFiniteTensorRecord,
     num: int,
     *,
     is_harmful: bool,
 ) -> TraceFinding:
     kinds = [
         f"{count} {name}"
-        for count, name in ((fact.num_nan, "NaN"), (fact.num_infinite, "infinite"))
+        for count, name in ((record.num_nan, "NaN"), (record.num_infinite, "infinite"))
         if count
     ]
-    rows = list_numbers(fact.rows, fact.num_rows)
-    where = f"{_plural('row', fact.num_rows)} {rows} of {fact.shape[0]}"
-    if len(fact.shape) > 1:
-        columns = list_numbers(fact.columns, fact.num_columns)
-        where = f"{_plural('column', fact.num_columns)} {columns}, {where}"
-    owner = network_name(trace, fact.network)
-    subject = f"{owner} received" if fact.what == "input" else f"The targets of {owner} contain"
-    value = _plural("value", fact.num_nan + fact.num_infinite)
+    rows = list_numbers(record.rows, record.num_rows)
+    where = f"{_plural('row', record.num_rows)} {rows} of {record.shape[0]}"
+    if len(record.shape) > 1:
+        columns = list_numbers(record.columns, record.num_columns)
+        where = f"{_plural('column', record.num_columns)} {columns}, {where}"
+    owner = network_name(trace, record.network)
+    subject = f"{owner} received" if record.what == "input" else f"The targets of {owner} contain"
+    value = _plural("value", record.num_nan + record.num_infinite)
     return rule.finding(
-        severity="error" if is_harmful else "confirm" if not fact.is_learning else "warning",
-        step=fact.step + 1,
-        what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {fact.step + 1}: "
+        severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
+        step=record.step + 1,
+        what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
         f"{where}; {num} such {_plural('batch', num, 'es')} recorded.",
         cause="One such value makes the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
-        num_nan=fact.num_nan,
-        num_infinite=fact.num_infinite,
-        num_rows=fact.num_rows,
+        num_nan=record.num_nan,
+        num_infinite=record.num_infinite,
+        num_rows=record.num_rows,
     )
 
 

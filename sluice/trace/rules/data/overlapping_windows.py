@@ -35,7 +35,7 @@ class _SharedValues:
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in sorted({f.network for f in trace.rows}):
         training, evaluated = (
             _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
@@ -49,8 +49,8 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
             )
             if shared is not None:
                 loaders.add(epoch.loader)  # reported once
-                found.append(_build_finding(rule, trace, network, epoch, shared))
-    return tuple(found)
+                findings.append(_build_finding(rule, trace, network, epoch, shared))
+    return tuple(findings)
 
 
 def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
@@ -132,12 +132,12 @@ def _best_match(
         _comparable_values(field.values, some)
         for some in _by_field(training, is_input=not field.place)
     ]
-    num, of = max(
+    num, total = max(
         ((len(mine & known), len(mine)) for mine, known in pairs),
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
-    return _SharedValues(num, of)
+    return _SharedValues(num, total)
 
 
 def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[list[SketchRecord]]:

@@ -38,8 +38,8 @@ class PreprocessingSkewSettings(Settings):
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Difference of the means from which a stretched column is shifted as well "
-        "[std].",
+        description="Difference of the means from which a column with a larger scale also counts "
+        "as shifted [std].",
     )
     max_equal_shift: float = Field(
         0.3,
@@ -56,8 +56,8 @@ class PreprocessingSkewSettings(Settings):
     min_other_columns: int = Field(
         4,
         ge=1,
-        description="Columns required to decide from the other columns that the rows are from the "
-        "same distribution.",
+        description="Columns required for a finding about some of them only: the unchanged ones "
+        "show that the rows are from the same distribution.",
     )
     min_far_shift: float = Field(
         6.0,
@@ -93,12 +93,12 @@ class _ColumnShift(NamedTuple):
 
 
 def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for _, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
         difference = consistent_difference(evaluated, partial(_find_shift, rule.settings, training))
         if difference is not None:
-            found.append(_build_finding(rule, trace, training, *difference))
-    return tuple(found)
+            findings.append(_build_finding(rule, trace, training, *difference))
+    return tuple(findings)
 
 
 def _find_shift(
@@ -117,31 +117,40 @@ def _find_shift(
 def _compare_columns(
     settings: PreprocessingSkewSettings,
     kind: str,
-    one: Sequence[ColumnRecord],
-    others: Sequence[ColumnRecord],
+    training: Sequence[ColumnRecord],
+    evaluated: Sequence[ColumnRecord],
 ) -> _ColumnShift | None:
-    other = {c.column: c for c in others}
+    by_index = {column.column: column for column in evaluated}
     pairs = [
-        (c, other[c.column])
-        for c in one
-        if c.column in other and c.std > 0 and other[c.column].std > 0
+        (t, by_index[t.column])
+        for t in training
+        if t.column in by_index and t.std > 0 and by_index[t.column].std > 0
     ]
     # Columns with little variation, such as the border of an image, are not informative.
-    typical = median(c.std for c, _ in pairs) if pairs else 0.0
-    pairs = [(c, d) for c, d in pairs if c.std >= typical / 4]
+    typical_std = median(t.std for t, _ in pairs) if pairs else 0.0
+    pairs = [(t, e) for t, e in pairs if t.std >= typical_std / 4]
     if len(pairs) < settings.min_columns:
         return None
-    shift = median(abs(d.mean - c.mean) / c.std for c, d in pairs)
-    scale = median(math.log(d.std / c.std) for c, d in pairs)
-    if _is_different(settings, shift, scale, [d for _, d in pairs]):
+    shift = median(_shift(t, e) for t, e in pairs)
+    scale = median(_log_scale(t, e) for t, e in pairs)
+    if _is_different(settings, shift, scale, [e for _, e in pairs]):
         return _ColumnShift(kind, shift, scale, pairs)
-    far = [(c, d) for c, d in pairs if _is_far(settings, c, d)] or _rescaled_columns(
-        settings, pairs
-    )
-    if not far:
+    changed = [(t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)]
+    changed = changed or _rescaled_columns(settings, pairs)
+    if not changed:
         return None
-    shift = median(abs(d.mean - c.mean) / c.std for c, d in far)
-    return _ColumnShift(kind, shift, median(math.log(d.std / c.std) for c, d in far), far)
+    shift = median(_shift(t, e) for t, e in changed)
+    return _ColumnShift(kind, shift, median(_log_scale(t, e) for t, e in changed), changed)
+
+
+def _shift(training: ColumnRecord, evaluated: ColumnRecord) -> float:
+    """Return the absolute difference of the means, in standard deviations of training."""
+    return abs(evaluated.mean - training.mean) / training.std
+
+
+def _log_scale(training: ColumnRecord, evaluated: ColumnRecord) -> float:
+    """Return the logarithm of the ratio of the standard deviations."""
+    return math.log(evaluated.std / training.std)
 
 
 def _is_different(
@@ -150,10 +159,10 @@ def _is_different(
     scale: float,
     evaluated: Sequence[ColumnRecord],
 ) -> bool:
-    """Whether columns are shifted, or wider or narrower.
+    """Whether columns are shifted, or have a larger or smaller scale.
 
-    If consecutive samples are similar, as for prices, the level drifts: the level after the
-    training rows is, within bounds, no evidence of another preprocessing.
+    If consecutive samples are similar, as for prices, the level drifts. A different level after the
+    training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
     steps = [d.step / d.std for d in evaluated if not math.isnan(d.step)]
     if steps and median(steps) < settings.max_relative_step:
@@ -164,10 +173,13 @@ def _is_different(
     return shift > settings.min_shift or abs(scale) > settings.min_log_scale
 
 
-def _is_far(settings: PreprocessingSkewSettings, one: ColumnRecord, other: ColumnRecord) -> bool:
-    """Whether a column shares no value with training and is further away than any trend."""
-    is_disjoint = other.smallest > one.largest or other.largest < one.smallest
-    return is_disjoint and abs(other.mean - one.mean) > settings.min_far_shift * one.std
+def _is_outside_any_trend(
+    settings: PreprocessingSkewSettings, training: ColumnRecord, evaluated: ColumnRecord
+) -> bool:
+    """Whether the ranges of a column are disjoint, and further apart than a trend explains."""
+    is_disjoint = evaluated.smallest > training.largest or evaluated.largest < training.smallest
+    distance = abs(evaluated.mean - training.mean)
+    return is_disjoint and distance > settings.min_far_shift * training.std
 
 
 def _rescaled_columns(
@@ -181,28 +193,28 @@ def _rescaled_columns(
     """
     if len(pairs) < settings.min_other_columns:
         return []
-    moves = [(abs(d.mean - c.mean) / c.std, math.log(d.std / c.std)) for c, d in pairs]
+    differences = [(_shift(t, e), _log_scale(t, e)) for t, e in pairs]
     num_unchanged = sum(
         shift < settings.max_equal_shift and abs(scale) < settings.max_equal_log_scale
-        for shift, scale in moves
+        for shift, scale in differences
     )
     changed = [
         pair
-        for pair, (shift, scale) in zip(pairs, moves, strict=True)
+        for pair, (shift, scale) in zip(pairs, differences, strict=True)
         if shift > settings.min_shift_of_stretched and scale > settings.min_log_scale
     ]
     return changed if 2 * num_unchanged > len(pairs) else []
 
 
-def _position_of(kind: str, column: ColumnRecord, fact: InputRecord) -> str:
+def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
     """Return the position of a column in a sample; for a window, its row and column."""
-    shape = fact.shape[1:]
-    if kind != "column" or not fact.by_position or len(shape) < 2:
+    shape = inputs.shape[1:]
+    if kind != "column" or not inputs.by_position or len(shape) < 2:
         return str(column.column)
-    positions, rest = list[int](), column.column
+    positions, remaining = list[int](), column.column
     for width in reversed(shape):
-        rest, place = divmod(rest, width)
-        positions.append(place)
+        remaining, position = divmod(remaining, width)
+        positions.append(position)
     return str(positions[::-1])
 
 
@@ -214,16 +226,16 @@ def _build_finding(
     changed: _ColumnShift,
 ) -> TraceFinding:
     kind, shift, scale, pairs = changed
-    one, other = max(pairs, key=lambda p: abs(p[1].mean - p[0].mean) / p[0].std)
+    trained, other = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
         step=evaluated.first_step,
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
-        f"the evaluation. {kind.capitalize()} {_position_of(kind, one, training)} has mean "
-        f"{one.mean:.4g} and standard deviation {one.std:.4g} in training ({training.num_rows} "
-        f"rows), {other.mean:.4g} and {other.std:.4g} in the evaluation ({evaluated.num_rows} "
-        f"rows). Over {len(pairs)} {kind}s the shift is {shift:.2g} standard deviations and the "
-        f"scale {math.exp(scale):.3g}.",
+        f"the evaluation. {kind.capitalize()} {_position_of(kind, trained, training)} has mean "
+        f"{trained.mean:.4g} and standard deviation {trained.std:.4g} in training "
+        f"({training.num_rows} rows), {other.mean:.4g} and {other.std:.4g} in the evaluation "
+        f"({evaluated.num_rows} rows). Over {len(pairs)} {kind}s the shift is {shift:.2g} standard "
+        f"deviations and the scale {math.exp(scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,

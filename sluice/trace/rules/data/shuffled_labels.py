@@ -66,7 +66,7 @@ class ShuffledLabelsSettings(Settings):
 
 
 def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found: dict[int, TraceFinding] = {}
+    findings: dict[int, TraceFinding] = {}
     for network, phase in sorted({(p.network, p.phase) for p in trace.target_samples}):
         pairs = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
         kinds = {p.kind for p in pairs}
@@ -77,8 +77,8 @@ def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFindi
             rule, trace, network, pairs, since=pairs[0].step if phase else 0
         )
         if finding is not None:
-            found.setdefault(network, finding)
-    return tuple(found.values())
+            findings.setdefault(network, finding)
+    return tuple(findings.values())
 
 
 def _detect_independence(
@@ -132,7 +132,7 @@ def _detect_independence(
         )
     is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_plain
     name = network_name(trace, network)
-    seen = (
+    evidence = (
         f"its best evaluation loss is {min(evaluation_losses):.4g}"
         if evaluation_losses
         else f"its mean loss is {fmean(losses):.4g}"
@@ -141,7 +141,7 @@ def _detect_independence(
         severity="error" if is_certain else "confirm",
         step=pairs[0].step + 1,
         what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
-        f"shuffled targets do ({deviations:.1f} standard deviations), and {seen}; a constant "
+        f"shuffled targets do ({deviations:.1f} standard deviations), and {evidence}; a constant "
         f"prediction has {prior:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
         fix="Check that inputs and targets are shuffled, sorted and joined together.",

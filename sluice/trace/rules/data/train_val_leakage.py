@@ -69,12 +69,12 @@ class _Overlap:
 
 
 def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in sorted({f.network for f in trace.rows}):
         training = [f for f in trace.rows if f.network == network and f.is_learning]
         evaluated = [f for f in trace.rows if f.network == network and not f.is_learning]
         num_optimizers = max(len(stepping_optimizers(trace)), 1)
-        facts = [
+        records = [
             *training,
             *_without_loop(
                 rule.settings,
@@ -91,19 +91,19 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
                 training,
                 _without_training(
                     rule.settings,
-                    [f for f in facts if not f.is_learning and f.loader == loader],
+                    [f for f in records if not f.is_learning and f.loader == loader],
                     training,
                 ),
             )
-            for loader in sorted({f.loader for f in facts if not f.is_learning})
+            for loader in sorted({f.loader for f in records if not f.is_learning})
             if loader not in loaders or loader == -1
         ]
         for overlap in overlaps:
             others = [o for o in overlaps if o is not overlap and not o.shared]
             finding = _build_finding(rule, trace, network, training, overlap, is_only=not others)
             if finding is not None:
-                found.append(finding)
-    return tuple(found)
+                findings.append(finding)
+    return tuple(findings)
 
 
 def _without_single_rows(
@@ -113,11 +113,11 @@ def _without_single_rows(
 
     A row-by-row evaluation has all its passes at few steps.
     """
-    alone = [fact for fact in evaluation if fact.num_rows == 1]
-    steps = {fact.step for fact in alone}
+    alone = [record for record in evaluation if record.num_rows == 1]
+    steps = {record.step for record in alone}
     if len(steps) < settings.min_loop_steps or len(alone) > settings.min_loop_steps * len(steps):
         return evaluation
-    return [fact for fact in evaluation if fact.num_rows > 1]
+    return [record for record in evaluation if record.num_rows > 1]
 
 
 def _without_loop(
@@ -129,8 +129,8 @@ def _without_loop(
     If several optimizers alternate, these passes are that many steps apart.
     """
     rows: dict[int, set[int]] = {}
-    for fact in evaluation:
-        rows.setdefault(fact.step, set()).update(fact.rows)
+    for record in evaluation:
+        rows.setdefault(record.step, set()).update(record.rows)
     inside = {
         step
         for step in rows
@@ -139,7 +139,7 @@ def _without_loop(
     }
     if len(inside) < settings.min_loop_steps:
         return evaluation
-    return [fact for fact in evaluation if fact.step not in inside]
+    return [record for record in evaluation if record.step not in inside]
 
 
 def _without_training(
@@ -153,10 +153,10 @@ def _without_training(
     training_rows = {row for f in training for row in f.rows}
     remaining: list[RowsRecord] = []
     covered: set[int] = set()
-    for fact in evaluation:
-        shared = training_rows.intersection(fact.rows)
-        if len(shared) < settings.majority_share * len(set(fact.rows)):
-            remaining.append(fact)
+    for record in evaluation:
+        shared = training_rows.intersection(record.rows)
+        if len(shared) < settings.majority_share * len(set(record.rows)):
+            remaining.append(record)
         else:
             covered |= shared
     return (
@@ -168,15 +168,15 @@ def _without_training(
 
 def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]) -> _Overlap:
     since: dict[int, int] = {}
-    for fact in training:
-        for row in fact.rows:
-            since.setdefault(row, fact.step)
+    for record in training:
+        for row in record.rows:
+            since.setdefault(row, record.step)
     rows = {row for f in evaluation for row in f.rows}
     # A row that was evaluated before it was used for training may be selected by that, as in
     # pseudo-labeling. Before its first step a network selects nothing.
     selected: set[int] = set()
-    for fact in evaluation:
-        selected |= {row for row in fact.rows if 0 < fact.step <= since.get(row, -1)}
+    for record in evaluation:
+        selected |= {row for row in record.rows if 0 < record.step <= since.get(row, -1)}
     shared = {
         row
         for f in evaluation
@@ -208,14 +208,14 @@ def _coverage(trace: Trace, training: list[RowsRecord], num_seen: int) -> float:
     return 1.0
 
 
-def _count_duplicates(facts: Iterable[RowsRecord]) -> tuple[int, int]:
+def _count_duplicates(records: Iterable[RowsRecord]) -> tuple[int, int]:
     """Return the number of pairs of rows within batches, and the number of equal pairs."""
     pairs = num_duplicates = 0
-    for fact in facts:
-        num = len(fact.rows)
+    for record in records:
+        num = len(record.rows)
         pairs += num * (num - 1) // 2
         counts: dict[int, int] = {}
-        for row in fact.rows:
+        for row in record.rows:
             counts[row] = counts.get(row, 0) + 1
         num_duplicates += sum(n * (n - 1) // 2 for n in counts.values())
     return pairs, num_duplicates

@@ -10,7 +10,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     is_manual = any(wrapper.network < 0 and wrapper.index < 0 for wrapper in trace.wrappers)
     if trace.start.world_size < 2 or is_manual:
         return ()
-    found = []
+    findings = []
     for wrapper in latest.values():
         inside = [
             w
@@ -25,7 +25,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         if not inside or through_wrapper:
             continue
         steps = sum(sequence.count for sequence in inside)
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=min(sequence.first_step for sequence in inside),
@@ -37,7 +37,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_steps=steps,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 DDP_BYPASSED = Rule(

@@ -37,26 +37,26 @@ class LabelSkewAcrossRanksSettings(Settings):
 
 
 def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
-    """Return the deviation of counts (ranks, labels) from one distribution, in standard deviations.
+    """Return how many standard deviations the counts (ranks, labels) are from one distribution.
 
-    Pearson's statistic, transformed to a normal variable.
+    Computed from Pearson's statistic, which is transformed to a normal variable.
 
     Source: Wilson and Hilferty (1931), the cube root of a chi-square variable.
     """
-    of_rank, of_label = (
-        [sum(row) for row in counts],
-        [sum(col) for col in zip(*counts, strict=True)],
-    )
-    total = sum(of_rank)
+    rank_totals = [sum(row) for row in counts]
+    label_totals = [sum(column) for column in zip(*counts, strict=True)]
+    total = sum(rank_totals)
     included = [
-        i for i, n in enumerate(of_label) if n * min(of_rank) / total >= settings.min_expected_count
+        i
+        for i, n in enumerate(label_totals)
+        if n * min(rank_totals) / total >= settings.min_expected_count
     ]
     freedom = (len(included) - 1) * (len(counts) - 1)
     if freedom < 1:
         return 0.0
     statistic = sum(
-        (row[i] - n * of_label[i] / total) ** 2 / (n * of_label[i] / total)
-        for row, n in zip(counts, of_rank, strict=True)
+        (row[i] - n * label_totals[i] / total) ** 2 / (n * label_totals[i] / total)
+        for row, n in zip(counts, rank_totals, strict=True)
         for i in included
     )
     spread = 2 / (9 * freedom)
@@ -66,7 +66,7 @@ def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[in
 def _judge(
     rule: RankRule[LabelSkewAcrossRanksSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for shard in find_shards(traces, rule.settings.shards):
         labels = sorted({label for e in shard.epochs for label in dict(e.labels)})
         counts = [[dict(e.labels).get(label, 0) for label in labels] for e in shard.epochs]
@@ -88,7 +88,7 @@ def _judge(
             if n == 0 and p * size >= rule.settings.min_expected_missing
         ]
         example = f", such as: {missing[0]}" if missing else ""
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm" if missing else "warning",
                 step=shard.epochs[0].step + 1,
@@ -101,7 +101,7 @@ def _judge(
                 num_labels=len(labels),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LABEL_SKEW_ACROSS_RANKS = RankRule(

@@ -42,47 +42,47 @@ def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
 def _judge(
     rule: RankRule[MissingDistributedSamplerSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     averages_gradients = synchronizes_gradients(traces)
     shards = find_shards(traces, rule.settings.shards)
     for shard in shards:
         if not shard.is_overlapping or not shard.are_copies:
             continue
-        shared, of = shard.overlap
+        num_shared, num_rows = shard.overlap
         order = ", in the same order" if shard.has_same_order else ""
         loader = shard.loaders[0]
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if averages_gradients else "confirm",
                 step=shard.epochs[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}): {shared} of {of} rows that one "
-                f"rank trains on are also on another rank{order}.",
+                what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
+                f"that one rank trains on are also on another rank{order}.",
                 cause=f"{len(traces)} ranks do the work of one: gradients are averaged over "
                 "copies of the same rows.",
                 fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
                 "each epoch.",
-                num_shared=shared,
-                num_rows=of,
+                num_shared=num_shared,
+                num_rows=num_rows,
                 num_ranks=len(traces),
             )
         )
-    # The first tensor of a batch may have few distinct values; the recorded inputs include the
-    # rest.
-    first, steps = (0, 0) if found else _same_inputs(traces)
-    if steps >= rule.settings.min_steps:
-        found.append(
+    # Loaders are compared by the first tensor of their batches, which may have few distinct values.
+    # The rows that a network received include the other tensors.
+    first, num_steps = (0, 0) if findings else _same_inputs(traces)
+    if num_steps >= rule.settings.min_steps:
+        findings.append(
             rule.finding(
                 severity="error" if averages_gradients else "confirm",
                 step=first + 1,
-                what=f"At each of {steps} sampled steps, the networks of all {len(traces)} ranks "
-                "received the same rows.",
+                what=f"At each of {num_steps} sampled steps, the networks of all {len(traces)} "
+                "ranks received the same rows.",
                 cause=f"{len(traces)} ranks do the work of one.",
                 fix="Give every rank different rows, such as rows[rank::num_ranks].",
-                num_steps=steps,
+                num_steps=num_steps,
                 num_ranks=len(traces),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISSING_DISTRIBUTED_SAMPLER = RankRule(
@@ -90,7 +90,7 @@ MISSING_DISTRIBUTED_SAMPLER = RankRule(
     fault="missing distributed sampler",
     priority=30,
     requires="The traces of two ranks that train on a loader, or recorded inputs.",
-    contradicted_by="Ranks that share the work on one row, as in tensor parallel training.",
+    contradicted_by="Ranks that compute parts of the same batch, as in tensor parallel training.",
     abstains="Ranks sample rows with replacement, or random augmentation changes every row.",
     settings=MissingDistributedSamplerSettings(),
     judge=_judge,

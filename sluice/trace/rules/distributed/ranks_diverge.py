@@ -10,7 +10,7 @@ from sluice.trace.rules._helpers.shards import synchronizes_gradients
 def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
     by_rank = [{(p.optimizer, p.step): p for p in trace.rank_weights} for trace in traces]
     common = sorted(frozenset.intersection(*(frozenset(states) for states in by_rank)))
-    found = []
+    findings = []
     for optimizer in dict.fromkeys(index for index, _ in common):
         steps = [step for index, step in common if index == optimizer]
         diverged = [
@@ -24,7 +24,7 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
         ):
             continue
         norms = [states[optimizer, diverged[-1]].norm for states in by_rank]
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if len(diverged) > 1 or steps[-1] < 4 else "confirm",
                 step=diverged[0],
@@ -38,7 +38,7 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
                 num_steps=len(steps),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 RANKS_DIVERGE = RankRule(

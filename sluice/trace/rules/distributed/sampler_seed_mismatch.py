@@ -21,31 +21,31 @@ class SamplerSeedMismatchSettings(Settings):
 def _judge(
     rule: RankRule[SamplerSeedMismatchSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for shard in find_shards(traces, rule.settings.shards):
         seeds = [loader.seed for loader in shard.loaders if loader.replicas > 1]
         differ = len(set(seeds)) > 1 and all(loader.shuffles for loader in shard.loaders)
         if not (shard.is_overlapping and not shard.are_copies):
             continue
-        shared, of = shard.overlap
+        num_shared, num_rows = shard.overlap
         missing, rows = shard.missing
         seed_text = f" Their seeds are {', '.join(map(str, seeds))}." if differ else ""
         lost = f"; {missing} of {rows} rows are on no rank" if missing else ""
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
                 step=shard.epochs[0].step + 1,
-                what=f"Loader {shard.loaders[0].index}: {shared} of {of} rows of one rank are "
-                f"also on another rank{lost}.{seed_text}",
+                what=f"Loader {shard.loaders[0].index}: {num_shared} of {num_rows} rows of one "
+                f"rank are also on another rank{lost}.{seed_text}",
                 cause="Every rank takes its shard from a different order: some rows are used "
                 "twice per epoch, others never.",
                 fix="Use the same seed for the samplers of all ranks.",
-                num_shared=shared,
-                num_rows=of,
+                num_shared=num_shared,
+                num_rows=num_rows,
                 num_missing=missing,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 SAMPLER_SEED_MISMATCH = RankRule(

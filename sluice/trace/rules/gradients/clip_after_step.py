@@ -27,7 +27,7 @@ class _Clips:
 
 def _clips(trace: Trace) -> dict[int, _Clips]:
     """Count clippings before (late) and after (useful) the first backward pass of their step."""
-    found: dict[int, _Clips] = {}
+    by_optimizer: dict[int, _Clips] = {}
     for sequence in trace.sequences:
         clips = sequence.find("clip")
         if not clips or sequence.find("stepped"):
@@ -37,23 +37,24 @@ def _clips(trace: Trace) -> dict[int, _Clips]:
         )
         late = {sequence.events[i].object_id for i in clips if i < backward}
         for i in clips:
-            own = found.setdefault(sequence.events[i].object_id, _Clips())
-            own.useful += sequence.count * (i > backward)
+            optimizer_clips = by_optimizer.setdefault(sequence.events[i].object_id, _Clips())
+            optimizer_clips.useful += sequence.count * (i > backward)
         for optimizer in late if sequence.first_step > 1 else ():
-            own = found[optimizer]
-            own.late += sequence.count
-            own.first_step = own.first_step or sequence.first_step - 1
-    return found
+            optimizer_clips = by_optimizer[optimizer]
+            optimizer_clips.late += sequence.count
+            optimizer_clips.first_step = optimizer_clips.first_step or sequence.first_step - 1
+    return by_optimizer
 
 
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found, clips = [], _clips(trace)
+    findings, clips = [], _clips(trace)
     for optimizer in stepping_optimizers(trace):
-        own = clips.get(optimizer, _Clips())
-        late, useful, first_step = own.late, own.useful, own.first_step
+        optimizer_clips = clips.get(optimizer, _Clips())
+        late, useful = optimizer_clips.late, optimizer_clips.useful
+        first_step = optimizer_clips.first_step
         if late < rule.settings.min_late_clips or useful:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step,
@@ -64,7 +65,7 @@ def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFindin
                 num_late=late,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 CLIP_AFTER_STEP = Rule(

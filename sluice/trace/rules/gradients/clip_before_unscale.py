@@ -60,9 +60,9 @@ def _detect_manual_clipping(
     """Detect a constant norm that is a plausible limit only if it includes the loss scale."""
     scales = {n.step: n.scale for n in trace.scalars if n.scale}
     sampled = [
-        (step, math.hypot(*own.grad_norms), scales[step])
-        for step, own in measurements_of(trace, optimizer)
-        if step in scales and own.grad_norms
+        (step, math.hypot(*measured.grad_norms), scales[step])
+        for step, measured in measurements_of(trace, optimizer)
+        if step in scales and measured.grad_norms
     ]
     if len(sampled) < rule.settings.min_samples or not all(
         math.isfinite(norm) for _, norm, _ in sampled
@@ -103,24 +103,24 @@ def _detect_manual_clipping(
 
 
 def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         scaled = tuple(filter(_is_scaled, steps))
         if not scaled:
             manual = _detect_manual_clipping(rule, trace, optimizer)
-            found += [manual] if manual is not None else []
+            findings += [manual] if manual is not None else []
             continue
         norms = [c.norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
         limits = [c.max_norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
-        seen = f", the first with a norm of {norms[0]:.3g} over {limits[0]:.3g}" if norms else ""
-        found.append(
+        example = f", the first with a norm of {norms[0]:.3g} over {limits[0]:.3g}" if norms else ""
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(scaled),
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(scaled)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they still contained "
-                f"the loss scale{seen}.",
+                f"the loss scale{example}.",
                 cause="The clipping limit is applied to gradients that are thousands of times "
                 "too large; after unscaling almost nothing is left of them.",
                 fix="Call scaler.unscale_(optimizer) before clipping.",
@@ -128,7 +128,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 num_steps=count_steps(steps),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 CLIP_BEFORE_UNSCALE = Rule(

@@ -31,7 +31,7 @@ _GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD", "Rprop"})
 
 def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     kinds = {o.index: o.kind for m in trace.memberships for o in m.optimizers}
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         clips = [
             (n.step, c.norm, c.max_norm)
@@ -51,7 +51,7 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
             and typical > rule.settings.min_norm_ratio
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="warning",
                 step=clipped[0],
@@ -66,7 +66,7 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
                 ratio=typical,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 CLIP_NORM_MISMATCH = Rule(

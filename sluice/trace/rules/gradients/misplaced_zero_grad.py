@@ -52,19 +52,19 @@ def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]
     sampled = {p for p, values in values_by_parameter(trace).items() if len(values) > 1} & optimized
     if not sampled or sampled & changed_parameters(trace):
         return ()
-    found = []
+    closures = []
     for sequence in trace.sequences:
         for at in sequence.find("stepped"):
             events = sequence.events[:at]
             backward = max((i for i, m in enumerate(events) if m.kind == "backward"), default=-1)
             cleared = any(m.kind == "zero" for m in events[backward + 1 :])
             if sequence.events[at].object_id == optimizer and backward >= 0 and cleared:
-                found.append(OptimizerStep(sequence, sequence.events[at], at))
-    return tuple(found)
+                closures.append(OptimizerStep(sequence, sequence.events[at], at))
+    return tuple(closures)
 
 
 def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         found_empty = tuple(filter(_is_cleared, steps))
@@ -72,7 +72,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
             steps = found_empty = _cleared_closures(trace, optimizer)
         if count_steps(found_empty) < rule.settings.min_steps:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(found_empty),
@@ -87,7 +87,7 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
                 num_steps=count_steps(steps),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISPLACED_ZERO_GRAD = Rule(

@@ -26,32 +26,32 @@ class MissingZeroGradSettings(Settings):
 
 
 def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         # The flag "carried": used gradients that were not cleared since the previous step.
         carried = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
-        num, of = count_steps(carried), count_steps(steps)
+        num_carried, num_steps = count_steps(carried), count_steps(steps)
         # The first step has no earlier gradients.
         if (
-            num < rule.settings.min_steps
-            or num < (of - 1) / 2
+            num_carried < rule.settings.min_steps
+            or num_carried < (num_steps - 1) / 2
             or any(s.before("grad") for s in steps)
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_step_of(carried),
-                what=f"{optimizer_name(trace, optimizer)}: {num} of {of} steps used gradients "
-                "that were not cleared since the previous step.",
+                what=f"{optimizer_name(trace, optimizer)}: {num_carried} of {num_steps} steps used "
+                "gradients that were not cleared since the previous step.",
                 cause="Every step uses the sum of the gradients of all previous batches.",
                 fix="Call optimizer.zero_grad() once per step, before backward().",
-                num_carried=num,
-                num_steps=of,
+                num_carried=num_carried,
+                num_steps=num_steps,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISSING_ZERO_GRAD = Rule(

@@ -10,7 +10,7 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
     """Return step, loss, parameters and gradient count of the first non-finite gradient."""
-    found = [
+    candidates = [
         (g.step, g.loss, list(g.parameters), g.num_gradients)
         for g in trace.nonfinite_gradients
         if math.isfinite(g.loss) and g.parameters
@@ -24,8 +24,8 @@ def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
                 if not math.isfinite(norm)
             ]
             if bad and math.isfinite(losses.get(step, math.nan)):
-                found.append((step, losses[step], bad, len(measured.parameters)))
-    return min(found, key=lambda f: f[0], default=None)
+                candidates.append((step, losses[step], bad, len(measured.parameters)))
+    return min(candidates, key=lambda f: f[0], default=None)
 
 
 def _nearest(trace: Trace, bad: list[int]) -> int:
@@ -43,15 +43,15 @@ def _nearest(trace: Trace, bad: list[int]) -> int:
         if call.module and not any(name.startswith(f"{call.module}.") for name in names)
         for p in call.parameters
     ]
-    place = {p: i for i, p in enumerate(order)}
-    return max(bad, key=lambda p: (place.get(p, -1), p))
+    rank = {p: i for i, p in enumerate(order)}
+    return max(bad, key=lambda p: (rank.get(p, -1), p))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = _first(trace)
-    if found is None:
+    first = _first(trace)
+    if first is None:
         return ()
-    step, loss, bad, num = found
+    step, loss, bad, num = first
     first_bad_loss = next((s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1)
     if first_bad_loss < step:
         return ()

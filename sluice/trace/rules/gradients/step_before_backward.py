@@ -46,7 +46,7 @@ def _splits_a_pass(step: OptimizerStep) -> bool:
 
 
 def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
         empty = tuple(filter(_has_nothing_new, steps))
@@ -57,7 +57,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
         ):
             continue
         new = "no new gradient" if early is empty else "the gradients of the previous batch"
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(early),
@@ -69,7 +69,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
                 num_steps=count_steps(steps),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 STEP_BEFORE_BACKWARD = Rule(

@@ -36,9 +36,10 @@ class UnnormalizedAccumulationSettings(Settings):
 
 
 def _groups(step: OptimizerStep) -> list[list[TraceEvent]]:
-    """Return the events up to each backward pass of a step since the gradients were cleared.
+    """Return one group of events for each backward pass since the gradients were cleared.
 
-    A block that was repeated is returned twice.
+    A group ends with its backward pass. A block of events that was repeated several times is
+    stored once, and is returned twice, so that its passes count as several.
     """
     events: list[TraceEvent] = []
     for event in step.sequence.events[: step.position]:
@@ -66,62 +67,66 @@ def _is_summed(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
     groups = _groups(step)
     if len(groups) < 2 or not _is_undivided(step):
         return False
-    alike = set()
+    signatures = set()
     for group in groups:
-        batches = {m.object_id for m in group if m.kind == "batch"}
-        called = [m.object_id for m in group if m.kind == "forward"]
-        learning = [m for m in group if m.kind == "forward" and "grad" in m.flags]
-        # Two forward passes and one loss: the loss compares the two outputs.
-        if len(batches) > 1 or len(learning) != 1:
+        loaders = frozenset(event.object_id for event in group if event.kind == "batch")
+        forward = [event for event in group if event.kind == "forward"]
+        num_learning = sum("grad" in event.flags for event in forward)
+        # With two forward passes before one loss, the loss compares the two outputs.
+        if len(loaders) > 1 or num_learning != 1:
             return False
-        alike.add((frozenset(batches), tuple(called)))
-    if len(alike) > 1:
+        signatures.add((loaders, tuple(event.object_id for event in forward)))
+    if len(signatures) > 1:
         return False
-    ((loaders, _),) = alike
-    networks = {m.object_id for m in step.sequence.events if m.kind == "forward"}
+    ((loaders, _),) = signatures
+    networks = {event.object_id for event in step.sequence.events if event.kind == "forward"}
     return bool(loaders) or (may_lack_loader and len(networks) == 1)
 
 
 def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trace) -> bool:
-    """Whether the batches before a step had different rows, not the same rows for several tasks."""
+    """Whether the batches of each step have different rows.
+
+    Batches with the same rows are one batch that is used for several tasks.
+    """
     by_step: dict[tuple[int, int], list[set[int]]] = {}
-    for fact in trace.rows:
-        if fact.is_learning:
-            by_step.setdefault((fact.step, fact.network), []).append(set(fact.rows))
-    several = [rows for rows in by_step.values() if len(rows) > 1]
-    return bool(several) and all(
-        len(one & other) <= settings.max_shared_row_share * len(one)
-        for rows in several
-        for i, one in enumerate(rows)
-        for other in rows[:i]
+    for record in trace.rows:
+        if record.is_learning:
+            by_step.setdefault((record.step, record.network), []).append(set(record.rows))
+    accumulated = [batches for batches in by_step.values() if len(batches) > 1]
+    return bool(accumulated) and all(
+        len(batch & earlier) <= settings.max_shared_row_share * len(batch)
+        for batches in accumulated
+        for i, batch in enumerate(batches)
+        for earlier in batches[:i]
     )
 
 
 def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    learning = [f for f in trace.losses if f.is_learning]
-    kinds = {f.kind for f in learning}
-    # A constant target per loss is normal for real and generated rows.
-    has_targets = any(f.target_smallest < f.target_largest for f in learning)
-    is_manual = not learning
+    findings = []
+    losses = [record for record in trace.losses if record.is_learning]
+    kinds = {record.kind for record in losses}
+    # The discriminator of a GAN has one constant target for real rows and one for generated rows:
+    # its two losses are summed intentionally.
+    has_targets = any(record.target_smallest < record.target_largest for record in losses)
+    is_manual = not losses
     may_lack_loader = (has_targets or is_manual) and _have_different_rows(rule.settings, trace)
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         summed = tuple(s for s in steps if _is_summed(s, may_lack_loader=may_lack_loader))
-        several = tuple(s for s in steps if len(_groups(s)) > 1)
-        # A step after an evaluation has other events but is of the same kind.
-        if len(kinds) > 1 or not all(map(_is_undivided, several)):
+        accumulating = tuple(s for s in steps if len(_groups(s)) > 1)
+        if len(kinds) > 1 or not all(map(_is_undivided, accumulating)):
             continue
-        counts = Counter(len(n.losses) for n in trace.scalars if len(n.losses) > 1)
+        counts = Counter(len(s.losses) for s in trace.scalars if len(s.losses) > 1)
         num_batches = counts.most_common(1)[0][0] if counts else 2
-        # Of two custom losses, one may use real rows and the other generated rows.
+        # Half of the steps suffice, because the events of an evaluation are part of the next step.
+        # Two losses without a known loss function may be those of a GAN.
         if (
             not summed
-            or count_steps(summed) < count_steps(several) / 2
+            or count_steps(summed) < count_steps(accumulating) / 2
             or (is_manual and num_batches < rule.settings.min_manual_passes)
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(summed),
@@ -135,7 +140,7 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
                 num_steps=count_steps(summed),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 UNNORMALIZED_ACCUMULATION = Rule(

@@ -34,19 +34,19 @@ gradient along itself, and none at all if it is a single number."""
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = parameter_names(trace)
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         measured = measurements_of(trace, optimizer)
         shown: list[tuple[int, int, float]] = []
         for step, measured_step in measured:
-            places = [
+            positions = [
                 i
                 for i in weight_positions(trace, measured_step)
                 if measured_step.weight_norms[i] > 0
                 and _PARAMETRIZED not in names[measured_step.parameters[i]]
             ]
             ratios = {
-                i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in places
+                i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in positions
             }
             if len(ratios) < rule.settings.min_count:
                 continue
@@ -57,7 +57,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
         if len(shown) < max(rule.settings.min_count, 0.8 * len(measured)):
             continue
         step, parameter, share = shown[0]
-        found.append(
+        findings.append(
             rule.finding(
                 severity="warning",
                 step=step,
@@ -72,7 +72,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 num_shown=len(shown),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 VANISHING_GRADIENTS = Rule(

@@ -25,10 +25,10 @@ class ExtremeLogitsSettings(Settings):
 
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for facts in by_function(training_losses(trace, "cross_entropy")).values():
+    findings = []
+    for records in by_function(training_losses(trace, "cross_entropy")).values():
         early = [
-            f for f in facts if f.step < rule.settings.num_first_steps and len(f.input_shape) > 1
+            f for f in records if f.step < rule.settings.num_first_steps and len(f.input_shape) > 1
         ]
         wide = [
             f
@@ -39,23 +39,23 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
         ]
         if not wide:
             continue
-        fact = wide[0]
-        found.append(
+        record = wide[0]
+        findings.append(
             rule.finding(
                 severity="warning",
-                step=fact.step + 1,
-                what=f"Logits range from {fact.smallest:.3g} to {fact.largest:.3g} at step "
-                f"{fact.step + 1}. The loss is {fact.value:.3g}; equal probabilities would give "
-                f"{math.log(fact.input_shape[1]):.3g}.",
+                step=record.step + 1,
+                what=f"Logits range from {record.smallest:.3g} to {record.largest:.3g} at step "
+                f"{record.step + 1}. The loss is {record.value:.3g}; equal probabilities would "
+                f"give {math.log(record.input_shape[1]):.3g}.",
                 cause="The network is confident and wrong before training: the first steps only "
                 "undo that.",
                 fix="Initialize the weights of the last layer with smaller values, or scale the "
                 "inputs.",
-                smallest=fact.smallest,
-                largest=fact.largest,
+                smallest=record.smallest,
+                largest=record.largest,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 EXTREME_LOGITS = Rule(

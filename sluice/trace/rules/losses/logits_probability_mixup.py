@@ -39,50 +39,50 @@ _KINDS = (
 )
 
 
-def _is_probability(settings: LogitsProbabilityMixupSettings, fact: LossRecord) -> bool:
+def _is_probability(settings: LogitsProbabilityMixupSettings, record: LossRecord) -> bool:
     return (
-        fact.smallest >= -settings.tolerance
-        and abs(fact.min_row_sum - 1) < settings.tolerance
-        and abs(fact.max_row_sum - 1) < settings.tolerance
+        record.smallest >= -settings.tolerance
+        and abs(record.min_row_sum - 1) < settings.tolerance
+        and abs(record.max_row_sum - 1) < settings.tolerance
     )
 
 
-def _is_in_unit(fact: LossRecord) -> bool:
-    return fact.smallest >= 0 and fact.largest <= 1
+def _is_in_unit_interval(record: LossRecord) -> bool:
+    return record.smallest >= 0 and record.largest <= 1
 
 
-def _wrong(
-    settings: LogitsProbabilityMixupSettings, fact: LossRecord
+def _find_mixup(
+    settings: LogitsProbabilityMixupSettings, record: LossRecord
 ) -> tuple[str, str, bool] | None:
     """Return the received input, the expected input, and whether one call is conclusive."""
-    producer = fact.producer_node
+    producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
-    if fact.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
+    if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
         name = "sigmoid" if is_sigmoid else "softmax"
         return f"outputs of a {name} in [0, 1]", "logits", True
-    if fact.kind == "cross_entropy":
-        if is_softmax or _is_probability(settings, fact):
+    if record.kind == "cross_entropy":
+        if is_softmax or _is_probability(settings, record):
             return "probabilities that sum to 1", "logits", is_softmax
         if is_sigmoid:
             return "outputs of a sigmoid in [0, 1]", "logits", True
-    if fact.kind == "binary_cross_entropy_with_logits":
+    if record.kind == "binary_cross_entropy_with_logits":
         if is_sigmoid or is_softmax:
             name = "sigmoid" if is_sigmoid else "softmax"
             return f"outputs of a {name} in [0, 1]", "logits", True
-        if producer and fact.smallest != fact.largest and _is_in_unit(fact):
+        if producer and record.smallest != record.largest and _is_in_unit_interval(record):
             return "only values in [0, 1]", "logits", False
-    if fact.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
+    if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
             return "probabilities", "log-probabilities", True
         is_off = (
-            fact.max_row_sum > 1 + settings.min_log_sum_deviation
-            or fact.min_row_sum < 1 - settings.min_log_sum_deviation
+            record.max_row_sum > 1 + settings.min_log_sum_deviation
+            or record.min_row_sum < 1 - settings.min_log_sum_deviation
         )
-        if fact.largest > settings.tolerance and is_off:
+        if record.largest > settings.tolerance and is_off:
             return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
-    if fact.kind == "kl_div" and (is_softmax or _is_probability(settings, fact)):
+    if record.kind == "kl_div" and (is_softmax or _is_probability(settings, record)):
         return "probabilities that sum to 1", "log-probabilities", is_softmax
-    if fact.kind == "binary_cross_entropy" and (fact.smallest < 0 or fact.largest > 1):
+    if record.kind == "binary_cross_entropy" and (record.smallest < 0 or record.largest > 1):
         return "values outside [0, 1]", "probabilities", True
     return None
 
@@ -103,38 +103,44 @@ _FIX = {
 
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
-        wrong = [(f, mixup) for f in facts if (mixup := _wrong(rule.settings, f)) is not None]
+    findings = []
+    for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
+        wrong = [
+            (f, mixup) for f in records if (mixup := _find_mixup(rule.settings, f)) is not None
+        ]
         if not wrong:
             continue
-        fact, (received, expected, is_certain) = wrong[0]
-        if not is_certain and (len(wrong) < len(facts) or len(wrong) < rule.settings.min_calls):
+        record, (received, expected, is_certain) = wrong[0]
+        if not is_certain and (len(wrong) < len(records) or len(wrong) < rule.settings.min_calls):
             continue
         by_values_alone = not is_certain and kind == "binary_cross_entropy_with_logits"
         producer = "sigmoid" if "sigmoid" in received else "softmax"
-        origin = f" (produced by {fact.producer_node})" if fact.producer_node else ""
+        origin = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums = (
-            f", row sums {fact.min_row_sum:.4g} to {fact.max_row_sum:.4g}"
+            f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
             if kind == "cross_entropy"
             else ""
         )
-        range_ = "" if math.isnan(fact.smallest) else f": {fact.smallest:.4g} to {fact.largest:.4g}"
-        found.append(
+        range_ = (
+            ""
+            if math.isnan(record.smallest)
+            else f": {record.smallest:.4g} to {record.largest:.4g}"
+        )
+        findings.append(
             rule.finding(
                 severity="confirm" if by_values_alone else "error",
-                step=fact.step + 1,
-                what=f"{kind} received {received}{origin} in {len(wrong)} of {len(facts)} "
+                step=record.step + 1,
+                what=f"{kind} received {received}{origin} in {len(wrong)} of {len(records)} "
                 f"sampled calls{range_}{sums}.",
                 cause=f"The function expects {expected}. The value of the loss is wrong, and its "
                 "gradients are too small or point in another direction.",
                 fix=_FIX[kind].format(producer=producer),
-                smallest=fact.smallest,
-                largest=fact.largest,
+                smallest=record.smallest,
+                largest=record.largest,
                 num_wrong=len(wrong),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LOGITS_PROBABILITY_MIXUP = Rule(

@@ -25,25 +25,25 @@ def _num_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for (kind, _), facts in by_function(training_losses(trace, *_KINDS)).items():
+    findings = []
+    for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
             f
-            for f in facts
+            for f in records
             if _num_pairs(f.input_shape, f.target_shape)
             > max(math.prod(f.input_shape), math.prod(f.target_shape))
         ]
         if not wrong:
             continue
-        fact = wrong[0]
-        pairs = _num_pairs(fact.input_shape, fact.target_shape)
-        found.append(
+        record = wrong[0]
+        pairs = _num_pairs(record.input_shape, record.target_shape)
+        findings.append(
             rule.finding(
                 severity="error",
-                step=fact.step + 1,
-                what=f"{kind} compared outputs of shape {fact.input_shape} with targets of shape "
-                f"{fact.target_shape}: {pairs:,} pairs instead of {max(fact.input_shape):,}, in "
-                f"{len(wrong)} of {len(facts)} sampled calls.",
+                step=record.step + 1,
+                what=f"{kind} compared outputs of shape {record.input_shape} with targets of shape "
+                f"{record.target_shape}: {pairs:,} pairs instead of {max(record.input_shape):,}, "
+                f"in {len(wrong)} of {len(records)} sampled calls.",
                 cause="Every output is compared with every target, so all outputs converge to "
                 "the mean target.",
                 fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
@@ -51,7 +51,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_wrong=len(wrong),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LOSS_BROADCASTING = Rule(

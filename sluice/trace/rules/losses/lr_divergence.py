@@ -16,13 +16,24 @@ class LrDivergenceSettings(Settings):
 
     num_start_losses: int = Field(3, ge=1, description="Losses that define the loss at the start.")
     min_rise: float = Field(
-        30.0, gt=1, description="Ratio to the loss at the start that must be reached once."
+        30.0, gt=1, description="Loss, relative to the loss at the start, that counts as diverged."
     )
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Ratio to the loss at the start that must be kept in the second half of the "
-        "losses after that.",
+        description="Smallest loss in the second half of the training after it diverged, relative "
+        "to the loss at the start. A smaller one means that the training recovers.",
+    )
+    min_finite_rise: float = Field(
+        3.0,
+        gt=1,
+        description="Largest finite loss, relative to the loss at the start, required for a "
+        "finding: a loss that is non-finite at once has another cause than the learning rate.",
+    )
+    max_steps_after_rise: int = Field(
+        8,
+        ge=0,
+        description="Steps after the loss begins to rise within which an update must be large.",
     )
     min_update_ratio: float = Field(
         0.1, gt=0, description="Update of one step relative to the norm of a weight."
@@ -32,7 +43,7 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step at which the loss begins to diverge, its maximum, and the start loss."""
+    """Return the step where the loss begins to diverge, its maximum, and the loss at the start."""
     first = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
     if len(losses) < 2 * settings.num_start_losses or not first:
         return None
@@ -43,6 +54,7 @@ def _detect_divergence(
     tail = [v for _, v in losses[high[0] :]]
     if any(v < settings.min_rise_at_end * start for v in tail[len(tail) // 2 :]):
         return None
+    # The loss begins to diverge where it is first more than twice the loss at the start.
     rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]
     before = [v for _, v in losses[: high[0] + 1] if math.isfinite(v)]
     top = max([v for v in tail if math.isfinite(v)] + before)
@@ -57,12 +69,12 @@ def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding
     if divergence is None:
         return ()
     step, top, start = divergence
-    if top < 3 * start:  # non-finite from the start: not caused by the learning rate
+    if top < rule.settings.min_finite_rise * start:
         return ()
     ratios = [
         (measured.update_norms[i] / measured.weight_norms[i], at, max(measured.rates))
         for at, measured in measurements_of(trace, stepping[0])
-        if at <= step + 8
+        if at <= step + rule.settings.max_steps_after_rise
         for i in weight_positions(trace, measured)
         if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
     ]

@@ -56,20 +56,20 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
 def _corrupted_weights(
     rule: Rule[NonfiniteLossSettings],
     trace: Trace,
-    fact: CorruptedWeightsRecord,
+    record: CorruptedWeightsRecord,
     losses: Sequence[tuple[int, float]],
     *,
     num_bad: int,
     persists: bool,
 ) -> TraceFinding:
     names = parameter_names(trace)
-    named = ", ".join(names.get(p, f"parameter {p}") for p in fact.parameters[:_MAX_NAMES])
-    more = len(fact.parameters) - _MAX_NAMES
+    named = ", ".join(names.get(p, f"parameter {p}") for p in record.parameters[:_MAX_NAMES])
+    more = len(record.parameters) - _MAX_NAMES
     return rule.finding(
         severity="error" if persists else "warning",
-        step=fact.step,
-        what=f"After step {fact.step}, {named}{f' and {more} more' * (more > 0)} of "
-        f"{fact.num_parameters} parameters are not finite, although their optimizer state is "
+        step=record.step,
+        what=f"After step {record.step}, {named}{f' and {more} more' * (more > 0)} of "
+        f"{record.num_parameters} parameters are not finite, although their optimizer state is "
         f"finite. The loss is not finite at {num_bad} of {len(losses)} recorded steps.",
         cause="The gradient did not cause this: the program wrote to the weights between two "
         "steps, or the update itself is not finite, as with eps=0 or a non-finite learning rate.",

@@ -70,16 +70,16 @@ def _minimized_calls(
     () when the backward passes start from other values: sums, parts or other losses.
     """
     calls = [
-        fact
-        for fact in training_losses(trace, last.kind)
-        if fact.network == last.network and math.isfinite(fact.value)
+        record
+        for record in training_losses(trace, last.kind)
+        if record.network == last.network and math.isfinite(record.value)
     ]
     minimized = dict(step_losses(trace))
-    known = [fact for fact in calls if fact.step + 1 in minimized]
+    known = [record for record in calls if record.step + 1 in minimized]
     same = [
-        fact
-        for fact in known
-        if math.isclose(fact.value, minimized[fact.step + 1], rel_tol=settings.equal_tolerance)
+        record
+        for record in known
+        if math.isclose(record.value, minimized[record.step + 1], rel_tol=settings.equal_tolerance)
     ]
     return (
         same
@@ -98,10 +98,12 @@ def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
 
 def _series(trace: Trace) -> list[list[EvaluationPassRecord]]:
     # Only the first evaluation of a step counts; later ones may use other weights that were loaded.
-    found: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
-    for fact in trace.evaluations:
-        found.setdefault((fact.network, fact.loader, fact.kind), {}).setdefault(fact.step, fact)
-    return [list(by_step.values()) for by_step in found.values()]
+    series: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
+    for record in trace.evaluations:
+        series.setdefault((record.network, record.loader, record.kind), {}).setdefault(
+            record.step, record
+        )
+    return [list(by_step.values()) for by_step in series.values()]
 
 
 def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -117,11 +119,11 @@ def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding,
         training = statistics.median(losses)
         if training < 0 or last.mean < rule.settings.min_ratio * training:
             continue
-        best = min(evaluations, key=lambda fact: fact.mean)
+        best = min(evaluations, key=lambda record: record.mean)
         constant = _constant_loss(last.kind, calls)
         rose = (
             len(evaluations) >= rule.settings.min_evaluations
-            and min(fact.mean for fact in evaluations[-2:])
+            and min(record.mean for record in evaluations[-2:])
             >= rule.settings.min_rise * best.mean
             > 0
             and last.mean >= rule.settings.min_remaining_share * evaluations[0].mean

@@ -24,14 +24,14 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Batches without a target from which targets are lost rather than rare.",
+        description="Batches without a target from which they are no longer a rare exception.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Share of batches without a target from which targets are lost rather than "
-        "rare.",
+        description="Share of batches without a target from which they are no longer a rare "
+        "exception.",
     )
     min_text_rows: int = Field(
         8, ge=1, description="Rows of text in one batch that cannot all lack a target by chance."
@@ -39,42 +39,46 @@ class AllTargetsIgnoredSettings(Settings):
 
 
 def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for (kind, _), facts in by_function(
+    findings = []
+    for (kind, _), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        empty = [f for f in facts if f.num_targets and not f.num_supervised]
+        empty = [f for f in records if f.num_targets and not f.num_supervised]
         if not empty:
             continue
-        fact = empty[0]
+        record = empty[0]
         # A sum over no targets is 0, which is harmless when it is rare.
         is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
             empty
-        ) >= rule.settings.min_empty_share * len(facts)
-        rows_of = [f.tokens.num_rows for f in empty if f.tokens is not None]
-        is_frequent = is_frequent or max(rows_of, default=0) >= rule.settings.min_text_rows
-        harms = fact.reduction == "mean" or len(empty) == len(facts) or is_frequent
-        rows = [f.tokens for f in facts if f.tokens is not None]
-        num_rows = sum(t.num_rows for t in rows)
-        rows_without_target = sum(t.num_unsupervised for t in rows)
-        share = f"; {rows_without_target} of {num_rows} rows have no target" if num_rows else ""
-        value = "NaN" if fact.reduction == "mean" or math.isnan(fact.value) else f"{fact.value:.3g}"
-        found.append(
+        ) >= rule.settings.min_empty_share * len(records)
+        empty_rows = [f.tokens.num_rows for f in empty if f.tokens is not None]
+        is_frequent = is_frequent or max(empty_rows, default=0) >= rule.settings.min_text_rows
+        harms = record.reduction == "mean" or len(empty) == len(records) or is_frequent
+        tokens = [f.tokens for f in records if f.tokens is not None]
+        num_rows = sum(t.num_rows for t in tokens)
+        num_rows_empty = sum(t.num_unsupervised for t in tokens)
+        share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
+        value = (
+            "NaN"
+            if record.reduction == "mean" or math.isnan(record.value)
+            else f"{record.value:.3g}"
+        )
+        findings.append(
             rule.finding(
                 severity="error" if harms else "warning",
-                step=fact.step + 1,
-                what=f"{kind}: all {fact.num_targets:,} targets of the batch at step "
-                f"{fact.step + 1} are ignored, as in {len(empty)} of {len(facts)} sampled "
+                step=record.step + 1,
+                what=f"{kind}: all {record.num_targets:,} targets of the batch at step "
+                f"{record.step + 1} are ignored, as in {len(empty)} of {len(records)} sampled "
                 f"batches{share}; the loss is {value}.",
                 cause="A mean over no targets is NaN, and one such batch makes all weights NaN.",
                 fix="Truncate prompts, not answers, when rows are too long, and drop rows "
                 "without a target.",
                 num_empty=len(empty),
-                num_rows_empty=rows_without_target,
+                num_rows_empty=num_rows_empty,
             )
         )
-    errors = tuple(f for f in found if f.severity == "error")
-    return errors or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(found)
+    errors = tuple(f for f in findings if f.severity == "error")
+    return errors or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(findings)
 
 
 def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -86,14 +90,17 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
     by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
         if batch.loader in training:
-            for place, field_record in enumerate(batch.fields):
-                by_field.setdefault((batch.loader, place), []).append((batch.step, field_record))
+            for position, field_record in enumerate(batch.fields):
+                by_field.setdefault((batch.loader, position), []).append((batch.step, field_record))
     for (loader, _), fields in by_field.items():
-        marked = [(at, f) for at, f in fields if f.smallest == IGNORE_INDEX and "int" in f.dtype]
-        empty = [(at, f) for at, f in marked if f.largest == IGNORE_INDEX]
+        empty = [
+            (step, field)
+            for step, field in fields
+            if field.smallest == field.largest == IGNORE_INDEX and "int" in field.dtype
+        ]
         if not empty or len(empty) == len(fields):
             continue
-        step, field = min(empty, key=lambda e: e[0])
+        step, field = min(empty, key=lambda entry: entry[0])
         return (
             rule.finding(
                 severity="error",
@@ -113,22 +120,22 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
 
 def _in_inputs(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect labels passed to the network, which computes its own loss, that are all ignored."""
-    for fact in reversed(trace.inputs):
-        for tokens in fact.other_tokens if fact.is_learning else ():
+    for record in reversed(trace.inputs):
+        for tokens in record.other_tokens if record.is_learning else ():
             if tokens.num_ignored and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
                 return (
                     rule.finding(
                         severity="error",
-                        step=fact.first_step + 1,
-                        what=f"{network_name(trace, fact.network)}: of {fact.num_calls} sampled "
-                        f"batches, {tokens.num_ignored} have labels with only {IGNORE_INDEX}: "
-                        "every target is ignored.",
+                        step=record.first_step + 1,
+                        what=f"{network_name(trace, record.network)}: of {record.num_calls} "
+                        f"sampled batches, {tokens.num_ignored} have labels with only "
+                        f"{IGNORE_INDEX}: every target is ignored.",
                         cause="Such a batch does not train the network; a mean over no targets "
                         "is NaN.",
                         fix="Truncate prompts, not answers, when rows are too long, and drop "
                         "rows without a target.",
                         num_empty=tokens.num_ignored,
-                        num_batches=fact.num_calls,
+                        num_batches=record.num_calls,
                     ),
                 )
     return ()

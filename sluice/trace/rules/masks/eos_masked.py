@@ -26,7 +26,8 @@ class EosMaskedSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the rows up to which a token that ends them is no end token.",
+        description="Share of the rows with the same last supervised token, up to which that token "
+        "is not the end token.",
     )
 
 
@@ -35,33 +36,33 @@ _NUM_SHIFTED = 1
 
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     causal = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
-    for (kind, network), facts in by_function(
+    for (kind, network), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        recorded = [(f, f.tokens) for f in facts if f.tokens is not None]
+        recorded = [(f, f.tokens) for f in records if f.tokens is not None]
         if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.
         if network not in causal and any(t.targets_are_inputs for _, t in recorded):
             continue
-        finding = _of(rule, kind, recorded)
+        finding = _detect_missing_end(rule, kind, recorded)
         if finding is not None:
-            found.append(finding)
-    return tuple(found)
+            findings.append(finding)
+    return tuple(findings)
 
 
-def _of(
+def _detect_missing_end(
     rule: Rule[EosMaskedSettings], kind: str, recorded: list[tuple[LossRecord, NextTokenTargets]]
 ) -> TraceFinding | None:
-    rows = sum(t.num_rows for _, t in recorded)
-    tails = sum(t.num_tails for _, t in recorded)
+    num_rows = sum(t.num_rows for _, t in recorded)
+    num_tails = sum(t.num_tails for _, t in recorded)
     num_last = max(t.num_last for _, t in recorded)
-    last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(tails, 1)
+    last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(num_tails, 1)
     # The longest row of a batch needs no padding: if it has ignored targets at the end, they
     # include its end token.
-    if rows < rule.settings.min_rows or tails < rows:
+    if num_rows < rule.settings.min_rows or num_tails < num_rows:
         return None
     is_single_token = (
         num_last < rule.settings.min_last_tokens or last_share > rule.settings.max_last_share
@@ -72,26 +73,26 @@ def _of(
         min(t.shortest_tail for _, t in recorded),
         max(t.longest_tail for _, t in recorded),
     )
-    # Nothing is padded, and no token follows the last input: its target is missing if the network
-    # shifts the targets itself.
+    # If only one position per row is ignored, nothing is padded: a network that shifts the targets
+    # itself has no target for the last input.
     if longest == 1:
         return None
-    any_of = (
+    last_tokens = (
         ""
         if num_last < rule.settings.min_last_tokens
         else f", and the last supervised token is one of {num_last}"
     )
-    # A position that no row of a fixed width uses may be intentional.
+    # If all batches have the same width, the last position may be unused intentionally.
     has_width = not is_single_token or len({t.num_positions for _, t in recorded}) > 1
     is_padded = has_width and shortest < longest and shortest <= 1 + _NUM_SHIFTED
     return rule.finding(
         severity="error" if is_padded else "confirm",
         step=recorded[0][0].step + 1,
-        what=f"{kind}: in all {rows} of {rows} sampled rows the last target is ignored, also in "
-        f"the longest row of each batch{any_of}.",
+        what=f"{kind}: in all {num_rows} sampled rows the last target is ignored, also in the "
+        f"longest row of each batch{last_tokens}.",
         cause="The end token is masked out as padding: the network never learns to stop.",
         fix="Use a separate padding token, or mask targets by the length of each row.",
-        num_rows=rows,
+        num_rows=num_rows,
         num_last=num_last,
         shortest_tail=shortest,
     )

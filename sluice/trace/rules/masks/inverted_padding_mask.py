@@ -33,7 +33,7 @@ def _is_inverted(mask: PaddingMaskRecord) -> bool:
 def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     fix = "Negate the mask: in torch's attention modules True means that a position is ignored."
-    found = []
+    findings = []
     for network in sorted({m.network for m in trace.padding_masks}):
         inverted = [m for m in trace.padding_masks if m.network == network and _is_inverted(m)]
         if not inverted:
@@ -43,7 +43,7 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
         where = f"{name}.{first.module}" if first.module else f"An attention of {name}"
         real = first.num_positions - first.num_padding
         hidden = first.num_masked - first.num_padding_masked
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first.step + 1,
@@ -62,7 +62,7 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
             continue
         if not (probe.largest_effect > rule.settings.min_effect and probe.real_effect == 0):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=probe.step + 1,
@@ -75,7 +75,7 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 padding_effect=probe.largest_effect,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 INVERTED_PADDING_MASK = Rule(

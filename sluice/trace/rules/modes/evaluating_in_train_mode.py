@@ -10,7 +10,7 @@ from sluice.trace.rules._helpers.forward_passes import (
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in trained_networks(trace):
         learned = {
             m.related_id
@@ -31,7 +31,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 first_step = first_step or sequence.first_step
         if not wrong or right:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_step,
@@ -43,7 +43,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_wrong=wrong,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 EVALUATING_IN_TRAIN_MODE = Rule(

@@ -17,7 +17,7 @@ class TrainingInEvalModeSettings(Settings):
 
 
 def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for network in trained_networks(trace):
         training = evaluating = first_step = 0
         for sequence in trace.sequences:
@@ -40,7 +40,7 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
         is_chosen = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
         if evaluating < rule.settings.min_steps or is_chosen:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if training or stayed_in_eval or inherited else "confirm",
                 step=first_step,
@@ -62,7 +62,7 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 num_training=training,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _is_switched_off(sequence: StepSequence, network: int) -> bool:
@@ -89,8 +89,12 @@ def _stayed_in_eval(sequence: StepSequence, network: int) -> bool:
 
 
 def _is_partly_frozen(trace: Trace, network: NetworkRecord) -> bool:
-    now = trace.membership
-    frozen = set() if now is None else {p.index for p in now.parameters if not p.is_trainable}
+    membership = trace.membership
+    frozen = (
+        set()
+        if membership is None
+        else {p.index for p in membership.parameters if not p.is_trainable}
+    )
     return bool(frozen & set(network.parameters))
 
 

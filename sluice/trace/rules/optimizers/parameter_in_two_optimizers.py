@@ -31,9 +31,9 @@ class ParameterInTwoOptimizersSettings(Settings):
 
 def _held(membership: Membership) -> dict[int, set[int]]:
     held: dict[int, set[int]] = {}
-    for fact in membership.optimizers:
-        for group in fact.groups:
-            held.setdefault(fact.index, set()).update(group.parameters)
+    for record in membership.optimizers:
+        for group in record.groups:
+            held.setdefault(record.index, set()).update(group.parameters)
     return held
 
 
@@ -57,41 +57,46 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return ()
-    found, held = [], _held(now)
+    findings, held = [], _held(membership)
     for one, other in sorted(_concurrent_pairs(trace)):
         shared = sorted(held.get(one, set()) & held.get(other, set()))
         if not shared:
             continue
         steps = steps_of(trace, one), steps_of(trace, other)
         # The second of two steps on one gradient has no backward pass before it.
-        again = tuple(
-            s for own in steps for s in own if s.last_backward < 0 and "fresh" in s.end.flags
+        repeated = tuple(
+            s
+            for step_group in steps
+            for s in step_group
+            if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        twice = count_steps(again) >= rule.settings.min_shared_steps
-        names = [now.name_of(parameter) for parameter in shared]
-        found.append(
+        twice = count_steps(repeated) >= rule.settings.min_shared_steps
+        names = [membership.name_of(parameter) for parameter in shared]
+        findings.append(
             rule.finding(
                 severity="error" if twice else "confirm",
-                step=first_step_of(again) if twice else max(first_step_of(own) for own in steps),
+                step=first_step_of(repeated)
+                if twice
+                else max(first_step_of(step_group) for step_group in steps),
                 what=f"{pluralize(len(shared), 'parameter')} "
                 f"{'is' if len(shared) == 1 else 'are'} in "
                 f"both {optimizer_name(trace, one)} and "
                 f"{optimizer_name(trace, other)}: {list_names(names)}."
                 + (
-                    f" {count_steps(again)} times both stepped on the same gradient."
+                    f" {count_steps(repeated)} times both stepped on the same gradient."
                     if twice
                     else ""
                 ),
                 cause="They are updated twice, with two independent sets of moments.",
                 fix="Add each parameter to one optimizer only.",
                 num_shared=len(shared),
-                num_twice=count_steps(again),
+                num_twice=count_steps(repeated),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 PARAMETER_IN_TWO_OPTIMIZERS = Rule(

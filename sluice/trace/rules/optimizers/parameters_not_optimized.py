@@ -17,14 +17,18 @@ from sluice.trace.rules.optimizers.stale_optimizer_parameters import STALE_OPTIM
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
+    membership = trace.membership
+    if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
     # Parameters of an earlier optimizer are complete, such as weights trained in a first phase.
     once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
-    outside = [p for p in unoptimized(now) if p.index not in once]
-    stepping = {o.index for o in now.optimizers} & set(stepping_optimizers(trace))
-    if not outside or STALE_OPTIMIZER_PARAMETERS(trace) or _have_copies(now, outside, stepping):
+    outside = [p for p in unoptimized(membership) if p.index not in once]
+    stepping = {o.index for o in membership.optimizers} & set(stepping_optimizers(trace))
+    if (
+        not outside
+        or STALE_OPTIMIZER_PARAMETERS(trace)
+        or _have_copies(membership, outside, stepping)
+    ):
         return ()
     indices = {p.index for p in outside}
     step = next(
@@ -39,7 +43,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which is "
             "also faster.",
             num_outside=len(outside),
-            num_parameters=len(now.parameters),
+            num_parameters=len(membership.parameters),
         ),
     )
 

@@ -37,16 +37,16 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None or has_manual_gradients(trace) or not unoptimized(now):
+    membership = trace.membership
+    if membership is None or has_manual_gradients(trace) or not unoptimized(membership):
         return ()
-    outside = unoptimized(now)
-    found = []
-    for optimizer in now.optimizers:
+    outside = unoptimized(membership)
+    findings = []
+    for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace) or not _is_stale(trace, optimizer):
             continue
         orphaned = orphaned_parameters(trace, optimizer)
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=_since(trace, {p.index for p in outside}),
@@ -61,7 +61,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_outside=len(outside),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 STALE_OPTIMIZER_PARAMETERS = Rule(

@@ -54,7 +54,7 @@ def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[in
 
 
 def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         norms = [
             (m.step, o.moments["exp_avg"])
@@ -68,23 +68,23 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
         if not step:
             continue
         usual = median(norm for at, norm in norms if at < step)
-        now = next(norm for at, norm in norms if at == step)
-        found.append(
+        current = next(norm for at, norm in norms if at == step)
+        findings.append(
             rule.finding(
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: the norm of the first moment grew by "
-                f"more than 15 % five times in a row, to {now:.3g}; its median before was "
+                f"more than 15 % five times in a row, to {current:.3g}; its median before was "
                 f"{usual:.3g}.",
                 cause="Gradients grow faster than the optimizer can adapt: the next steps are "
                 "too large.",
                 fix="Lower the learning rate, clip gradients, or check the batches before this "
                 "step.",
-                norm=now,
+                norm=current,
                 usual=usual,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 UNSTABLE_ADAM_MOMENTS = Rule(

@@ -24,12 +24,12 @@ class WeightsNotUpdatingSettings(Settings):
 
 
 def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return ()
     values, changed = values_by_parameter(trace), changed_parameters(trace)
-    found = []
-    for optimizer in now.optimizers:
+    findings = []
+    for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace):
             continue
         held = {p for group in optimizer.groups for p in group.parameters}
@@ -47,7 +47,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
             continue
         if sum(rate > 0 for rate in rates) < 3:  # reported by the rule lr_stays_zero
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=min(s.sequence.first_step for s in steps),
@@ -61,7 +61,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
                 num_steps=num,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 WEIGHTS_NOT_UPDATING = Rule(

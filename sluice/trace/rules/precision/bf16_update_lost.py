@@ -33,7 +33,7 @@ class Bf16UpdateLostSettings(Settings):
 
 
 def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         shares = []
         for step, measured in measurements_of(trace, optimizer):
@@ -51,7 +51,7 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
         largest = max(share for _, share, _ in shares)
         if typical >= rule.settings.max_median_moved_share:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error" if largest < rule.settings.max_moved_share else "confirm",
                 step=shares[0][0],
@@ -66,7 +66,7 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
                 num_measured=len(shares),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 BF16_UPDATE_LOST = Rule(

@@ -30,11 +30,11 @@ class GradientUnderflowSettings(Settings):
 
 
 def _is_half(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
-    facts = parameter_records(trace)
-    if any(facts[p].dtype == "float16" for p in measured_step.parameters if p in facts):
+    records = parameter_records(trace)
+    if any(records[p].dtype == "float16" for p in measured_step.parameters if p in records):
         return True
     outputs = (m.outputs for m in trace.statistics if m.step == step)
-    return any(o.dtype == "float16" for found in outputs for o in found)
+    return any(o.dtype == "float16" for statistics in outputs for o in statistics)
 
 
 def _last_scaled(trace: Trace, optimizer: int) -> int:
@@ -60,7 +60,7 @@ def _zeros(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
 def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = {n.step: n.losses for n in trace.scalars}
     names = parameter_names(trace)
-    found = []
+    findings = []
     for optimizer in stepping_optimizers(trace):
         scaled = _last_scaled(trace, optimizer)
         measured = [
@@ -80,7 +80,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
         if len(empty) < max(rule.settings.min_steps, len(measured) / 2):
             continue
         step, zeros = empty[0]
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=step,
@@ -95,7 +95,7 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 num_weights=len(zeros),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 GRADIENT_UNDERFLOW = Rule(

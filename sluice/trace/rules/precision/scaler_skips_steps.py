@@ -35,7 +35,7 @@ def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
 
 
 def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     by_scaler = {
         m.object_id for sequence in trace.sequences for m in sequence.events if m.kind == "skip"
     }
@@ -48,7 +48,7 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
             num >= rule.settings.min_skips or scale < 1
         ):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=since,
@@ -62,7 +62,7 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
                 scale=scale,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 SCALER_SKIPS_STEPS = Rule(

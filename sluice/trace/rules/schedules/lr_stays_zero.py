@@ -51,7 +51,7 @@ def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
 
 
 def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     stepping = stepping_optimizers(trace)
     for optimizer in stepping:
         rates = learning_rates(trace, optimizer)
@@ -78,7 +78,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             continue
         scheduled_text = f", while its schedule was stepped {scheduled} times" if scheduled else ""
         end = "then it jumps" if left_zero else "it stays 0 to the end"
-        found.append(
+        findings.append(
             rule.finding(
                 severity=severity,
                 step=first + 1,
@@ -92,7 +92,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
                 num_schedule_steps=scheduled,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LR_STAYS_ZERO = Rule(

@@ -30,17 +30,25 @@ class ScheduleEndsEarlySettings(Settings):
     min_steps_without_scheduler: int = Field(
         60, ge=1, description="Optimizer steps required without a scheduler."
     )
+    min_schedule_share: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Scheduler steps, relative to optimizer steps, from which the scheduler is "
+        "stepped once per batch.",
+    )
     min_batches: int = Field(3, ge=1, description="Steps of the schedule per epoch.")
     low_rate: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Rate, relative to the largest one, so low that weights change very little.",
+        description="Rate, relative to the largest one, that counts as low: weights change very "
+        "little.",
     )
     min_low_share: float = Field(
         0.8, gt=0, le=1, description="Share of all steps at a low rate required for an error."
     )
-    min_low_share_to_ask: float = Field(
+    min_low_share_to_confirm: float = Field(
         0.6,
         gt=0,
         le=1,
@@ -51,144 +59,170 @@ class ScheduleEndsEarlySettings(Settings):
         0.05,
         gt=0,
         le=1,
-        description="Final rate of a schedule with an end, relative to the largest rate.",
+        description="Final rate of a schedule that becomes constant, relative to the largest rate.",
     )
-    min_cycles: int = Field(4, ge=1, description="Times that a cosine must reach its end.")
-    max_cycle_steps: int = Field(64, ge=1, description="Steps of such a cosine.")
+    min_cycles: int = Field(
+        4, ge=1, description="Steps of a cosine schedule, as a multiple of its length."
+    )
+    max_cycle_steps: int = Field(
+        64,
+        ge=1,
+        description="Steps of a cosine up to which its repeated end is an error; a longer cosine "
+        "needs confirmation.",
+    )
     max_decay_factor: float = Field(
         0.98,
         gt=0,
         le=1,
-        description="Decay factor per batch; 0.98 halves the rate every 34 batches.",
+        description="Decay factor per batch up to which an exponential schedule is steep; 0.98 "
+        "halves the rate every 34 batches.",
     )
     max_final_share: float = Field(
-        0.02, gt=0, le=1, description="Share of the rate that is left at the end."
+        0.02,
+        gt=0,
+        le=1,
+        description="Final rate of a steep exponential schedule, relative to the largest rate.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _ScheduleUse:
-    fact: SchedulerRecord
-    steps: int
+    scheduler: SchedulerRecord
+    num_steps: int
     """Number of steps of the schedule."""
-    epochs: int
+    num_epochs: int
     """Number of epochs; 0 when unknown."""
     rates: LearningRates
 
 
 def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Severity, str] | None:
     """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
-    fact, rates, kind = use.fact, use.rates, use.fact.kind
-    low = rates.share_below(settings.low_rate)
-    by_epochs = use.epochs >= 2 and use.steps >= settings.min_batches * use.epochs
+    scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
+    num_steps, num_epochs, end = use.num_steps, use.num_epochs, use.scheduler.end
+    is_per_batch = num_epochs >= 2 and num_steps >= settings.min_batches * num_epochs
     # A rate that rises to the end of the schedule is a warmup.
     first = rates.steps[0]
-    falls = bool(fact.end) and rates.at(first + fact.end) < 0.5 * max(
-        rates.at(first + i) for i in range(min(fact.end, 64) + 1)
+    is_falling = bool(end) and rates.at(first + end) < 0.5 * max(
+        rates.at(first + i) for i in range(min(end, 64) + 1)
     )
-    lengths = f"its length is {fact.end} steps, and it was stepped {use.steps} times"
-    if by_epochs and falls and fact.end <= use.epochs and use.steps >= 2 * fact.end:
-        return "error", f"{lengths}, once per batch of {use.epochs} epochs"
-    if kind == "CosineAnnealingLR" and falls and use.steps >= settings.min_cycles * fact.end:
-        is_short = not use.epochs and fact.end <= settings.max_cycle_steps
+    lengths = f"its length is {end} steps, and it was stepped {num_steps} times"
+    if is_per_batch and is_falling and end <= num_epochs and num_steps >= 2 * end:
+        return "error", f"{lengths}, once per batch of {num_epochs} epochs"
+    if kind == "CosineAnnealingLR" and is_falling and num_steps >= settings.min_cycles * end:
+        is_short = not num_epochs and end <= settings.max_cycle_steps
         return "error" if is_short else "confirm", lengths
-    size = fact.options.get("step_size", 0)
-    is_of_epochs = isinstance(size, int) and by_epochs and 0 < size <= use.epochs
-    if is_of_epochs and rates.share_below(0.1) >= 0.5:
-        return "error", f"it decays every {size} of its steps, in {use.epochs} epochs"
-    gamma = fact.options.get("gamma")
+    step_size = scheduler.options.get("step_size", 0)
+    is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
+    if is_per_batch and is_given_in_epochs and rates.share_below(0.1) >= 0.5:
+        return "error", f"it decays every {step_size} of its steps, in {num_epochs} epochs"
+    gamma = scheduler.options.get("gamma")
     is_steep = (
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
-    if is_steep and by_epochs and rates.values[-1] <= settings.max_final_share * rates.peak:
-        return "error", f"it decays by the factor {gamma} per batch of {use.epochs} epochs"
-    floor, falling = rates.values[-1] / rates.peak, rates.steps[-1] - rates.steps[0]
+    final_rate = rates.values[-1] / rates.peak
+    if is_steep and is_per_batch and rates.values[-1] <= settings.max_final_share * rates.peak:
+        return "error", f"it decays by the factor {gamma} per batch of {num_epochs} epochs"
+    low_share = rates.share_below(settings.low_rate)
+    if low_share >= settings.min_low_share_to_confirm:
+        return (
+            "error" if low_share >= settings.min_low_share else "confirm",
+            f"in {low_share:.0%} of all steps {_describe_low_rate(settings)}",
+        )
+    num_falling_steps = rates.steps[-1] - rates.steps[0]
     if (
-        low < settings.min_low_share_to_ask
-        and floor <= settings.max_final_rate
-        and falling <= (1 - settings.min_low_share) * use.steps
+        final_rate <= settings.max_final_rate
+        and num_falling_steps <= (1 - settings.min_low_share) * num_steps
     ):
-        return "error", f"from step {rates.steps[-1]} on the rate is {floor:.0%} of its maximum"
-    if low < settings.min_low_share_to_ask:
-        return None
-    share = f"in {low:.0%} of all steps the rate is at most a hundredth of its maximum"
-    return "error" if low >= settings.min_low_share else "confirm", share
+        return (
+            "error",
+            f"from step {rates.steps[-1]} on the rate is {final_rate:.0%} of its maximum",
+        )
+    return None
+
+
+def _describe_low_rate(settings: ScheduleEndsEarlySettings) -> str:
+    return f"the rate is at most {settings.low_rate:.2g} of its maximum"
 
 
 def _detect_without_scheduler(
     rule: Rule[ScheduleEndsEarlySettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect learning rates that decay to almost zero without a scheduler."""
-    scheduled = {fact.optimizer for fact in trace.schedulers}
-    found = []
+    scheduled = {scheduler.optimizer for scheduler in trace.schedulers}
+    findings = []
     for optimizer in stepping_optimizers(trace):
-        rates, of = learning_rates(trace, optimizer), count_steps(steps_of(trace, optimizer))
+        rates = learning_rates(trace, optimizer)
+        num_steps = count_steps(steps_of(trace, optimizer))
         if (
             optimizer in scheduled
             or rates is None
             or rates.peak <= 0
-            or of < rule.settings.min_steps_without_scheduler
+            or num_steps < rule.settings.min_steps_without_scheduler
         ):
             continue
-        low = rates.share_below(rule.settings.low_rate)
-        if low < rule.settings.min_low_share_to_ask:
+        low_share = rates.share_below(rule.settings.low_rate)
+        if low_share < rule.settings.min_low_share_to_confirm:
             continue
-        at = rates.steps[rates.values.index(rates.peak)]
-        found.append(
+        peak_step = rates.steps[rates.values.index(rates.peak)]
+        findings.append(
             rule.finding(
-                severity="error" if low >= rule.settings.min_low_share else "confirm",
+                severity="error" if low_share >= rule.settings.min_low_share else "confirm",
                 step=next(
-                    s
-                    for s, v in zip(rates.steps, rates.values, strict=True)
-                    if s > at and v < rates.peak
+                    step
+                    for step, rate in zip(rates.steps, rates.values, strict=True)
+                    if step > peak_step and rate < rates.peak
                 ),
                 what="The learning rate of an optimizer without a scheduler fell from "
-                f"{rates.peak:.3g} to {rates.values[-1]:.3g}; in {low:.0%} of its {of} steps it "
-                "is at most a hundredth of its maximum.",
+                f"{rates.peak:.3g} to {rates.values[-1]:.3g}; in {low_share:.0%} of its "
+                f"{num_steps} steps {_describe_low_rate(rule.settings)}.",
                 cause="The code that lowers the rate runs once per batch, but its factor is "
                 "meant for epochs: weights stop changing long before the end.",
                 fix="Lower the rate once per epoch, or by a factor closer to 1.",
-                num_steps=of,
-                share_low=low,
+                num_steps=num_steps,
+                share_low=low_share,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = [*_detect_without_scheduler(rule, trace)]
-    for fact in trace.schedulers:
-        steps = count_schedule_steps(trace, fact.index)
-        of = count_steps(steps_of(trace, fact.optimizer))
-        rates = learning_rates(trace, fact.optimizer)
-        with_each_step = of >= rule.settings.min_steps and steps >= 0.8 * (of - 1)
+    findings = [*_detect_without_scheduler(rule, trace)]
+    for scheduler in trace.schedulers:
+        if scheduler.kind in _EXEMPT_SCHEDULERS:
+            continue
+        num_schedule_steps = count_schedule_steps(trace, scheduler.index)
+        num_steps = count_steps(steps_of(trace, scheduler.optimizer))
+        rates = learning_rates(trace, scheduler.optimizer)
+        min_schedule_steps = rule.settings.min_schedule_share * (num_steps - 1)
         if (
-            fact.kind in _EXEMPT_SCHEDULERS
-            or not with_each_step
+            num_steps < rule.settings.min_steps
+            or num_schedule_steps < min_schedule_steps
             or rates is None
             or rates.peak <= 0
         ):
             continue
-        verdict = _verdict(rule.settings, _ScheduleUse(fact, steps, count_epochs(trace), rates))
+        use = _ScheduleUse(scheduler, num_schedule_steps, count_epochs(trace), rates)
+        verdict = _verdict(rule.settings, use)
         if verdict is None:
             continue
-        severity, shown = verdict
-        found.append(
+        severity, evidence = verdict
+        findings.append(
             rule.finding(
                 severity=severity,
-                step=first_schedule_step(trace, fact.index),
-                what=f"{fact.kind} was stepped {steps} times in {of} steps of its optimizer: "
-                f"{shown}. The rate went from {rates.peak:.3g} to {rates.values[-1]:.3g}.",
+                step=first_schedule_step(trace, scheduler.index),
+                what=f"{scheduler.kind} was stepped {num_schedule_steps} times in {num_steps} "
+                f"steps of its optimizer: {evidence}. The rate went from {rates.peak:.3g} to "
+                f"{rates.values[-1]:.3g}.",
                 cause="A schedule whose length is given in epochs is stepped once per batch: the "
                 "rate reaches its end within the first epochs.",
                 fix="Call scheduler.step() once per epoch, or set the length of the schedule in "
                 "batches.",
-                num_schedule_steps=steps,
-                num_steps=of,
-                end=fact.end,
+                num_schedule_steps=num_schedule_steps,
+                num_steps=num_steps,
+                end=scheduler.end,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 SCHEDULE_ENDS_EARLY = Rule(

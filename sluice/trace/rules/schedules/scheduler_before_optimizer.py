@@ -18,13 +18,13 @@ def _steps_too_early(trace: Trace, scheduler: SchedulerRecord) -> int:
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
+    findings = []
     stepping = stepping_optimizers(trace)
     for scheduler in trace.schedulers:
         early = _steps_too_early(trace, scheduler)
         if not early or scheduler.optimizer not in stepping:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=1,
@@ -36,7 +36,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_early=early,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 SCHEDULER_BEFORE_OPTIMIZER = Rule(

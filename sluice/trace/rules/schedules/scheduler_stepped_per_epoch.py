@@ -43,59 +43,62 @@ class SchedulerSteppedPerEpochSettings(Settings):
 
 
 def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = []
-    for fact in trace.schedulers if not trace.num_steps_without_sequence else ():
-        steps, of = (
-            count_schedule_steps(trace, fact.index),
-            count_steps(steps_of(trace, fact.optimizer)),
+    findings = []
+    for record in trace.schedulers if not trace.num_steps_without_sequence else ():
+        num_schedule_steps, num_steps = (
+            count_schedule_steps(trace, record.index),
+            count_steps(steps_of(trace, record.optimizer)),
         )
         epochs = count_epochs(trace)
         is_rare = (
-            of >= rule.settings.min_optimizer_steps
-            and steps >= rule.settings.min_schedule_steps
-            and steps * rule.settings.min_step_ratio <= of
+            num_steps >= rule.settings.min_optimizer_steps
+            and num_schedule_steps >= rule.settings.min_schedule_steps
+            and num_schedule_steps * rule.settings.min_step_ratio <= num_steps
         )
-        if not is_rare or (epochs and steps > epochs + 1):
+        if not is_rare or (epochs and num_schedule_steps > epochs + 1):
             continue
-        shown = _made_for_batches(rule.settings, fact, steps, of) or _still_warming_up(
-            rule.settings, fact, trace
-        )
+        shown = _made_for_batches(
+            rule.settings, record, num_schedule_steps, num_steps
+        ) or _still_warming_up(rule.settings, record, trace)
         if not shown:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
-                step=first_schedule_step(trace, fact.index),
-                what=f"{fact.kind} was stepped {steps} times in {of} steps of its optimizer: "
-                f"{shown}.",
+                step=first_schedule_step(trace, record.index),
+                what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps "
+                f"of its optimizer: {shown}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
                 "schedule in epochs.",
-                num_schedule_steps=steps,
-                num_steps=of,
-                end=fact.end,
+                num_schedule_steps=num_schedule_steps,
+                num_steps=num_steps,
+                end=record.end,
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _made_for_batches(
-    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, steps: int, of: int
+    settings: SchedulerSteppedPerEpochSettings,
+    record: SchedulerRecord,
+    num_schedule_steps: int,
+    num_steps: int,
 ) -> str:
     if (
-        fact.end < settings.min_step_ratio * steps
-        or abs(fact.end - of) > settings.max_relative_difference * of
+        record.end < settings.min_step_ratio * num_schedule_steps
+        or abs(record.end - num_steps) > settings.max_relative_difference * num_steps
     ):
         return ""
-    return f"its length is {fact.end} steps, the number of optimizer steps"
+    return f"its length is {record.end} steps, the number of optimizer steps"
 
 
 def _still_warming_up(
-    settings: SchedulerSteppedPerEpochSettings, fact: SchedulerRecord, trace: Trace
+    settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
 ) -> str:
-    rates, base = learning_rates(trace, fact.optimizer), fact.options.get("base_lrs")
-    if fact.kind != "LambdaLR" or rates is None or not isinstance(base, str):
+    rates, base = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
+    if record.kind != "LambdaLR" or rates is None or not isinstance(base, str):
         return ""
     base_rate, values = max(map(float, base.split(", "))), rates.values
     rises = len(values) > settings.min_schedule_steps and all(

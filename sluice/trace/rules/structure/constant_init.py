@@ -26,7 +26,7 @@ class ConstantInitSettings(Settings):
     min_rows: int = Field(4, ge=2, description="Rows of a weight required for a finding.")
     min_samples: int = Field(3, ge=1, description="Samples of a weight required for a finding.")
     max_equal_steps: int = Field(
-        4, ge=1, description="Steps after which the rows of a layer that learns differ."
+        4, ge=1, description="Steps within which the rows of a healthy layer become different."
     )
     max_gates: int = Field(
         4, ge=1, description="Blocks of equal rows: a recurrent layer has one per gate."
@@ -42,80 +42,72 @@ _FIX = (
 )
 
 
-def _is_equal(settings: ConstantInitSettings, value: ParameterValuesRecord) -> bool:
+def _has_equal_rows(settings: ConstantInitSettings, value: ParameterValuesRecord) -> bool:
+    """Whether all rows of a weight are equal, or all rows of each gate of a recurrent layer."""
     blocks = min(settings.max_gates, value.num_rows // settings.min_rows)
     return value.num_rows >= settings.min_rows and 1 <= value.num_distinct_rows <= max(blocks, 1)
 
 
 def _stays_equal(
-    settings: ConstantInitSettings, fact: ParameterRecord, values: tuple[ParameterValuesRecord, ...]
+    settings: ConstantInitSettings,
+    parameter: ParameterRecord,
+    values: tuple[ParameterValuesRecord, ...],
 ) -> bool:
     """Whether all rows are equal in the first sample and in every later one."""
     return (
-        fact.is_trainable
-        and bool(fact.names)
+        parameter.is_trainable
+        and bool(parameter.names)
         and len(values) >= settings.min_samples
         and values[-1].step > values[0].step + settings.max_equal_steps
         and values[0].num_distinct_rows == 1
-        and all(_is_equal(settings, value) for value in values)
+        and all(_has_equal_rows(settings, value) for value in values)
     )
 
 
 def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None:
+    if trace.membership is None:
         return ()
-    found = _equal(rule, trace)
-    return found or _filled(rule, trace)
+    optimized = trace.membership.optimized
+    return _detect_equal_rows(rule, trace, optimized) or _detect_constants(rule, trace, optimized)
 
 
-def _filled(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_constants(
+    rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
+) -> tuple[TraceFinding, ...]:
     """Detect weights initialized with one value, even if other layers make their rows differ later.
 
     Zero is a good initial value for the last layer of a branch, but not for consecutive layers: the
     gradient of the first one is zero until the layers after it have changed, step by step.
     """
-    now = trace.membership
-    if now is None:
-        return ()
-    facts, names, values = (
-        parameter_records(trace),
-        parameter_names(trace),
-        values_by_parameter(trace),
-    )
-    layers = {
-        p for f in trace.forward_passes for c in f.calls if c.kind in _KINDS for p in c.parameters
-    }
-    others = [c.parameters for f in trace.forward_passes for c in f.calls if c.kind not in _KINDS]
-    zero_steps: dict[int, set[int]] = {}
-    for optimizer in stepping_optimizers(trace):
-        for step, own in measurements_of(trace, optimizer):
-            for p, norm in zip(own.parameters, own.grad_norms, strict=True):
-                if norm == 0 and max(own.rates) > 0:
-                    zero_steps.setdefault(p, set()).add(step)
+    records, names = parameter_records(trace), parameter_names(trace)
+    values = values_by_parameter(trace)
+    calls = [call for forward in trace.forward_passes for call in forward.calls]
+    layer_weights = {p for call in calls if call.kind in _KINDS for p in call.parameters}
+    custom_modules = [call.parameters for call in calls if call.kind not in _KINDS]
+    zero_steps = _steps_without_gradient(trace)
     constant = []
     stuck_at_zero = set[int]()
-    for p in sorted(now.optimized):
-        fact, first = facts.get(p), values.get(p, ())[:1]
-        if fact is None or not first or not fact.is_trainable or not fact.names:
+    for p in sorted(optimized):
+        record, samples = records.get(p), values.get(p)
+        if record is None or not samples or not record.is_trainable or not record.names:
             continue
+        first = samples[0]
         if (
-            first[0].num_distinct_rows != 1
-            or min(fact.shape[:2], default=0) < rule.settings.min_rows
+            first.num_distinct_rows != 1
+            or min(record.shape[:2], default=0) < rule.settings.min_rows
         ):
             continue
-        value = first[0]
-        if value.smallest == value.largest == 0:
-            stuck_at_zero |= (
-                {p} if {value.step, value.step + 1} <= zero_steps.get(p, set()) else set()
-            )
-        elif value.step == 1 and value.smallest == value.largest and p in layers:
+        if first.smallest == first.largest == 0:
+            if {first.step, first.step + 1} <= zero_steps.get(p, set()):
+                stuck_at_zero.add(p)
+        elif first.step == 1 and first.smallest == first.largest and p in layer_weights:
             constant.append(p)
     # One factor of a product may be zero at the start, as in LoRA, but not both.
     constant += {
         p
         for p in stuck_at_zero
-        if p in layers or any(_are_factors(stuck_at_zero, p, c) for c in others)
+        if p in layer_weights
+        or any(_are_factors(stuck_at_zero, p, module) for module in custom_modules)
     }
     if not constant:
         return ()
@@ -135,36 +127,41 @@ def _filled(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFindin
     )
 
 
-def _are_factors(stuck_at_zero: Collection[int], parameter: int, own: Sequence[int]) -> bool:
-    """Whether a custom module contains this parameter and another one, both stuck at zero."""
-    return parameter in own and sum(p in stuck_at_zero for p in own) > 1
+def _steps_without_gradient(trace: Trace) -> dict[int, set[int]]:
+    """Return, by parameter, the steps at which its gradient was zero although the rate was not."""
+    steps: dict[int, set[int]] = {}
+    for optimizer in stepping_optimizers(trace):
+        for step, measured in measurements_of(trace, optimizer):
+            for p, norm in zip(measured.parameters, measured.grad_norms, strict=True):
+                if norm == 0 and max(measured.rates) > 0:
+                    steps.setdefault(p, set()).add(step)
+    return steps
 
 
-def _equal(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _are_factors(stuck_at_zero: Collection[int], parameter: int, module: Sequence[int]) -> bool:
+    """Whether the parameters of a module include this one and another one stuck at zero."""
+    return parameter in module and sum(p in stuck_at_zero for p in module) > 1
+
+
+def _detect_equal_rows(
+    rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
+) -> tuple[TraceFinding, ...]:
     """Detect weights whose rows are equal and stay equal."""
-    now = trace.membership
-    if now is None:
-        return ()
-    facts, changed_indices, names = (
-        parameter_records(trace),
-        changed_parameters(trace),
-        parameter_names(trace),
-    )
-    values = values_by_parameter(trace)
-    learning = changed_indices & now.optimized
+    records, names = parameter_records(trace), parameter_names(trace)
+    changed, values = changed_parameters(trace), values_by_parameter(trace)
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
     equal = [
         p
-        for p, seen in values.items()
-        if p in now.optimized
+        for p, samples in values.items()
+        if p in optimized
         and p in with_gradient
-        and p in facts
-        and _stays_equal(rule.settings, facts[p], seen)
+        and p in records
+        and _stays_equal(rule.settings, records[p], samples)
     ]
-    # A learning rate of zero leaves every weight as it was.
-    if not equal or not learning:
+    # Without any change, the learning rate is zero, which has another cause.
+    if not equal or changed.isdisjoint(optimized):
         return ()
-    unchanged = [p for p in equal if p not in changed_indices]
+    unchanged = [p for p in equal if p not in changed]
     first = min(values[p][0].step for p in equal)
     rows = values[equal[0]][-1].num_rows
     return (

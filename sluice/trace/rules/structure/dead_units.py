@@ -30,7 +30,7 @@ class DeadUnitsSettings(Settings):
 
 def _silent(settings: DeadUnitsSettings, trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
     """Yield step, network, module, kind and size of each output without an active neuron."""
-    facts = parameter_records(trace)
+    records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for measured in trace.statistics:
         norms: dict[str, list[float]] = {}
@@ -38,9 +38,9 @@ def _silent(settings: DeadUnitsSettings, trace: Trace) -> Iterator[tuple[int, in
             for index, norm in zip(
                 measured_optimizer.parameters, measured_optimizer.grad_norms, strict=True
             ):
-                for name in facts[index].names if index in facts else ():
+                for name in records[index].names if index in records else ():
                     norms.setdefault(name.rpartition(".")[0], []).append(norm)
-        learns = any(n > 0 for found in norms.values() for n in found)
+        learns = any(n > 0 for values in norms.values() for n in values)
         for output in measured.outputs:
             if output.numel < settings.min_values:
                 continue
@@ -57,18 +57,18 @@ def _silent(settings: DeadUnitsSettings, trace: Trace) -> Iterator[tuple[int, in
 
 def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    seen = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
-    num_measured = Counter((network, module) for network, module, _ in seen)
-    last = {(network, module): step for network, module, step in seen}
+    outputs = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
+    num_measured = Counter((network, module) for network, module, _ in outputs)
+    last = {(network, module): step for network, module, step in outputs}
     steps: dict[tuple[int, str], list[int]] = {}
     kinds: dict[tuple[int, str], tuple[str, int]] = {}
     for step, network, module, kind, numel in _silent(rule.settings, trace):
         steps.setdefault((network, module), []).append(step)
         kinds[network, module] = kind, numel
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
-    found = []
+    findings = []
     for key, silent in steps.items():
-        times = [s for n, m, s in seen if (n, m) == key]
+        times = [s for n, m, s in outputs if (n, m) == key]
         tail = 0
         for step in reversed(times):
             if step not in silent:
@@ -87,7 +87,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
         if jump is not None and times[-tail - 1 : -tail] < [jump.step] <= [since]:
             step = jump.step
             what += f" The loss jumped from {jump.before:.4g} at step {step}."
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=step,
@@ -100,7 +100,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
                 num_measured=num_measured[key],
             )
         )
-    return tuple(sorted(found, key=lambda f: f.step)[:1])
+    return tuple(sorted(findings, key=lambda f: f.step)[:1])
 
 
 DEAD_UNITS = Rule(

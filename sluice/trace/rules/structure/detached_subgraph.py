@@ -86,8 +86,8 @@ def _probed(
                 if flows
                 else []
             )
-            place = f"after {called[-1]}" if called and called[-1] else "in the network"
-            return max(since, 1), parameters, f"{place}: other values in them change the output"
+            location = f"after {called[-1]}" if called and called[-1] else "in the network"
+            return max(since, 1), parameters, f"{location}: other values in them change the output"
     return None
 
 
@@ -103,10 +103,14 @@ def _network_without_grad(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Cut | None:
     """Detect networks that every learning step calls without gradients."""
-    now, learning = trace.membership, _learning(trace, since)
-    for network in now.networks if now is not None else ():
+    membership, learning = trace.membership, _learning(trace, since)
+    for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
-        if now is None or not parameters or parameters != set(network.parameters) & now.optimized:
+        if (
+            membership is None
+            or not parameters
+            or parameters != set(network.parameters) & membership.optimized
+        ):
             continue
         flags = [
             (w.first_step, w.count, m.flags)
@@ -133,8 +137,12 @@ def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) ->
         ]
         if calls and any(c.output_requires_grad for c in flow.calls):
             parameters = {p for c in calls for p in c.parameters} & unreached
-            place = f"{names.get(flow.network, 'a network')}.{calls[-1].module}"
-            return flow.step + 1, parameters, f"at {place}, which runs without gradients (no_grad)"
+            location = f"{names.get(flow.network, 'a network')}.{calls[-1].module}"
+            return (
+                flow.step + 1,
+                parameters,
+                f"at {location}, which runs without gradients (no_grad)",
+            )
     return None
 
 
@@ -147,12 +155,12 @@ def _locate(
         ("error", partial(_network_without_grad, rule.settings)),
         ("confirm", _module_without_grad),
     ):
-        found = detect(trace, unreached, since)
-        if found is not None:
-            step, parameters, place = found
+        findings = detect(trace, unreached, since)
+        if findings is not None:
+            step, parameters, location = findings
             return (
                 _finding(
-                    rule, trace, severity, step, parameters, f"The graph is detached {place}."
+                    rule, trace, severity, step, parameters, f"The graph is detached {location}."
                 ),
             )
     return ()
@@ -175,9 +183,9 @@ def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[T
         unreached = (
             unreached_by(trace, optimizer, rule.settings.reach, since) if since > 1 else frozenset()
         )
-        found = _locate(rule, trace, unreached, since) if unreached else ()
-        if found:
-            return found
+        findings = _locate(rule, trace, unreached, since) if unreached else ()
+        if findings:
+            return findings
     return ()
 
 
@@ -185,15 +193,15 @@ def _unreached_networks(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
     """Detect separate networks that nearly every step calls but that never receive a gradient."""
-    now = trace.membership
-    if now is None or len(now.networks) < 2:
+    membership = trace.membership
+    if membership is None or len(membership.networks) < 2:
         return ()
-    learning, found = _learning(trace), []
+    learning, findings = _learning(trace), []
     # Several alternating optimizers share the steps.
     min_steps = 0.9 * sum(w.count for w in learning) / max(len(stepping_optimizers(trace)), 1)
-    for network in now.networks:
+    for network in membership.networks:
         parameters = set(network.parameters) & unreached
-        if not parameters or parameters != set(network.parameters) & now.optimized:
+        if not parameters or parameters != set(network.parameters) & membership.optimized:
             continue
         used = [
             w
@@ -206,8 +214,8 @@ def _unreached_networks(
         if sum(w.count for w in used) >= min_steps:
             step = used[0].first_step
             text = f"{network.name} is called at nearly every step."
-            found.append(_finding(rule, trace, "error", step, parameters, text))
-    return tuple(found)
+            findings.append(_finding(rule, trace, "error", step, parameters, text))
+    return tuple(findings)
 
 
 def _finding(
@@ -216,7 +224,7 @@ def _finding(
     severity: str,
     step: int,
     parameters: Iterable[int],
-    place: str,
+    location: str,
 ) -> TraceFinding:
     names = parameter_names(trace)
     parameter_list = [names[p] for p in sorted(parameters)]
@@ -224,7 +232,7 @@ def _finding(
         severity="error" if severity == "error" else "confirm",
         step=step,
         what=f"{len(parameter_list)} parameters belong to the optimizer and take part in every "
-        f"step, but never receive a gradient: {list_names(parameter_list)}. {place}",
+        f"step, but never receive a gradient: {list_names(parameter_list)}. {location}",
         cause="The loss is not connected to them: they keep their initial values.",
         fix=_FIX,
         num_parameters=len(parameter_list),

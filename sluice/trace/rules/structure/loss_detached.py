@@ -76,17 +76,17 @@ def _any_parameter_reached(trace: Trace, since: int) -> bool:
 
 def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
-    now, unreached = trace.membership, never_reached(trace, rule.settings.reach)
+    membership, unreached = trace.membership, never_reached(trace, rule.settings.reach)
     learning = {f.network: f for f in reversed(trace.losses) if f.is_learning}
-    found = []
-    for network in now.networks if now is not None else ():
+    findings = []
+    for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
         loss = learning.get(network.index)
-        if now is None or loss is None or not parameters:
+        if membership is None or loss is None or not parameters:
             continue
-        if parameters != set(network.parameters) & now.optimized:
+        if parameters != set(network.parameters) & membership.optimized:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=loss.step + 1,
@@ -100,11 +100,11 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
                 num_parameters=len(parameters),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    found = [*_unreached_networks(rule, trace)]
+    findings = [*_unreached_networks(rule, trace)]
     lost_all = all(
         all(_is_lost(s) for s in steps_of(trace, o)) and steps_of(trace, o)
         for o in stepping_optimizers(trace)
@@ -120,7 +120,7 @@ def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding
         ):
             continue
         reason = "started at a tensor without a history" if leaf_steps else "reached no parameter"
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(lost_steps),
@@ -134,7 +134,7 @@ def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding
                 num_steps=count_steps(steps),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 LOSS_DETACHED = Rule(

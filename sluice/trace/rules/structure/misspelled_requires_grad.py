@@ -7,23 +7,25 @@ from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_n
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return ()
-    facts = {p.index: p for p in now.parameters}
-    found = []
+    records = {p.index: p for p in membership.parameters}
+    findings = []
     for network in trained_networks(trace):
         misspelled = [
             m
             for m in network.misspelled_attributes
             if not m.value
             and any(
-                facts[p].is_trainable for p in m.parameters if p in facts and p in now.optimized
+                records[p].is_trainable
+                for p in m.parameters
+                if p in records and p in membership.optimized
             )
         ]
         if not misspelled:
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_misspelled_step(trace, misspelled),
@@ -36,7 +38,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_learning=len({p for m in misspelled for p in m.parameters}),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 MISSPELLED_REQUIRES_GRAD = Rule(

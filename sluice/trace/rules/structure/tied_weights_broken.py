@@ -35,10 +35,10 @@ def _untied_during_training(
     rule: Rule[TiedWeightsBrokenSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     for before, after in pairwise(trace.memberships):
-        places = {name: p.index for p in after.parameters for name in p.names}
+        indices = {name: p.index for p in after.parameters for name in p.names}
         for tied in before.parameters:
             for one, other in combinations(tied.names, 2):
-                if one in places and other in places and places[one] != places[other]:
+                if one in indices and other in indices and indices[one] != indices[other]:
                     return (
                         rule.finding(
                             severity="error",
@@ -89,27 +89,27 @@ def _rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[Trace
 
 def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect an embedding whose initial values equal those of another weight of its network."""
-    facts, values, names = (
+    records, values, names = (
         parameter_records(trace),
         values_by_parameter(trace),
         parameter_names(trace),
     )
     embeddings = _embeddings(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
-        weights = [p for p in network.parameters if p in values and p in facts]
+        weights = [p for p in network.parameters if p in values and p in records]
         for table in (p for p in weights if p in embeddings):
             for other in (p for p in weights if p not in embeddings):
                 one, two = values[table][0], values[other][0]
                 if (
-                    facts[table].shape == facts[other].shape
-                    and facts[table].is_trainable
-                    and facts[other].is_trainable
-                    and facts[table].shape[0] >= rule.settings.min_rows
+                    records[table].shape == records[other].shape
+                    and records[table].is_trainable
+                    and records[other].is_trainable
+                    and records[table].shape[0] >= rule.settings.min_rows
                     and (one.fingerprint, one.step) == (two.fingerprint, two.step)
                     and one.num_distinct_rows > 1
                     and all(
                         setting.value
-                        for setting in _tying_settings(network, facts[table], facts[other])
+                        for setting in _tying_settings(network, records[table], records[other])
                     )
                 ):
                     return (
@@ -118,12 +118,12 @@ def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceF
                             step=one.step,
                             confidence=0.95,
                             what=f"{names[table]} and {names[other]} started with the same "
-                            f"{facts[table].shape[0]} x {facts[table].shape[1]} values but are "
+                            f"{records[table].shape[0]} x {records[table].shape[1]} values but are "
                             "two parameters.",
                             cause="The weight tying of output and embedding was lost in a copy: "
                             "they diverge from the first step on.",
                             fix=_FIX,
-                            num_rows=facts[table].shape[0],
+                            num_rows=records[table].shape[0],
                         ),
                     )
     return ()
@@ -131,7 +131,7 @@ def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceF
 
 def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect a network whose settings declare weight tying but that starts with two weights."""
-    facts, names = parameter_records(trace), parameter_names(trace)
+    records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
         if any(
@@ -141,7 +141,7 @@ def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[Trac
         for table, out in _candidate_pairs(trace, network):
             if not _could_be_tied(rule.settings, parameters.get(table), parameters.get(out)):
                 continue
-            settings = _tying_settings(network, facts[table], facts[out])
+            settings = _tying_settings(network, records[table], records[out])
             if settings and all(s.value for s in settings):
                 return (
                     rule.finding(
@@ -153,7 +153,7 @@ def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[Trac
                         cause="The weights were never tied, or one of them was replaced "
                         "afterwards: they diverge from the first step on.",
                         fix=_FIX,
-                        num_rows=facts[table].shape[0],
+                        num_rows=records[table].shape[0],
                     ),
                 )
     return ()
@@ -253,9 +253,9 @@ def _tying_settings(
 
 def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     for find in (_untied_during_training, _rebuilt, _declared, _copied, _replaced_before_training):
-        found = find(rule, trace)
-        if found:
-            return found
+        findings = find(rule, trace)
+        if findings:
+            return findings
     return ()
 
 

@@ -45,33 +45,35 @@ class UnintendedFreezeSettings(Settings):
 
 
 def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None:
+    membership = trace.membership
+    if membership is None:
         return ()
-    facts = {p.index: p for p in now.parameters}
-    found = []
+    records = {p.index: p for p in membership.parameters}
+    findings = []
     for network in trained_networks(trace):
-        parameters = [facts[p] for p in network.parameters if p in facts]
+        parameters = [records[p] for p in network.parameters if p in records]
         weights = [p for p in parameters if len(p.shape) >= 2]
         frozen = [p for p in weights if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
-        misspelled = [m for m in network.misspelled_attributes if m.value and _are_frozen(m, facts)]
+        misspelled = [
+            m for m in network.misspelled_attributes if m.value and _are_frozen(m, records)
+        ]
         if misspelled:
-            found.append(_misspelled_finding(rule, trace, network, misspelled))
+            findings.append(_misspelled_finding(rule, trace, network, misspelled))
             continue
         between = _inner_weights(rule.settings, trace, network, weights)
         if between:
-            found.append(_sandwich_finding(rule, trace, network, between, weights))
+            findings.append(_sandwich_finding(rule, trace, network, between, weights))
             continue
         initial = _with_initial_values(rule.settings, trace, frozen)
         if initial and len(frozen) < len(weights):
-            found.append(_untrained_finding(rule, trace, network, initial, frozen))
+            findings.append(_untrained_finding(rule, trace, network, initial, frozen))
             continue
         if len(frozen) < max(rule.settings.min_frozen_weights, len(weights)) or len(
             frozen_parameters
         ) == len(parameters):
             continue
-        found.append(
+        findings.append(
             rule.finding(
                 severity="confirm",
                 step=_since(trace, frozen),
@@ -86,13 +88,13 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 num_parameters=len(parameters),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 def _are_frozen(
-    misspelled: MisspelledAttributeRecord, facts: Mapping[int, ParameterRecord]
+    misspelled: MisspelledAttributeRecord, records: Mapping[int, ParameterRecord]
 ) -> bool:
-    parameters = [facts[p] for p in misspelled.parameters if p in facts]
+    parameters = [records[p] for p in misspelled.parameters if p in records]
     return bool(parameters) and not any(p.is_trainable for p in parameters)
 
 
@@ -145,12 +147,12 @@ def _with_initial_values(
 
 
 def _is_uniform(
-    settings: UnintendedFreezeSettings, fact: ParameterRecord, value: ParameterValuesRecord
+    settings: UnintendedFreezeSettings, record: ParameterRecord, value: ParameterValuesRecord
 ) -> bool:
-    inside = math.prod(fact.shape[1:])
-    if math.prod(fact.shape) < settings.min_values:
+    inside = math.prod(record.shape[1:])
+    if math.prod(record.shape) < settings.min_values:
         return False
-    outside = fact.shape[0] * inside / fact.shape[1]
+    outside = record.shape[0] * inside / record.shape[1]
     size = max(-value.smallest, value.largest)
     bounds = inside**-0.5, (6 / inside) ** 0.5, (6 / (inside + outside)) ** 0.5
     return any(settings.min_bound_share * bound <= size <= bound * (1 + 1e-4) for bound in bounds)
@@ -196,9 +198,9 @@ def _inner_weights(
 ) -> list[ParameterRecord]:
     """Return the frozen weights between a trained first and last one; [] if they are not most."""
     flow = next((f for f in reversed(trace.forward_passes) if f.network == network.index), None)
-    facts = {p.index: p for p in weights}
+    records = {p.index: p for p in weights}
     order = dict.fromkeys(p for c in (flow.calls if flow else ()) for p in c.parameters)
-    called = [facts[p] for p in order if p in facts]
+    called = [records[p] for p in order if p in records]
     if len(called) != len(weights) or len(called) < settings.min_inner_weights + 2:
         return []
     between = called[1:-1]

@@ -7,17 +7,17 @@ from sluice.trace.rules._helpers.parameters import has_manual_gradients
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    now = trace.membership
-    if now is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
+    membership = trace.membership
+    if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
-    known = {p.index for p in now.parameters if p.names}
+    known = {p.index for p in membership.parameters if p.names}
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    found = []
-    for network in now.networks:
+    findings = []
+    for network in membership.networks:
         unregistered_modules = [
             (s, unregistered)
             for s in network.unregistered_modules
-            if (unregistered := (set(s.parameters) & with_gradient) - known - now.optimized)
+            if (unregistered := (set(s.parameters) & with_gradient) - known - membership.optimized)
         ]
         if not unregistered_modules:
             continue
@@ -29,7 +29,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             for n in m.networks
             if n.index == network.index and n.unregistered_modules
         )
-        found.append(
+        findings.append(
             rule.finding(
                 severity="error",
                 step=step,
@@ -43,7 +43,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 num_parameters=len(parameters),
             )
         )
-    return tuple(found)
+    return tuple(findings)
 
 
 UNREGISTERED_MODULE = Rule(

@@ -13,7 +13,7 @@ from sluice.bench.documentation.command_pages import command_page
 from sluice.bench.documentation.error_rates import ErrorRates, FaultRates, describe_rates
 from sluice.bench.documentation.markdown import settings_rows, table
 from sluice.bench.documentation.metric_pages import event_page, metric_page
-from sluice.bench.documentation.rule_pages import MAX_EXAMPLE_LINES, rule_place
+from sluice.bench.documentation.rule_pages import MAX_EXAMPLE_LINES, topic_and_name
 from sluice.bench.documentation.setting_pages import Section, add_sections, settings_table
 from sluice.bench.documentation.writer import generated_pages, stored_pages, write_pages
 from sluice.bench.tracer.result import ReportedCause, RunResult
@@ -31,11 +31,11 @@ NO_EXAMPLE = {"unstable_adam_moments"}
 
 
 def example_of(rule):
-    topic, name = rule_place(rule)
+    topic, name = topic_and_name(rule)
     return DOCS / "rules" / topic / f"{name}.py"
 
 
-EXAMPLES = [rule for rule in ALL_RULES if rule_place(rule)[1] not in NO_EXAMPLE]
+EXAMPLES = [rule for rule in ALL_RULES if topic_and_name(rule)[1] not in NO_EXAMPLE]
 
 
 def test_the_committed_pages_are_those_of_the_code():
@@ -89,7 +89,7 @@ def test_an_example_belongs_to_a_rule_and_is_short():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: rule_place(rule)[1])
+@pytest.mark.parametrize("rule", EXAMPLES, ids=lambda rule: topic_and_name(rule)[1])
 def test_an_example_has_the_fault_that_its_page_describes(rule, tmp_path):
     program = example_of(rule)
     run_example(program, tmp_path / "t", ranks=2 if program.parent.name == "distributed" else 1)

@@ -1,11 +1,15 @@
 """Losses that diverge from the start (TRACE-9)."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
+from sluice.trace.rules.losses.lr_divergence import LR_DIVERGENCE
 from tests.support.traced.unusual_models import rows
 
 
@@ -13,18 +17,33 @@ def root_cause_list(trace):
     return [(d.fault, d.finding.severity, d.step) for d in diagnose(judge(trace))]
 
 
-def test_an_exploding_loss_is_one_cause(trace_of):
-    def too_fast():
-        model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 1))
-        optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
-        for _ in range(30):
-            x, y = rows()
-            optimizer.zero_grad()
-            F.mse_loss(model(x)[:, 0], 10.0 * y).backward()
-            optimizer.step()
+def too_fast():
+    model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=5.0)
+    for _ in range(30):
+        x, y = rows()
+        optimizer.zero_grad()
+        F.mse_loss(model(x)[:, 0], 10.0 * y).backward()
+        optimizer.step()
 
+
+def test_an_exploding_loss_is_one_cause(trace_of):
     ((fault, severity, step), *others) = root_cause_list(trace_of(too_fast))
 
     assert (fault, severity) == ("learning rate too high", "error")
     assert step <= 4
     assert not [other for other in others if other[1] == "error"]
+
+
+@pytest.mark.parametrize("stricter", [{"min_finite_rise": 1e38}, {"max_steps_after_rise": 0}])
+def test_the_finite_rise_and_the_time_of_a_large_update_decide(trace_of, stricter):
+    trace = trace_of(too_fast)
+    (finding,) = LR_DIVERGENCE(trace)
+    # Updates before the rise must not count in this test, so statistics begin with the rise.
+    late = trace.model_copy(
+        update={"statistics": tuple(s for s in trace.statistics if s.step > finding.step)}
+    )
+    settings = LR_DIVERGENCE.settings.model_copy(update=stricter)
+
+    assert LR_DIVERGENCE(late)
+    assert not replace(LR_DIVERGENCE, settings=settings)(late)

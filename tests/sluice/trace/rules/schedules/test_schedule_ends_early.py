@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.rules.library import judge
+from sluice.trace.rules.schedules.schedule_ends_early import SCHEDULE_ENDS_EARLY
 from tests.support.traced.small_programs import (
     classifier,
     fault_severities,
@@ -53,6 +55,29 @@ def test_a_rate_halved_by_the_program_with_every_batch_is_reported(trace_of, is_
 
     found = fault_severities(trace_of(scheduled(change)))
     assert (("schedule ends early", "error") in found) is is_wrong
+
+
+def test_the_finding_names_the_rate_of_the_settings(trace_of):
+    trace = trace_of(scheduled(lambda optimizer, _: (halve_every(optimizer, 3), no_op)))
+    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"low_rate": 0.05})
+    (default,) = SCHEDULE_ENDS_EARLY(trace)
+    (higher,) = replace(SCHEDULE_ENDS_EARLY, settings=settings)(trace)
+
+    assert "the rate is at most 0.01 of its maximum" in default.what
+    assert "the rate is at most 0.05 of its maximum" in higher.what
+
+
+def test_a_scheduler_must_be_stepped_with_most_steps(trace_of):
+    def change(optimizer, _):
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        calls = itertools.count()
+        return lambda: next(calls) % 10 and schedule.step(), no_op
+
+    trace = trace_of(scheduled(change))
+    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"min_schedule_share": 0.95})
+
+    assert SCHEDULE_ENDS_EARLY(trace)
+    assert not replace(SCHEDULE_ENDS_EARLY, settings=settings)(trace)
 
 
 @pytest.mark.parametrize("at", [0.1, 1.0])

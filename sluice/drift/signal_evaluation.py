@@ -1,0 +1,345 @@
+"""Evaluates the signals of a version in production: finds new windows, tests them for drift."""
+
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sluice.base.digests import digest_bytes, digest_frame
+from sluice.data.folds import RowRange
+from sluice.drift import serving_samples
+from sluice.drift.concept_drift import ConceptDriftReport, evaluate_losses
+from sluice.drift.latency import LatencyReport, evaluate_latency
+from sluice.drift.monitor_inputs import MonitorInputs
+from sluice.drift.monitor_page import quantity_page
+from sluice.drift.monitor_state import (
+    SIGNALS,
+    AlarmAction,
+    MonitorState,
+    Signal,
+    SignalState,
+    WindowResult,
+    update_signal,
+)
+from sluice.drift.page import drift_page
+from sluice.drift.plots import two_windows_png
+from sluice.drift.reference import DriftReference
+from sluice.drift.reference_file import load_reference
+from sluice.drift.reference_store import last_known_label, read_held_out_losses
+from sluice.drift.report import DATA_FAULTS, DriftReport
+from sluice.drift.window_evaluation import evaluate_window
+from sluice.drift.windows import Waiting, next_window
+from sluice.evaluation.outputs import ensemble_losses
+from sluice.evaluation.reference import REPRODUCED_RTOL
+from sluice.evaluation.unseen_members import row_labels
+from sluice.registry.loading import load_members
+from sluice.rollout.samples import Sample
+from sluice.serving.deployed import deployed_members
+
+_MAX_LATENCIES = 2000
+"""Maximum number of requests in the latency reference."""
+
+_SEED = 0
+"""Seed of the resampling of latencies."""
+_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
+
+_NO_COLUMNS = "The workload declares no feature column to compare."
+_NO_FEATURES = (
+    "The requests have no values of feature columns, because the codec of the workload watches "
+    "none."
+)
+
+
+class SignalEvaluator:
+    """Evaluates the signals of one monitor run; each public method returns a signal's state."""
+
+    def __init__(self, inputs: MonitorInputs, before: MonitorState | None) -> None:
+        self._inputs = inputs
+        self._before = before
+        in_order = sorted(inputs.samples, key=lambda sample: sample.at)
+        self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
+        self.reports: dict[Signal, DriftReport] = {}
+
+    def rows(self) -> SignalState:
+        """Evaluate the new rows of the source."""
+        inputs = self._inputs
+        if inputs.workload.horizon_rows == 0:
+            return self._update("rows", _UNORDERED, is_monitored=False)
+        if not inputs.workload.feature_columns:
+            return self._update("rows", _NO_COLUMNS, is_monitored=False)
+        reference = self._reference("features")
+        if isinstance(reference, str):
+            return self._update("rows", reference)
+        assert not isinstance(inputs.references, str), "a reference was loaded"
+        members = deployed_members(inputs.version.lineage.members)
+        after = last_known_label(inputs.references, members, inputs.store)
+        frame = inputs.frame[list(inputs.workload.feature_columns)]
+        return self._update("rows", self._table("rows", frame, reference, after=after))
+
+    def serving_tables(self) -> tuple[SignalState, SignalState]:
+        """Evaluate the requests of clients, and the predictions that they got."""
+        columns = self._inputs.workload.feature_columns
+        requests = serving_samples.request_frame(self._after("requests"), columns)
+        features = self._reference("features")
+        predictions = self._reference("predictions")
+        num_outputs = 0
+        if not isinstance(predictions, str):
+            num_outputs = len(predictions.columns) + len(predictions.left_out)
+        names = serving_samples.prediction_columns(num_outputs)
+        predicted = serving_samples.prediction_frame(self._after("predictions"), names)
+        has_features = not self._samples or any(sample.features for sample in self._samples)
+        return (
+            self._serving("requests", requests, features)
+            if has_features
+            else self._update("requests", _NO_FEATURES, is_monitored=False),
+            self._serving("predictions", predicted, predictions),
+        )
+
+    def first_latencies(self) -> tuple[tuple[float, ...], str]:
+        """Return the reference latencies [s] and the time of the last one."""
+        before = self._before
+        if before is not None and before.latencies:
+            return before.latencies, before.latencies_until
+        latencies = serving_samples.latencies(self._samples)
+        num_needed = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
+        if len(latencies) < num_needed:
+            return (), ""
+        first = latencies.iloc[:num_needed]
+        return tuple(first.tolist()), str(first.index[-1].isoformat())
+
+    def latency(self, reference: tuple[float, ...], until: str) -> SignalState:
+        """Evaluate the latency, compared with the first requests to this version."""
+        inputs = self._inputs
+        if not self._has_requests:
+            return self._update("latency", _no_server(inputs.version.model), is_monitored=False)
+        if not reference:
+            num_so_far = len(serving_samples.latencies(self._samples))
+            num_needed = min(inputs.settings.window_rows, _MAX_LATENCIES)
+            reason = f"{num_so_far} requests so far; the first {num_needed} become the reference."
+            return self._update("latency", Waiting(reason=reason))
+        seconds = serving_samples.latencies(self._samples)
+        rows = self._window("latency", seconds.index, after=until)
+        if isinstance(rows, Waiting):
+            return self._update("latency", rows)
+        window_N = _values(seconds.iloc[rows.start : rows.stop])
+        report = evaluate_latency(
+            np.array(reference),
+            window_N,
+            inputs.settings,
+            window=_digest(window_N, seconds.index[rows.start]),
+            seed=_SEED,
+        )
+        numbers = {
+            "95th percentile of the reference": f"{1000 * report.reference_p95_s:.3g} ms",
+            "95th percentile of the window": f"{1000 * report.p95_s:.3g} ms",
+            "ratio": f"{report.ratio:.3g}",
+            "lower bound of the ratio": f"{report.lower_ratio:.3g}",
+            "requests compared": f"{report.reference_rows:,} and {report.num_rows:,}",
+        }
+        page = self._quantity(
+            "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
+        )
+        return self._update(
+            "latency", self._result(report, seconds.index, rows, (), "repair", page)
+        )
+
+    def losses(self) -> SignalState:
+        """Evaluate the losses on new labelled rows, compared with the held-out losses."""
+        inputs = self._inputs
+        if inputs.workload.horizon_rows == 0:
+            return self._update("losses", _UNORDERED, is_monitored=False)
+        if isinstance(inputs.references, str) or inputs.references.losses is None:
+            reason = (
+                inputs.references
+                if isinstance(inputs.references, str)
+                else " ".join(inputs.references.lacking)
+            )
+            return self._update("losses", reason)
+        recorded = read_held_out_losses(inputs.references.losses, inputs.store)
+        rows = self._window("losses", inputs.frame.index, after=str(recorded.index[-1]))
+        if isinstance(rows, Waiting):
+            return self._update("losses", rows)
+        losses = self._compute_losses(recorded.index[0], rows)
+        recomputed = losses.reindex(recorded.index).dropna()
+        differs = ~np.isclose(
+            recomputed, recorded[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
+        )
+        if differs.any():
+            return self._update(
+                "losses",
+                f"The model does not reproduce its recorded losses ({int(differs.sum())} of "
+                f"{differs.size} held-out rows differ): the rows or the code have changed.",
+            )
+        labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
+        window_losses = losses.reindex(labels).dropna()
+        reference_N, window_N = _values(recorded), _values(window_losses)
+        report = evaluate_losses(
+            reference_N,
+            window_N,
+            inputs.settings,
+            horizon_rows=inputs.workload.horizon_rows,
+            window=_digest(window_N, labels[0]),
+        )
+        unit = inputs.workload.loss_unit
+        numbers = {
+            f"mean held-out loss [{unit}]": f"{report.reference_loss:.4g}",
+            "mean loss of the window": f"{report.loss:.4g}",
+            "increase": f"{report.rise:.3g}",
+            "lower bound of the increase": f"{report.lower_bound:.3g}",
+            "Cohen's d": f"{report.effect:.2g}",
+            "rows compared": f"{report.reference_rows:,} and {report.num_rows:,}",
+        }
+        page = self._quantity("losses", report, numbers, reference_N, window_N, unit)
+        return self._update(
+            "losses", self._result(report, inputs.frame.index, rows, (), "train", page)
+        )
+
+    @property
+    def _has_requests(self) -> bool:
+        return self._inputs.is_served or bool(self._samples)
+
+    def _compute_losses(self, first_label: str, rows: RowRange) -> "pd.Series[float]":
+        """Return the deployed model's losses by label, from its held-out rows to the newest row."""
+        inputs = self._inputs
+        labels = row_labels(inputs.frame.index)
+        held_out = np.flatnonzero(labels == first_label)
+        start = min(int(held_out[0]), rows.start) if held_out.size else rows.start
+        members = deployed_members(inputs.version.lineage.members)
+        workload, networks = load_members(inputs.version, members, inputs.store)
+        examples = workload.examples(inputs.frame, RowRange(start=start, stop=rows.stop))
+        losses = ensemble_losses(workload, networks, examples).double().numpy()
+        return pd.Series(losses, index=labels[examples.rows])
+
+    def _serving(
+        self, signal: Signal, frame: pd.DataFrame, reference: DriftReference | str
+    ) -> SignalState:
+        if not self._has_requests:
+            return self._update(signal, _no_server(self._inputs.version.model), is_monitored=False)
+        if isinstance(reference, str):
+            return self._update(signal, reference)
+        after = self._inputs.in_production_since.isoformat()
+        return self._update(signal, self._table(signal, frame, reference, after=after))
+
+    def _table(
+        self, signal: Signal, frame: pd.DataFrame, reference: DriftReference, *, after: str
+    ) -> WindowResult | Waiting:
+        rows = self._window(signal, frame.index, after=after)
+        if isinstance(rows, Waiting):
+            return rows
+        window, inputs = frame.iloc[rows.start : rows.stop], self._inputs
+        report = evaluate_window(
+            reference, window, window=digest_frame(window), threads=inputs.threads
+        )
+        self.reports[signal] = report
+        page = inputs.save_page(
+            lambda: drift_page(report, reference, title=self._title(signal)), signal
+        )
+        has_faults = any(column.finding in DATA_FAULTS for column in report.drifted)
+        columns = tuple(column.column for column in report.drifted)
+        action: AlarmAction = "repair" if has_faults else "train"
+        return self._result(report, frame.index, rows, columns, action, page)
+
+    def _window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
+        last = self._last(signal)
+        return next_window(
+            index, after=last or after, is_first=last is None, settings=self._inputs.settings
+        )
+
+    def _result(
+        self,
+        report: DriftReport | LatencyReport | ConceptDriftReport,
+        index: pd.Index,
+        rows: RowRange,
+        columns: tuple[str, ...],
+        action: AlarmAction,
+        page: str | None,
+    ) -> WindowResult:
+        labels = row_labels(index[[rows.start, rows.stop - 1]])
+        return WindowResult(
+            window=report.window,
+            first=str(labels[0]),
+            last=str(labels[1]),
+            num_rows=len(rows),
+            at=self._inputs.now,
+            verdict=report.verdict,
+            reason=report.reason,
+            remedy=report.remedy,
+            columns=columns,
+            action=action,
+            page=page,
+        )
+
+    def _quantity(
+        self,
+        signal: Signal,
+        report: LatencyReport | ConceptDriftReport,
+        numbers: dict[str, str],
+        reference_N: NDArray[np.float64],
+        window_N: NDArray[np.float64],
+        unit: str,
+    ) -> str | None:
+        def page() -> str:
+            is_finite = np.isfinite(reference_N).all() and np.isfinite(window_N).all()
+            png = (
+                two_windows_png(
+                    reference_N,
+                    window_N,
+                    headline=SIGNALS[signal],
+                    unit=unit,
+                    drifted=report.verdict == "DRIFT",
+                )
+                if is_finite
+                else b""
+            )
+            text = (report.verdict, report.reason, report.remedy)
+            return quantity_page(self._title(signal), *text, numbers, png)
+
+        return self._inputs.save_page(page, signal)
+
+    def _reference(self, what: str) -> DriftReference | str:
+        references = self._inputs.references
+        if isinstance(references, str):
+            return references
+        digest: str | None = getattr(references, what)
+        if digest is None:
+            return " ".join(references.lacking)
+        return load_reference(digest, self._inputs.store)
+
+    def _after(self, signal: Signal) -> list[Sample]:
+        """Return the samples after the last evaluated window of a signal."""
+        last = self._last(signal)
+        return (
+            serving_samples.production_samples(self._samples, datetime.fromisoformat(last))
+            if last
+            else self._samples
+        )
+
+    def _last(self, signal: Signal) -> str | None:
+        """Return the label of the last evaluated row of a signal; None before the first window."""
+        known = self._before.signal(signal) if self._before else None
+        return known.last if known else None
+
+    def _update(
+        self, signal: Signal, result: WindowResult | Waiting | str, *, is_monitored: bool = True
+    ) -> SignalState:
+        known = self._before.signal(signal) if self._before else None
+        return update_signal(
+            known, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
+        )
+
+    def _title(self, signal: Signal) -> str:
+        version = self._inputs.version
+        return f"{version.model} version {version.number}, {SIGNALS[signal]}"
+
+
+def _no_server(model: str) -> str:
+    return f"No server reports requests for {model}."
+
+
+def _values(series: "pd.Series[float]") -> NDArray[np.float64]:
+    return np.asarray(series, np.float64)
+
+
+def _digest(values_N: NDArray[np.float64], label: object) -> str:
+    return digest_bytes(np.ascontiguousarray(values_N).tobytes() + str(label).encode())
