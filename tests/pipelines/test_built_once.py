@@ -23,12 +23,12 @@ def builds() -> dict[str, int]:
 
 
 def test_a_process_builds_the_users_class_once(
-    echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
+    short_echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Counted, "builds", type(Counted.builds)())
-    training = echo.training.model_copy(update={"max_epochs": 2})
+    training = short_echo.training.model_copy(update={"max_epochs": 2})
     counted = "tests.support.counted:Counted"
-    pipeline = echo.model_copy(update={"workload": counted, "training": training})
+    pipeline = short_echo.model_copy(update={"workload": counted, "training": training})
 
     run(pipeline, home)
 

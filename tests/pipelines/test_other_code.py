@@ -16,12 +16,12 @@ from tests.sluice.registry.code_samples import UserCode
 
 @pytest.mark.slow
 def test_production_of_other_code_is_refused_before_training_and_scored_by_its_own_code(
-    echo: PipelineSettings, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    short_echo: PipelineSettings, run: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     user = UserCode(tmp_path / "user", monkeypatch)
     user.change("def activation(x):\n    return x\n")
     home = home_at(tmp_path / "home")
-    pipeline = echo.model_copy(update={"model": ModelSettings(architecture="probe_net:Net")})
+    pipeline = short_echo.model_copy(update={"model": ModelSettings(architecture="probe_net:Net")})
     assert run(pipeline, home).promoted
     with ledger_of(home) as ledger:
         lineage = ledger.production("echo").lineage

@@ -13,7 +13,6 @@ import pytest
 import ray
 
 from sluice.tuning.resumable.events import EventLines
-from tests.support.ray_machines import started
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[4]
@@ -25,12 +24,7 @@ def address():
 
     Each test has its own: Ray may never give back what a killed driver's placement group held.
     """
-    options = {
-        "num_cpus": 2,
-        "include_dashboard": False,
-        "log_to_driver": False,
-    }
-    started(lambda: ray.init(address="local", **options))
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 
