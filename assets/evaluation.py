@@ -25,7 +25,7 @@ from sluice.evaluation.scoring import (
     score_candidate,
     window_digest,
 )
-from sluice.evaluation.simple_rules import Baseline, SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import Baseline, BaselineSettings, choose_baseline
 from sluice.evaluation.suites.hard_suite_refresh import refresh_hard_suite
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.page import suites_page
@@ -49,7 +49,7 @@ def evaluation_asset(
     pipeline: str,
     inputs: SearchInputs,
     *,
-    baseline_rules: SimpleRuleSettings,
+    baseline_rules: BaselineSettings,
     suites: SuiteSettings,
     approved: str | None,
     production_code: CodeSource,

@@ -10,7 +10,7 @@ from sluice.data.table import load_table
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.imported_baseline import load_baseline
 from sluice.evaluation.inputs import open_evaluation_inputs
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteSettings
 
@@ -20,7 +20,7 @@ class PlannedEvaluation:
     """Settings that determine what the evaluation of a later candidate will read."""
 
     seeds: tuple[int, ...]
-    baseline: SimpleRuleSettings
+    baseline: BaselineSettings
     guards: GuardSettings
     suites: SuiteSettings
 

@@ -10,7 +10,7 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import ModelScores, score_baseline, score_candidate
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
 from sluice.reports.notebook import fragment, heading, text_table
@@ -102,7 +102,7 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
         subject=model.trained.candidate,
     )
     if reference is None:
-        rule = choose_baseline(workload, frame, model.folds, SimpleRuleSettings())
+        rule = choose_baseline(workload, frame, model.folds, BaselineSettings())
         baseline = score_baseline(workload, frame, model.folds, rule, subject=BASELINE)
         theirs, name = ModelScores(by_seed=baseline, deployed=baseline), rule.name
     else:

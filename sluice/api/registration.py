@@ -20,7 +20,7 @@ from sluice.evaluation.guards import GuardEvidence
 from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.scoring import window_digest
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.failfast.gate.display import LiveLines, stderr_console
 from sluice.failfast.gate.inputs import StoredData
@@ -136,7 +136,7 @@ def _decide(
         reference_deployed=evaluated.reference.deployed.losses,
     )
     gap = "" if identity is None else identity.gap
-    rules = promotion_rules(SimpleRuleSettings(), gate, guards, SuiteSettings())
+    rules = promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
 
     def judge(earlier: Sequence[Receipt]) -> Receipt:

@@ -16,7 +16,7 @@ from sluice.config.pipeline_file import apply_overrides, read_attributes
 from sluice.config.poc_settings import PocSettings
 from sluice.evaluation.guard_settings import GuardSettings
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.models.settings import ModelSettings
 from sluice.registry.approval_settings import ApprovalSettings
@@ -80,7 +80,7 @@ class PipelineSettings(Settings):
     compute: ComputeSettings = ComputeSettings()
     diagnosis: DiagnosisSettings = DiagnosisSettings()
     poc: PocSettings = PocSettings()
-    baseline: SimpleRuleSettings = SimpleRuleSettings()
+    baseline: BaselineSettings = BaselineSettings()
     gate: GateSettings = GateSettings()
     guards: GuardSettings = GuardSettings()
     suites: SuiteSettings = SuiteSettings()
@@ -137,14 +137,14 @@ class PipelineSettings(Settings):
 
 
 def promotion_rules(
-    baseline: SimpleRuleSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
+    baseline: BaselineSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""
     rules = baseline.model_dump(mode="json", exclude_none=True)
     return digest_json(
         {
             # Only if not the defaults, so that receipts from before this setting stay valid.
-            **({"baseline": rules} if baseline != SimpleRuleSettings() else {}),
+            **({"baseline": rules} if baseline != BaselineSettings() else {}),
             "gate": gate.model_dump(mode="json"),
             "guards": guards.model_dump(mode="json"),
             "suites": suites.model_dump(mode="json"),

@@ -21,7 +21,7 @@ from sluice.base.receipts import Receipt
 from sluice.data.folds import Fold
 from sluice.data.table_bytes import read_table_bytes
 from sluice.evaluation.outputs import examples_of
-from sluice.evaluation.simple_rules import Baseline, SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import Baseline, BaselineSettings, choose_baseline
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.readonly import ReadonlyLedger
 from sluice.workloads.workload import Workload
@@ -211,7 +211,7 @@ def load_baseline(
 def find_baseline(
     ledger: ReadonlyLedger,
     pipeline: str,
-    settings: SimpleRuleSettings,
+    settings: BaselineSettings,
     store: ArtifactStore,
     workload: Workload,
     frame: pd.DataFrame,

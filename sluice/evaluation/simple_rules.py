@@ -29,7 +29,7 @@ from sluice.training.prediction import read_in_chunks
 from sluice.workloads.workload import Examples, Workload
 
 
-class SimpleRuleSettings(Settings):
+class BaselineSettings(Settings):
     """Settings of the baseline: of its simple rules, or the predictions that replace them."""
 
     predictions: str | None = Field(
@@ -81,7 +81,7 @@ class _Rows:
     """Inputs of each example; None for inputs that are not quantities, such as token ids."""
 
     @classmethod
-    def of(cls, examples: Examples, settings: SimpleRuleSettings) -> "_Rows":
+    def of(cls, examples: Examples, settings: BaselineSettings) -> "_Rows":
         """Return the rows of these examples."""
         return cls(
             y=examples.targets,
@@ -96,7 +96,7 @@ outputs. It raises ``_RuleNotApplicable`` for data to which the rule does not ap
 
 
 def best_rule(
-    workload: Workload, frame: pd.DataFrame, fold: Fold, settings: SimpleRuleSettings
+    workload: Workload, frame: pd.DataFrame, fold: Fold, settings: BaselineSettings
 ) -> FoldRule:
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
@@ -138,7 +138,7 @@ def best_rule(
     return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
 
 
-def _rules(rows: _Rows, settings: SimpleRuleSettings) -> dict[str, Rule]:
+def _rules(rows: _Rows, settings: BaselineSettings) -> dict[str, Rule]:
     linear = partial(_linear, settings=settings)
     if not rows.y.is_floating_point():
         return {"last class": _last_class, "logistic": linear}
@@ -155,7 +155,7 @@ def _with_past(
     frame: pd.DataFrame,
     part: RowRange,
     rows: _Rows,
-    settings: SimpleRuleSettings,
+    settings: BaselineSettings,
 ) -> _Rows:
     """Return the rows, with earlier rows before them whose targets are known at prediction time."""
     max_lag = workload.horizon_rows + max(settings.season_rows, default=0)
@@ -191,7 +191,7 @@ def choose_baseline(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
-    settings: SimpleRuleSettings,
+    settings: BaselineSettings,
 ) -> Baseline:
     """Return the workload's own baseline or, without one, the best simple rule of each fold.
 
@@ -303,7 +303,7 @@ def _linear(
     known: _Rows,  # noqa: ARG001 - signature of all rules
     wanted: _Rows,
     *,
-    settings: SimpleRuleSettings,
+    settings: BaselineSettings,
 ) -> Tensor:
     """Predict with ridge regression, or with logistic regression for classes."""
     if train.input_NK is None or wanted.input_NK is None:

@@ -11,7 +11,7 @@ from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
 from sluice.evaluation.imported_baseline import normalize_predictions, store_predictions
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.pipelines.run import RunReport
 from tests.pipelines.conftest import forget_promotion, ledger_of
 from tests.pipelines.test_line import failure, materialize_alone, record_of
@@ -42,7 +42,7 @@ def test_first_candidate_is_compared_with_imported_predictions(
     echo: PipelineSettings, green: tuple[Home, RunReport]
 ) -> None:
     home, _ = green
-    baseline = SimpleRuleSettings(predictions=SOURCE)
+    baseline = BaselineSettings(predictions=SOURCE)
     pipeline = echo.model_copy(update={"baseline": baseline})
 
     # With a version in production, the predictions are not read.

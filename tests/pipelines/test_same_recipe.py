@@ -15,7 +15,7 @@ from sluice.data.table import save_table
 from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
-from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
 from sluice.training.fold_run import FoldRunSpec
 from sluice.training.parallel import train_members
 from sluice.training.weights import load_member
@@ -69,7 +69,7 @@ def scored(
         lambda member: load_member(member, workload, pipeline.model, store),
         subject="pool",
     ).by_seed
-    rule = choose_baseline(workload, frame, folds, SimpleRuleSettings())
+    rule = choose_baseline(workload, frame, folds, BaselineSettings())
     return ours, score_baseline(workload, frame, folds, rule, subject="baseline")
 
 

@@ -9,7 +9,7 @@ from sluice.data.folds import Fold
 from sluice.evaluation.imported_baseline import find_baseline
 from sluice.evaluation.reference import score_version
 from sluice.evaluation.scoring import Scores, score_baseline
-from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
 from sluice.evaluation.suites.run import SuiteScores
 from sluice.registry.ledger import Ledger
 from sluice.registry.lineage import BASELINE
@@ -42,7 +42,7 @@ def score_arms(
     store: ArtifactStore,
     *,
     code: CodeSource,
-    simple_rules: SimpleRuleSettings,
+    simple_rules: BaselineSettings,
 ) -> SuiteScores:
     """Score a version, its reference and the baseline on the current test rows.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import RowSource, gather_targets, gather_tensor, spread_rows
-from sluice.evaluation.simple_rules import SimpleRuleSettings, best_rule
+from sluice.evaluation.simple_rules import BaselineSettings, best_rule
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
@@ -114,7 +114,7 @@ def _compare_with_simple_rule(
     """Return a note if the mini training's loss is not near that of the best simple rule."""
     if type(workload).baseline is not Workload.baseline:
         return ""
-    rule = best_rule(workload, frame, fold, SimpleRuleSettings())
+    rule = best_rule(workload, frame, fold, BaselineSettings())
     best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
     ours = float(workload.losses(output, held_out.targets).double().mean())
     if ours <= best + _NEAR_SHARE * (default - best):

@@ -21,14 +21,14 @@ from sluice.evaluation.imported_baseline import (
 )
 from sluice.evaluation.scoring import score_baseline
 from sluice.evaluation.settings import GateSettings
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.evaluation.suites.settings import SuiteSettings
 from sluice.registry.ledger import Ledger
 from tests.sluice.registry.ledger_samples import Clock
 from tests.support.echo import Echo, EchoSettings
 
 WHAT = "The predictions of mlflow:/echo/1"
-NAMED = SimpleRuleSettings(predictions="mlflow:/echo/1")
+NAMED = BaselineSettings(predictions="mlflow:/echo/1")
 WORKLOAD = Echo(EchoSettings())
 FRAME = WORKLOAD.compute_features(WORKLOAD.load_rows())
 FOLDS = WORKLOAD.plan_folds(FRAME)
@@ -122,13 +122,13 @@ def test_dates_are_matched_in_any_notation(zone: str | None) -> None:
 
 
 def test_rules_cover_the_model_and_old_receipts_stay_valid() -> None:
-    def rules(baseline: SimpleRuleSettings) -> str:
+    def rules(baseline: BaselineSettings) -> str:
         return promotion_rules(baseline, GateSettings(), GuardSettings(), SuiteSettings())
 
-    other = SimpleRuleSettings(predictions="mlflow:/echo/2")
-    assert len({rules(SimpleRuleSettings()), rules(NAMED), rules(other)}) == 3
+    other = BaselineSettings(predictions="mlflow:/echo/2")
+    assert len({rules(BaselineSettings()), rules(NAMED), rules(other)}) == 3
     # Digest of the rules with this setting from before imported predictions.
-    assert rules(SimpleRuleSettings(max_rows=100)) == OLD_RULES
+    assert rules(BaselineSettings(max_rows=100)) == OLD_RULES
 
 
 OLD_RULES = "3a0c332088038960dccc9cb27ebdc0527fd2a994c61ebd10ca0af25b045d7f0f"

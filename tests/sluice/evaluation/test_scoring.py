@@ -13,7 +13,7 @@ from sluice.evaluation.scoring import (
     score_production,
     window_digest,
 )
-from sluice.evaluation.simple_rules import Baseline, SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import Baseline, BaselineSettings, choose_baseline
 from sluice.training.members import Member
 from tests.sluice.evaluation.scored_workload import FOLDS, Counting, Shifted, member
 
@@ -216,7 +216,7 @@ def test_clusters_are_passed_to_the_gate():
     frame = OfWeeks().compute_features(WORKLOAD.load_rows())
 
     both = score_candidate(OfWeeks(), frame, FOLDS, MEMBERS, load, subject="candidate")
-    simple = choose_baseline(OfWeeks(), frame, FOLDS, SimpleRuleSettings())
+    simple = choose_baseline(OfWeeks(), frame, FOLDS, BaselineSettings())
     rule = score_baseline(OfWeeks(), frame, FOLDS, simple, subject="baseline")
 
     weeks = both.by_seed.losses.cluster_N
@@ -246,4 +246,4 @@ def test_memory_that_the_metrics_exhaust_is_reported_as_such():
 
 def test_an_exception_of_the_users_baseline_is_named_with_its_line():
     with pytest.raises(ContractError, match=r"baseline\(\) of the workload raised KeyError.*Wrong"):
-        choose_baseline(Wrong(), FRAME, FOLDS, SimpleRuleSettings())
+        choose_baseline(Wrong(), FRAME, FOLDS, BaselineSettings())

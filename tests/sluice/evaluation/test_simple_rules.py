@@ -11,14 +11,14 @@ from torch import Tensor
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.evaluation.simple_rules import (
-    SimpleRuleSettings,
+    BaselineSettings,
     best_rule,
     choose_baseline,
     describe_rules,
 )
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
-SETTINGS = SimpleRuleSettings()
+SETTINGS = BaselineSettings()
 ROWS = 1200
 FOLD = Fold(
     fold_id=0,
@@ -181,7 +181,7 @@ def test_windows_and_rows_are_bounded_by_the_settings():
 
     workload = Windows(WorkloadSettings(seq_len=50))
     x = np.random.default_rng(1).normal(size=ROWS)
-    few = SimpleRuleSettings(max_rows=100, max_inputs=1)
+    few = BaselineSettings(max_rows=100, max_inputs=1)
 
     found = best_rule(workload, frame(2 * x, x), FOLD, few)
 

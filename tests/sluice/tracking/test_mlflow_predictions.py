@@ -10,7 +10,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, SettingsError, SourceError, UnknownVersion
 from sluice.evaluation.imported_baseline import GATE, find_baseline
-from sluice.evaluation.simple_rules import SimpleRuleSettings
+from sluice.evaluation.simple_rules import BaselineSettings
 from sluice.registry.ledger import Ledger
 from sluice.tracking.mlflow_predictions import MlflowModel
 from tests.sluice.cli.test_registry import invoke
@@ -122,7 +122,7 @@ def test_predictions_and_a_trusted_model_are_imported_and_everything_else_is_ref
 
     baselines = []
     store = ArtifactStore(tmp_path / "home" / "artifacts")
-    settings = SimpleRuleSettings(predictions=TWICE)
+    settings = BaselineSettings(predictions=TWICE)
     with Ledger.open(f"sqlite:///{tmp_path / 'home' / 'registry.db'}", clock=Clock()) as ledger:
         for receipt in (of_file, of_model):
             stored = ledger.find_receipt(GATE, dict(receipt["subject"]))  # type: ignore[call-overload]

@@ -12,7 +12,7 @@ from sluice.data.rows import write_tokens
 from sluice.drift.reference_store import _held_out_losses
 from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.scoring import score_baseline, score_candidate
-from sluice.evaluation.simple_rules import SimpleRuleSettings, choose_baseline
+from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
 from sluice.training import prediction
 from sluice.training.members import Member
 from sluice.training.prediction import chunk_rows, mean_loss, row_losses
@@ -169,7 +169,7 @@ def test_the_baseline_counts_pairs_of_train_tokens(workloads):
     test = chunked.examples(frame, fold.test)
     output = rule[torch.arange(4)]
     np.testing.assert_allclose(output, expected[test.take(torch.arange(4)).inputs], rtol=1e-5)
-    baseline = choose_baseline(chunked, frame, [fold], SimpleRuleSettings())
+    baseline = choose_baseline(chunked, frame, [fold], BaselineSettings())
     scores = score_baseline(chunked, frame, [fold], baseline, subject="b")
     assert scores.metrics["perplexity"] == pytest.approx(math.exp(scores.losses.loss_SN.mean()))
     # Random tokens: about as many choices as there are tokens.
