@@ -75,7 +75,7 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     )
-    sensor = rollout_sensor(MODEL, [promotion_job(MODEL), review_job(MODEL)])
+    sensor = rollout_sensor(MODEL, [promotion_job(MODEL, shows_approval=False), review_job(MODEL)])
 
     found = sensor(dg.build_sensor_context(resources={"sluice_state": state}))
 
