@@ -17,7 +17,7 @@ def test_the_examples_run_one_after_the_other(tmp_path, monkeypatch):
     for block in BLOCKS:
         exec(block, names)
 
-    assert len(BLOCKS) == 9
+    assert len(BLOCKS) == 11
     assert names["index"].columns.tolist() == ["id"]
 
 

@@ -129,7 +129,8 @@ def test_a_folder_and_an_unknown_scheme_are_rejected(tmp_path):
 def test_a_bucket_without_its_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "s3fs", None)
 
-    assert "pip install '.[s3]'" in refusal(CsvSource(uri="s3://bucket/bars.csv"))
+    said = refusal(CsvSource(uri="s3://bucket/bars.csv"))
+    assert "pip install '.[s3]'" in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
