@@ -77,12 +77,12 @@ def rehearse(
     report = str(save_rehearsal(rehearsal, home=home, environ=os.environ).path)
     if as_json:
         content = rehearsal.model_dump(mode="json")
-        judged = {
+        conclusion = {
             "as_expected": rehearsal.as_expected,
             "flaws": rehearsal.deviations,
             "report": report,
         }
-        print_json(content | judged)
+        print_json(content | conclusion)
     else:
         _show(rehearsal, report)
     if not rehearsal.as_expected:

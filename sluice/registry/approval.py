@@ -22,7 +22,7 @@ from sluice.base.receipts import Receipt
 from sluice.registry import evidence, log
 from sluice.registry.approval_settings import ApprovalSettings, strictest
 from sluice.registry.keyring import Keyring
-from sluice.registry.promotion import reference_of
+from sluice.registry.promotion import reference_of, require_evidence
 from sluice.registry.records import (
     Approval,
     ApprovalStatus,
@@ -79,6 +79,42 @@ def create_approval(
         reason=reason,
         decided_at=at,
     )
+
+
+def require_evidence_and_approval(
+    connection: Connection,
+    keys: Keyring | None,
+    version: Version,
+    pointer: ProductionPointer,
+    *,
+    rules: str | None,
+    approvals: ApprovalSettings | None,
+    at: datetime,
+    reinstate: bool = False,
+    valid_at: datetime | None = None,
+) -> str:
+    """Return the digest of the promotion receipt of a version that may go into production.
+
+    ``promotion.require_evidence`` has the gates, ``find_status`` the approval and the arguments.
+
+    Raises:
+        GateBlocked: See ``promotion.require_evidence``.
+        ApprovalMissing: No valid approval is recorded.
+    """
+    receipt = require_evidence(
+        connection, version, pointer=pointer, reinstate=reinstate, rules=rules
+    )
+    require_approval(
+        connection,
+        keys,
+        version,
+        pointer=pointer,
+        promotion=receipt,
+        settings=approvals,
+        at=at,
+        valid_at=valid_at,
+    )
+    return receipt
 
 
 def require_approval(

@@ -257,16 +257,13 @@ class Ledger(SignedLedger):
                 )
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=False, rules=rules
-            )
-            approval.require_approval(
+            approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered,
-                pointer=pointer,
-                promotion=receipt,
-                settings=approvals,
+                pointer,
+                rules=rules,
+                approvals=approvals,
                 at=self._clock(),
             )
 
@@ -364,17 +361,15 @@ class Ledger(SignedLedger):
                     at=None,
                 )
             promotion.check_expected(connection, model, expected)
-            promotion_receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
-            )
-            approval.require_approval(
+            approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered,
-                pointer=pointer,
-                promotion=promotion_receipt,
-                settings=approvals,
+                pointer,
+                rules=rules,
+                approvals=approvals,
                 at=self._clock(),
+                reinstate=reinstate,
             )
         _require_loadable(registered, store)
         at = self._clock()
@@ -382,17 +377,15 @@ class Ledger(SignedLedger):
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds: a newer verdict may have been stored since.
-            receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=reinstate, rules=rules
-            )
-            approval.require_approval(
+            receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered,
-                pointer=pointer,
-                promotion=receipt,
-                settings=approvals,
+                pointer,
+                rules=rules,
+                approvals=approvals,
                 at=at,
+                reinstate=reinstate,
             )
             return promotion.commit_move(
                 connection,

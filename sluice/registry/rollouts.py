@@ -192,16 +192,13 @@ class RolloutLedger(Ledger):
                 raise _active_rollout_error(connection, last)
             production_check.require_consistent_production(connection, model, version)
             production = _require_other_production(connection, registered, pointer)
-            receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=False, rules=rules
-            )
-            approval.require_approval(
+            receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 registered,
-                pointer=pointer,
-                promotion=receipt,
-                settings=approvals,
+                pointer,
+                rules=rules,
+                approvals=approvals,
                 at=at,
             )
             epoch = pointer.revision + 1
@@ -329,16 +326,13 @@ class RolloutLedger(Ledger):
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)
             # Loading takes seconds. A newer verdict may have been stored meanwhile.
-            receipt = promotion.require_evidence(
-                connection, version, pointer=pointer, reinstate=False, rules=rules
-            )
-            approval.require_approval(
+            receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
                 version,
-                pointer=pointer,
-                promotion=receipt,
-                settings=approvals,
+                pointer,
+                rules=rules,
+                approvals=approvals,
                 at=at,
                 valid_at=rollout.started_at,
             )

@@ -100,12 +100,12 @@ def test_only_partitions_whose_rows_or_context_changed_are_computed_again(store)
     assert same.frame.equals(first.frame)
 
     again = computed(workload, changed, store, first.partitions)
-    anew = [
+    recomputed = [
         after.name
         for before, after in zip(first.partitions, again.partitions, strict=True)
         if before.raw != after.raw
     ]
-    assert anew == ["2020-06", "2020-07"]
+    assert recomputed == ["2020-06", "2020-07"]
     assert workload.calls == 4  # each of them once more, with a larger context
     assert again.frame.equals(computed(workload, changed, store).frame)
 

@@ -44,8 +44,8 @@ def ledger(tmp_path: Path, store: ArtifactStore) -> Iterator[RolloutLedger]:
         opened.register(MODEL, first, register)
         opened.promote(MODEL, 1, expected=None, actor="ada", reason="first", store=store)
         second = sample_lineage(store, salt=2)
-        judged = promotion_receipt(second.candidate, reference=first.candidate, subject=RULES)
-        opened.register(MODEL, second, [poc_receipt(), judged])
+        decision = promotion_receipt(second.candidate, reference=first.candidate, subject=RULES)
+        opened.register(MODEL, second, [poc_receipt(), decision])
         yield opened
 
 

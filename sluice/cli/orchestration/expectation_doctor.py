@@ -123,13 +123,13 @@ _MEANING = (
 
 
 def _said(report: AlarmReport) -> str:
-    judged = [rates for rates in report.expectations if rates.false_alarms is not None]
-    crying = sum(rates.false_alarms.count > 0 for rates in judged if rates.false_alarms)
+    evaluated = [rates for rates in report.expectations if rates.false_alarms is not None]
+    num_alarming = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
     return (
-        f"{crying} of {len(judged)} expectations raised a false alarm on {report.num_windows} "
-        f"windows of {report.settings.window_rows} good rows. The windows overlap; the "
-        f"{report.settings.confidence:.0%} intervals are those of {report.disjoint_windows} "
-        "disjoint windows."
+        f"{num_alarming} of {len(evaluated)} expectations raised a false alarm on "
+        f"{report.num_windows} windows of {report.settings.window_rows} good rows. The windows "
+        f"overlap; the {report.settings.confidence:.0%} intervals are those of "
+        f"{report.disjoint_windows} disjoint windows."
         f" {report.refused_windows} good windows "
         "were refused by a schema or the feature code. Expectations of row counts apply to "
         "whole tables and are not measured on windows."

@@ -1,7 +1,6 @@
 """Rows of an SQL query (DATA-2), on SQLite and on a PostgreSQL server."""
 
 import datetime as dt
-import sqlite3
 import uuid
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sluice.data.source_settings import SqlSource
 from sluice.data.sources import load_rows
 from sluice.data.validation import validate_schema
 from sluice.workloads.bars import BarsSettings
+from tests.support.sqlite_files import sqlite_file
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume")),
@@ -254,7 +254,7 @@ def test_variables_are_read_with_the_rows_and_never_kept(url, monkeypatch):
 def test_a_part_of_a_url_may_be_a_variable(tmp_path, monkeypatch):
     path = tmp_path / "a b" / "bars.db"
     path.parent.mkdir()
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         connection.execute("CREATE TABLE bars AS SELECT '2020-01-02' AS date, 1 AS close")
     connection.close()
     monkeypatch.setenv("BARS_FOLDER", str(path.parent))

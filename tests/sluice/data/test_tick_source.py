@@ -1,7 +1,5 @@
 """DATA-2: a file or table of ticks as the source of a pipeline's bars."""
 
-import sqlite3
-
 import pytest
 import yaml
 
@@ -12,6 +10,7 @@ from sluice.data.sources import load_rows
 from sluice.workloads.bars import BarsSettings, BarsWorkload
 from sluice.workloads.bars_contract import RAW_SCHEMA
 from tests.sluice.data.tick_samples import random_ticks, slow_bars
+from tests.support.sqlite_files import sqlite_file
 
 PIPELINE = """
 type: sluice.pipelines.component.ModelPipeline
@@ -65,7 +64,7 @@ def test_every_source_of_a_table_may_hold_the_ticks(ticks, tmp_path, kind):
     elif kind == "parquet":
         ticks.to_parquet(path)
     else:
-        with sqlite3.connect(path) as connection:
+        with sqlite_file(path) as connection:
             # SQLite has no dates: text in ISO 8601, which sorts as time does.
             ticks.set_axis(ticks.index.astype("str")).to_sql("t", connection, index_label="time")
         connection.close()

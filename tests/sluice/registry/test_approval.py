@@ -133,8 +133,8 @@ def test_candidate_without_promote_cannot_be_approved(
 ) -> None:
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
-    judged = promotion_receipt(lineage.candidate, reference=reference, outcome=outcome)
-    ledger.register(MODEL, lineage, [poc_receipt(), judged])
+    decision = promotion_receipt(lineage.candidate, reference=reference, outcome=outcome)
+    ledger.register(MODEL, lineage, [poc_receipt(), decision])
 
     with pytest.raises(GateBlocked, match=outcome):
         ledger.approve(MODEL, 4, actor="ada", reason="I like it")
@@ -150,15 +150,15 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
     subject = dict(ApprovalSettings(required=True, expires_h=5).subject)
-    judged = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
-    ledger.register(MODEL, lineage, [poc_receipt(), judged])
+    decision = promotion_receipt(lineage.candidate, reference=reference, subject=subject)
+    ledger.register(MODEL, lineage, [poc_receipt(), decision])
 
     for approvals in (None, ApprovalSettings()):
         with pytest.raises(ApprovalMissing, match=r"version 4 waits .* valid for 5 h"):
             ledger.promote(
                 MODEL, 4, expected=1, actor="a", reason="r", store=store, approvals=approvals
             )
-    assert strictest(REQUIRED, judged).expires_h == 5
+    assert strictest(REQUIRED, decision).expires_h == 5
     assert not ApprovalSettings().subject
     promote(ledger, store, approvals=None)  # the verdict on version 2 requires none
 
@@ -178,8 +178,8 @@ def test_rollout_keeps_the_approval_of_its_start_and_otherwise_waits_at_its_end(
     assert finish() == "promoted"
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 2).candidate
-    judged = promotion_receipt(lineage.candidate, reference=reference)
-    ledger.register(MODEL, lineage, [poc_receipt(), judged])
+    decision = promotion_receipt(lineage.candidate, reference=reference)
+    ledger.register(MODEL, lineage, [poc_receipt(), decision])
     # Started without the requirement, which was added during the rollout.
     hold(ledger, ledger.start_rollout(MODEL, 4, RolloutSettings(), actor="a", reason="r"))
     with pytest.raises(ApprovalMissing, match="version 4 waits"):
@@ -227,10 +227,10 @@ def test_promotion_without_its_required_approval_is_found(
 ) -> None:
     lineage = sample_lineage(store, salt=4)
     reference = ledger.version(MODEL, 1).candidate
-    judged = promotion_receipt(
+    decision = promotion_receipt(
         lineage.candidate, reference=reference, subject=dict(REQUIRED.subject)
     )
-    ledger.register(MODEL, lineage, [poc_receipt(), judged])
+    ledger.register(MODEL, lineage, [poc_receipt(), decision])
     with monkeypatch.context() as patched:
         # As a modified client does.
         patched.setattr("sluice.registry.approval.require_approval", lambda *_, **__: None)

@@ -14,6 +14,7 @@ from sluice.registry.database import Database
 from sluice.registry.ledger import Ledger
 from sluice.registry.tables import SCHEMA_VERSION, models, version_receipts
 from tests.sluice.registry.ledger_samples import MODEL, Clock, promote_chain, sample_lineage
+from tests.support.sqlite_files import sqlite_file
 
 
 def test_creates_parent_folders(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_file_that_is_not_a_database(tmp_path: Path) -> None:
 def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
     url = f"sqlite:///{tmp_path / 'registry.db'}"
     Database.open(url, create=True).close()
-    with sqlite3.connect(tmp_path / "registry.db") as connection:
+    with sqlite_file(tmp_path / "registry.db") as connection:
         connection.execute("UPDATE sluice_schema_version SET number = ?", (number,))
     connection.close()
 
@@ -100,7 +101,7 @@ def test_other_schema_version_is_refused(tmp_path: Path, number: int) -> None:
 
 
 def test_foreign_table_of_the_same_name_is_rejected(tmp_path: Path) -> None:
-    with sqlite3.connect(tmp_path / "registry.db") as connection:
+    with sqlite_file(tmp_path / "registry.db") as connection:
         connection.execute("CREATE TABLE sluice_schema_version (other TEXT)")
     connection.close()
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,6 +26,7 @@ from tests.sluice.registry.ledger_samples import (
     promote_chain,
     register_sample,
 )
+from tests.support.sqlite_files import sqlite_file
 
 
 def key_in(folder: Path, letter: bytes = b"k") -> SigningKey:
@@ -72,7 +72,7 @@ def _restore_triggers(path: Path) -> None:
 
 
 def _without_triggers(path: Path, *statements: str) -> None:
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         for table in APPEND_ONLY:
             for action in ("update", "delete"):
                 connection.execute(f"DROP TRIGGER IF EXISTS {table.name}_no_{action}")
@@ -182,7 +182,7 @@ def test_only_reviewed_lines_are_signed(signed: str, store: ArtifactStore, key: 
 def test_removed_signature_in_the_middle_is_found(
     path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         lines = [line for (line,) in connection.execute("SELECT line FROM sluice_signatures")]
     connection.close()
     assert len(lines) == 4
@@ -205,7 +205,7 @@ def test_removed_signature_in_the_middle_is_found(
 def test_database_that_lost_signed_lines_is_found(
     how: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         (line, digest) = connection.execute("SELECT lines, digest FROM sluice_log_head").fetchone()
         (before,) = connection.execute(
             "SELECT max(line) FROM sluice_signatures WHERE line < ?", [line]
@@ -254,7 +254,7 @@ def test_database_that_lost_signed_lines_is_found(
 def test_edited_signature_is_a_finding(
     change: str, path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         (last,) = connection.execute("SELECT max(line) FROM sluice_signatures").fetchone()
     connection.close()
     attack(path, f"UPDATE sluice_signatures SET {change} WHERE line = {last}")
@@ -268,7 +268,7 @@ def test_swapped_lines_are_not_signed(
     path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     """Lines of the last signature; verify, which reads all lines, finds older ones."""
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         (last,) = connection.execute("SELECT max(since) FROM sluice_signatures").fetchone()
     connection.close()
     honest = forge_candidate(signed, store)  # several lines under one signature
@@ -299,7 +299,7 @@ def test_edit_below_an_older_signature_blocks_moves(
     path: Path, signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     """A line changed with its digest; only its neighbors and the whole chain reveal it."""
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         values = connection.execute(
             "SELECT number, entity, key, previous FROM sluice_log WHERE number = 3"
         ).fetchone()
@@ -498,7 +498,7 @@ def test_damaged_anchor_is_a_finding(
 def test_signatures_from_before_schema_6_are_valid(
     signed: str, store: ArtifactStore, key: SigningKey, path: Path
 ) -> None:
-    with sqlite3.connect(path) as connection:
+    with sqlite_file(path) as connection:
         rows = connection.execute("SELECT line, digest FROM sluice_signatures").fetchall()
     connection.close()
     attack(

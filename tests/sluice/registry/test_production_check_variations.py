@@ -5,7 +5,6 @@ Each is another mechanism than the edits in ``test_production_check``.
 
 import contextlib
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from tests.sluice.registry.ledger_samples import (
     register_sample,
 )
 from tests.sluice.registry.test_production_check import Attacked, fill
+from tests.support.sqlite_files import sqlite_file
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_server_with_the_key_rejects_an_older_copy(signed: Signed) -> None:
     """The copy is consistent in itself; the anchor is beside the key."""
     source = LedgerTrafficSplit(signed.ledger, MODEL)
     copy = signed.path.with_suffix(".copy")
-    with sqlite3.connect(signed.path) as database, sqlite3.connect(copy) as to:
+    with sqlite_file(signed.path) as database, sqlite_file(copy) as to:
         database.backup(to)
     third = signed.promote_third(signed.ledger)
     assert source.read().production == third
@@ -210,7 +210,7 @@ def test_a_verdict_cannot_be_removed_from_the_evidence(
         with pytest.raises(GateBlocked, match="poc"):
             act()
 
-    with sqlite3.connect(tmp_path / "registry.db") as database:  # without foreign keys
+    with sqlite_file(tmp_path / "registry.db") as database:  # without foreign keys
         found = database.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
         triggers = found.fetchall()
         for trigger, _ in triggers:

@@ -64,7 +64,7 @@ def _repeats_epochs(by_epoch: dict[int, list[WorkerRandomnessRecord]]) -> bool:
     )
 
 
-def _judge_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> TraceFinding | None:
+def _evaluate_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> TraceFinding | None:
     """Detect workers that yield the same batches of a stream.
 
     Batches are compared and not random numbers, because workers that each yield another part of the
@@ -100,8 +100,8 @@ def _judge_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> TraceF
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     streams = {loader.index for loader in trace.loaders if loader.is_stream}
-    judged = [_judge_stream(rule, trace, loader) for loader in sorted(streams)]
-    findings = [finding for finding in judged if finding is not None]
+    outcomes = [_evaluate_stream(rule, trace, loader) for loader in sorted(streams)]
+    findings = [finding for finding in outcomes if finding is not None]
     sources = dict.fromkeys((r.loader, r.source) for r in trace.workers if r.loader not in streams)
     for loader, source in sources:
         records = [r for r in trace.workers if (r.loader, r.source) == (loader, source)]

@@ -1,0 +1,13 @@
+"""SQLite files that tests change behind the back of a registry."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def sqlite_file(path: Path | str) -> Iterator[sqlite3.Connection]:
+    """Open a file, commit at the end, and close it: a connection's own context leaves it open."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        yield connection
