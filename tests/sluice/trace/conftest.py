@@ -1,6 +1,7 @@
 """Traces of small programs."""
 
 import gc
+import sys
 
 import pytest
 import torch
@@ -11,8 +12,13 @@ from sluice.trace.trace_reader import read_trace
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _ignore_existing_objects():
-    """Hide objects of earlier tests: a trace searches all objects for optimizers."""
+def _ignore_earlier_tests():
+    """Hide objects of earlier tests and what they compiled.
+
+    A trace searches all objects for optimizers, and observes less of a program that compiles.
+    """
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     gc.collect()
     gc.freeze()
     yield
