@@ -57,7 +57,7 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {
-        "sluice/tracking/wandb_fold_run_writer.py",
+        "sluice/tracking/wandb_run_writer.py",
         "sluice/tracking/wandb_mirror.py",
     },
     "ray": {
