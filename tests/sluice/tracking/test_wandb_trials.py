@@ -9,6 +9,7 @@ import warnings
 import pytest
 
 from sluice.base.errors import Interrupted
+from sluice.cluster.ray_session import start_on_loopback
 from sluice.cluster.settings import ComputeSettings
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_trials import _trial_end, trial_callbacks, wandb_callback
@@ -28,7 +29,7 @@ KEY = "0123456789" * 4
 def ray_here():
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_on_loopback(ray, num_cpus=2)
     yield
     ray.shutdown()
     with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
