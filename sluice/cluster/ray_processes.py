@@ -18,7 +18,9 @@ def without_unused_processes() -> Iterator[None]:
 
     original = parameter.RayParams
     parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
-        original, no_monitor=True, include_log_monitor=False
+        original,
+        no_monitor=True,
+        include_log_monitor=False,  # type: ignore[arg-type]
     )
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any
 
 from sluice.eventlog.event_log import read_events
 from sluice.tracking.wandb_run_end import RunEnd, finish_run
-from sluice.tracking.wandb_run_writer import init_run, last_written_epoch, write_runs
+from sluice.tracking.wandb_run_writer import init_run, last_written_epoch, log_file, write_runs
 
 _COLUMNS = {
     "train_loss": "train/loss",
@@ -88,13 +88,15 @@ class _FoldRunWriter:
             Path(done).write_text(json.dumps({"folder": folder}))
 
     def _log_weights(self, weights: Mapping[str, str], summary: Mapping[str, Any]) -> None:
-        import wandb
-
-        artifact = wandb.Artifact(
-            weights["artifact"], type="model", metadata={"digest": weights["digest"], **summary}
+        log_file(
+            self._run,
+            Path(weights["path"]),
+            artifact=weights["artifact"],
+            kind="model",
+            name="model.safetensors",
+            metadata={"digest": weights["digest"], **summary},
+            aliases=[weights["digest"][:12]],
         )
-        artifact.add_file(weights["path"], name="model.safetensors")
-        self._run.log_artifact(artifact, aliases=[weights["digest"][:12]])
 
 
 def _remove_offline_runs(folder: Path, run_id: str) -> None:

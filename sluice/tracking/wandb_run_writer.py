@@ -10,20 +10,23 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from sluice.tracking.wandb_mirror import QUIET_SETTINGS
 
 
 class RunWriter(Protocol):
-    """Writes one run."""
+    """Writes one run. The arguments of both methods are the fields of a message."""
 
-    def write_epoch(self, **message: Any) -> None:
-        """Write the result of an epoch."""
+    @property
+    def write_epoch(self) -> Callable[..., None]:
+        """Method that writes the result of an epoch."""
 
-    def close(self, **message: Any) -> None:
-        """Write how the run ended, and wait until everything is written or sent."""
+    @property
+    def close(self) -> Callable[..., None]:
+        """Method that writes how the run ended, and waits until everything is written or sent."""
 
 
 def write_runs(
@@ -97,7 +100,35 @@ def init_run(
 
 def last_written_epoch(run: Any) -> int:
     """Return the last epoch that the server has of a run that is continued; 0 without one."""
-    return max(run.starting_step - 1, 0)
+    return max(int(run.starting_step) - 1, 0)
+
+
+def log_file(
+    run: Any,
+    path: Path,
+    *,
+    artifact: str,
+    kind: str,
+    name: str,
+    metadata: Mapping[str, Any],
+    aliases: Sequence[str],
+) -> None:
+    """Store a file as a new version of an artifact.
+
+    Args:
+        run: The run that logs the artifact.
+        path: Path of the file.
+        artifact: Name of the artifact.
+        kind: Type of the artifact, such as 'model'.
+        name: Name of the file inside the artifact.
+        metadata: Metadata of the version.
+        aliases: Aliases of the version.
+    """
+    import wandb
+
+    version = wandb.Artifact(artifact, type=kind, metadata=dict(metadata))
+    version.add_file(str(path), name=name)
+    run.log_artifact(version, aliases=list(aliases))
 
 
 def _exit_after(seconds: float) -> None:
