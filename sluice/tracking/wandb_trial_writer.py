@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sluice.tracking.wandb_run_end import RunEnd, finish_run
@@ -39,9 +40,17 @@ class _TrialWriter:
             self._last_epoch = epoch
             self._run.log(dict(result), step=epoch)
 
-    def close(self, *, state: RunEnd, reason: str) -> None:
-        """Write how the run ended, and wait until everything is written or sent."""
+    def close(self, *, state: RunEnd, reason: str, done: str | None = None) -> None:
+        """Write how the run ended, and wait until everything is written or sent.
+
+        Args:
+            state: How the run ended.
+            reason: Why.
+            done: File to create when the run is complete; None if it will be continued.
+        """
         finish_run(self._run, tags=self._tags, state=state, reason=reason)
+        if done is not None:
+            Path(done).write_text("{}")
 
 
 if __name__ == "__main__":

@@ -103,6 +103,7 @@ def wandb_callback(
         def __init__(self) -> None:
             self._numbers: dict[Any, int] = {}
             self._open: set[Any] = set()
+            self._closed: set[Any] = set()
 
         def __reduce__(self) -> tuple[Any, ...]:
             # Tune stores its callbacks, but a resumed search creates a new one.
@@ -124,26 +125,25 @@ def wandb_callback(
         ) -> None:
             del iteration, info
             self._open_run(trials, trial)
-            config = dict(values(result["config"]))
-            if reason := str(result.get("reason") or ""):
-                config["reason"] = redact(reason)
-            for epoch_result in _epoch_results(result):
-                sender.send(do="epoch", id=self._id(trial), result=epoch_result, config=config)
+            self._send_result(trial, result)
 
         def on_trial_complete(
             self, iteration: int, trials: list[Any], trial: Any, **info: Any
         ) -> None:
-            del iteration, trials, info
-            self._close_run(trial, failed=False)
+            del iteration, info
+            self._close_run(trials, trial, failed=False)
 
         def on_trial_error(
             self, iteration: int, trials: list[Any], trial: Any, **info: Any
         ) -> None:
-            del iteration, trials, info
-            self._close_run(trial, failed=True)
+            del iteration, info
+            self._close_run(trials, trial, failed=True)
 
         def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-            del trials, info
+            del info
+            for trial in trials:
+                if trial.is_finished():  # a resumed study does not report the end of all of them
+                    self._close_run(trials, trial, failed=trial.status == "ERROR")
             sender.end(state="interrupted", reason="The search ended before the trial.")
 
         def _id(self, trial: Any) -> str:
@@ -153,17 +153,37 @@ def wandb_callback(
             if trial in self._open:
                 return  # a paused trial continues
             self._open.add(trial)
-            # A resumed study adds all trials again in the order of their numbers.
-            number = self._numbers.setdefault(trial, trials.index(trial))
+            number = self._number(trials, trial)
             config = dict(values(trial.config))
             sender.send(do="open", id=self._id(trial), name=f"trial {number}", config=config)
+            # The interruption of a search may come between a report and its callback. The writer
+            # ignores epochs that it or the server has.
+            if trial.last_result and "curve" in trial.last_result:
+                self._send_result(trial, {"config": trial.config, **trial.last_result})
 
-        def _close_run(self, trial: Any, *, failed: bool) -> None:
-            # A resumed study also reports the end of trials that it did not start again.
-            if trial in self._open:
-                self._open.discard(trial)
-                ending = _trial_end(trial.last_result or {}, failed=failed)
-                sender.send(do="close", id=self._id(trial), **ending)
+        def _number(self, trials: list[Any], trial: Any) -> int:
+            # A resumed study adds all trials again in the order of their numbers.
+            return self._numbers.setdefault(trial, trials.index(trial))
+
+        def _send_result(self, trial: Any, result: Mapping[str, Any]) -> None:
+            config = dict(values(result["config"]))
+            if reason := str(result.get("reason") or ""):
+                config["reason"] = redact(reason)
+            for epoch_result in _epoch_results(result):
+                sender.send(do="epoch", id=self._id(trial), result=epoch_result, config=config)
+
+        def _close_run(self, trials: list[Any], trial: Any, *, failed: bool) -> None:
+            number = self._number(trials, trial)
+            done = folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
+            # Trials that ended before the search was resumed have complete runs, unless the search
+            # was interrupted at that moment.
+            if trial not in self._open and (trial in self._closed or done.exists()):
+                return
+            self._closed.add(trial)
+            self._open_run(trials, trial)
+            self._open.discard(trial)
+            ending = _trial_end(trial.last_result or {}, failed=failed)
+            sender.send(do="close", id=self._id(trial), done=str(done.absolute()), **ending)
 
     return TrialRuns()
 

@@ -167,7 +167,10 @@ class TuneTrial:
     """What the callback reads of a trial of Tune."""
 
     def __init__(self):
-        self.config, self.last_result = {"rate": 0}, {}
+        self.config, self.last_result, self.status = {"rate": 0}, {}, "RUNNING"
+
+    def is_finished(self):
+        return self.status != "RUNNING"
 
 
 def report(callback, trials, trial, epoch, **more):
@@ -182,14 +185,10 @@ def report(callback, trials, trial, epoch, **more):
 def test_a_run_shows_how_its_trial_ended(tmp_path):
     """Tune's calls stand for a search that is interrupted while one of its trials is paused."""
     said = []
-    callback = wandb_callback(
-        TrackingSettings(tags=("t",)),
-        group="toy",
-        folder=tmp_path,
-        values=dict,
-        environ=os.environ,
-        warn=said.append,
-    )
+    given = [TrackingSettings(tags=("t",))]
+    more = {"group": "toy", "folder": tmp_path, "values": dict, "environ": os.environ}
+    more["warn"] = said.append
+    callback = wandb_callback(*given, **more)
     trials = finished, failed, pruned, open_ = [TuneTrial() for _ in range(4)]
     for trial in trials:
         for epoch in (1, 2):
@@ -201,10 +200,15 @@ def test_a_run_shows_how_its_trial_ended(tmp_path):
     callback.on_trial_complete(0, trials, finished)
     callback.on_trial_error(0, trials, failed)
     callback.on_trial_complete(0, trials, pruned)
-    callback.on_trial_complete(0, trials, TuneTrial())  # ended before the search was resumed
     callback.on_experiment_end(trials)
     callback.on_experiment_end(trials)
 
+    # All trials have ended when the search is resumed; only the run of the fourth is not complete.
+    resumed = wandb_callback(*given, **more)
+    for trial in trials:
+        trial.status = "TERMINATED"
+    resumed.on_trial_complete(0, trials, finished)
+    resumed.on_experiment_end(trials)
     assert said == []
     runs = runs_in(tmp_path)
     assert [sorted(runs[f"toy-{n}"]["history"]) for n in range(4)] == [[1, 2, 3]] * 2 + [[1, 2]] * 2
@@ -212,16 +216,19 @@ def test_a_run_shows_how_its_trial_ended(tmp_path):
     row = runs["toy-0"]["history"][3]
     assert (row["train_loss"], row["val_loss"], row["loss"]) == (0.3, 0.6, 0.5)
     ends = {}
-    for path in tmp_path.glob("wandb/offline-run-*/*.wandb"):
+    for path in sorted(tmp_path.glob("wandb/offline-run-*/*.wandb")):
         records = read_records(path)
         last = [r.run for r in records if r.WhichOneof("record_type") == "run"][-1]
         (code,) = (r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit")
-        ends[last.run_id] = (code, last.notes, list(last.tags))
+        ends.setdefault(last.run_id, []).append((code, last.notes, list(last.tags)))
     assert ends == {
-        "toy-0": (0, "", ["t"]),
-        "toy-1": (1, "loss is nan", ["t", "failed"]),
-        "toy-2": (0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"]),
-        "toy-3": (255, "The search ended before the trial.", ["t", "interrupted"]),
+        "toy-0": [(0, "", ["t"])],
+        "toy-1": [(1, "loss is nan", ["t", "failed"])],
+        "toy-2": [(0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"])],
+        "toy-3": [
+            (255, "The search ended before the trial.", ["t", "interrupted"]),
+            (0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"]),
+        ],
     }
 
 
