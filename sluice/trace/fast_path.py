@@ -3,7 +3,7 @@
 Recording every short step fully would cost some percent of its time. Each event of a predicted step
 is only compared with the prediction, and the loss is stored.
 
-Hooks do not know about predictions. This module wraps a few of them, those that do much at every
+Hooks do not know about predictions. This module wraps the few hooks that do much work at every
 step: a wrapper calls the original function of torch if the call is predicted, and otherwise the
 hook. Without this module all steps are recorded fully.
 """
@@ -49,7 +49,7 @@ def install_fast_path(sink: EventSink) -> None:
 
 
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
-    """Return ``Module.__call__``, which also runs at every call of a module inside a network."""
+    """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
     # False if another library replaced ``__call__`` before.
     is_torch_call = original is nn.Module._wrapped_call_impl

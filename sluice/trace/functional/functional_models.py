@@ -53,6 +53,7 @@ class FunctionalModel:
         """How training inputs are combined with the leaf: number of uses in a pass, side of the
         operation, and kind of the autograd node."""
         self.columns: slice | None = None
+        """Columns of the operand that are the input, if others are concatenated; None for all."""
         self.num_inspections = 0
         """Number of inspected passes that use this leaf."""
 
@@ -107,11 +108,8 @@ class FunctionalModelWatch:
         """Leaves of the loss whose backward pass runs, if the pass is inspected."""
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
-        self._passes_left, self._sampler, self._inspected_step = (
-            MAX_CALLS,
-            LogSpacedSampler(_MAX_LATER_PASSES),
-            -1,
-        )
+        self._passes_left, self._inspected_step = MAX_CALLS, -1
+        self._sampler = LogSpacedSampler(_MAX_LATER_PASSES)
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
@@ -149,7 +147,7 @@ class FunctionalModelWatch:
         if self._passes_left:
             self._passes_left -= 1
             return True
-        if not bool(loss.detach().isfinite()) if loss.is_cpu else False:
+        if loss.is_cpu and not bool(loss.detach().isfinite()):
             return True
         sink = self._sink
         if not sink.sampling.statistics or self._inspected_step == sink.steps.last:

@@ -1,6 +1,7 @@
-"""Detects errors in losses that the program computes itself, from their autograd graph.
+"""Detects errors in losses that the program computes itself.
 
-Covered are broadcasts of every output against every target, double activations and masked losses.
+The autograd graph of the loss shows broadcasts of every output against every target, double
+activations and masked targets.
 """
 
 import math
@@ -27,7 +28,8 @@ from sluice.trace.thread_state import ThreadState
 _FIRST_PASSES = 8
 """Backward passes that are inspected at the start and after each new form of loss."""
 _FORM_LENGTH, _MAX_FORMS = 4, 64
-"""Number of last autograd nodes that identify the form of a loss, and number of forms."""
+"""Number of last autograd nodes that identify the form of a loss, and maximum number of
+forms."""
 _MAX_LATER_PASSES = 128
 """Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
 _MAX_COMPARED_NODES = 32
@@ -60,7 +62,8 @@ _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
 )  # fmt: skip
-"""Nodes where the model begins; losses of torch are inspected in ``hooks.losses``."""
+"""Nodes that end the search: layers of the model, and losses of torch, which ``hooks.losses``
+inspects."""
 _OUTER_ACTIVATIONS = (
     (MANUAL_CROSS_ENTROPY, ("Logsumexp", "LogSoftmax")),
     (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
@@ -185,15 +188,15 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
             continue
         inputs = node.next_functions
         shape = _output_shape(node, output_index)
-        learning = [edge for edge in inputs if edge[0] is not None]
+        grad_edges = [edge for edge in inputs if edge[0] is not None]
         is_square = len(shape) == 2 and shape[0] == shape[1] > 1
-        if is_square and len(inputs) == 2 and len(learning) == 1:
-            name, output_shape = learning[0][0].name(), _output_shape(*learning[0])
+        if is_square and len(inputs) == 2 and len(grad_edges) == 1:
+            name, output_shape = grad_edges[0][0].name(), _output_shape(*grad_edges[0])
             compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
             if compares and not is_explicit and output_shape in ((shape[0], 1), (shape[0],)):
                 return name, output_shape
-        pending += learning
+        pending += grad_edges
     return None
 
 

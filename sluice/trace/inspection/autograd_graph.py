@@ -51,7 +51,7 @@ def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
 
 
 def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
-    """Return the keys that each attention layer masked for all queries, (rows, positions).
+    """Return for each attention layer which keys it masked for all queries, (rows, positions).
 
     Args:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
@@ -71,12 +71,12 @@ def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Te
 
 
 def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
-    """Yield which keys each query attends to, (rows or rows x heads, ..., keys)."""
+    """Yield for each layer which keys each query attends to, (rows or rows x heads, ..., keys)."""
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
             weights = saved_tensor(node, "_saved_result")
-            # Saved as an unsigned integer.
+            # A negative dimension is saved as an unsigned integer.
             dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
@@ -140,5 +140,5 @@ def saved_indices(node: Any) -> tuple[Tensor | None, ...]:
     try:
         indices = node._saved_indices
         return (indices,) if isinstance(indices, Tensor) else tuple(indices)
-    except RuntimeError:  # as above
+    except RuntimeError:  # freed by another backward pass, or changed in place
         return ()

@@ -66,7 +66,7 @@ def _targets(loss: Tensor) -> list[Tensor]:
             if isinstance(saved, Tensor) and saved.numel() and not saved.is_floating_point():
                 flat = saved.detach().reshape(-1).to(torch.int64)
                 ignored = getattr(node, "_saved_ignore_index", -100)
-                # Saved as an unsigned integer.
+                # A negative index is saved as an unsigned integer.
                 ignored = ignored - 2**64 if ignored >= 2**63 else ignored
                 targets.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
     return targets

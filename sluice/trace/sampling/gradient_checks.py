@@ -21,9 +21,9 @@ _FULL_CHECK_PASSES = 64
 """Number of initial backward passes; all sampled gradients are checked after each of them."""
 
 _IDLE_PASSES = 5
-"""Number of passes per round without a check. Odd, so that with two alternating optimizers both get
-checked; a non-finite loss would reveal anything missed. A round of one or two optimizers is shorter
-than 10 passes."""
+"""Number of passes per round without a check. An odd number, so that both of two alternating
+optimizers are checked. A non-finite loss would reveal anything missed. A round of one or two
+optimizers is shorter than 10 passes."""
 
 
 def check_gradients(sink: EventSink) -> None:
