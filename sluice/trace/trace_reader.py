@@ -105,54 +105,54 @@ def read_trace(folder: Path) -> Trace:
         )
     both = [*kept, *recent]
     try:
-        ends = _all(TraceEnd, kept, "end")
+        ends = _records(TraceEnd, kept, "end")
         sequences, positions, num_overflow_steps = _step_sequences(kept)
         return Trace(
             start=_record(TraceStart, starts[0]),
             end=ends[-1] if ends else None,
             sequences=sequences,
-            memberships=_all(Membership, kept, "membership"),
-            schedulers=_all(SchedulerRecord, kept, "scheduler"),
-            loaders=_all(LoaderRecord, kept, "loader"),
-            statistics=_by_step(_all(StepStatistics, both, "measures")),
+            memberships=_records(Membership, kept, "membership"),
+            schedulers=_records(SchedulerRecord, kept, "scheduler"),
+            loaders=_records(LoaderRecord, kept, "loader"),
+            statistics=_by_step(_records(StepStatistics, both, "measures")),
             scalars=_by_step(
                 _step_scalars(*row)
                 for line in both
                 if line["record"] == "numbers"
                 for row in line["rows"]
             ),
-            batches=tuple(sorted(_all(BatchRecord, recent, "batch"), key=lambda b: b.step)),
-            epochs=_all(EpochRecord, kept, "epoch"),
+            batches=tuple(sorted(_records(BatchRecord, recent, "batch"), key=lambda b: b.step)),
+            epochs=_records(EpochRecord, kept, "epoch"),
             random_states=tuple(
-                sorted(_all(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+                sorted(_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
             ),
-            loads=_all(StateLoadRecord, kept, "load"),
-            saves=_all(StateSaveRecord, kept, "save"),
-            reads=_all(FileReadRecord, kept, "read"),
+            loads=_records(StateLoadRecord, kept, "load"),
+            saves=_records(StateSaveRecord, kept, "save"),
+            reads=_records(FileReadRecord, kept, "read"),
             rates=tuple(
                 LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
                 for line in kept
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
-            workers=_all(WorkerRandomnessRecord, lines.of_workers(), "worker"),
-            wrappers=_all(DataParallelRecord, kept, "wrapper"),
-            rank_weights=_all(RankWeightsRecord, kept, "parallel"),
-            values=_all(ParameterValuesRecord, kept, "value"),
-            nonfinite_gradients=_all(NonFiniteGradientRecord, kept, "gradient"),
-            corrupted_weights=_all(CorruptedWeightsRecord, kept, "spoiled"),
-            forward_passes=_all(ForwardPassRecord, kept, "flow"),
-            padding_masks=_all(PaddingMaskRecord, kept, "mask"),
-            probes=_all(ProbeRecord, kept, "probe"),
-            losses=_all(LossRecord, kept, "loss"),
-            evaluations=_all(EvaluationPassRecord, kept, "evaluation"),
-            inputs=_all(InputRecord, kept, "input"),
-            rows=_all(RowsRecord, kept, "rows"),
-            target_samples=_all(TargetSampleRecord, kept, "pair"),
-            nonfinite_tensors=_all(NonFiniteTensorRecord, kept, "bad_numbers"),
-            out_of_range_indices=_all(OutOfRangeIndexRecord, kept, "ids"),
-            notes=_all(TraceNote, kept, "note"),
-            recent_steps=_recent(recent, positions),
+            workers=_records(WorkerRandomnessRecord, lines.of_workers(), "worker"),
+            wrappers=_records(DataParallelRecord, kept, "wrapper"),
+            rank_weights=_records(RankWeightsRecord, kept, "parallel"),
+            values=_records(ParameterValuesRecord, kept, "value"),
+            nonfinite_gradients=_records(NonFiniteGradientRecord, kept, "gradient"),
+            corrupted_weights=_records(CorruptedWeightsRecord, kept, "spoiled"),
+            forward_passes=_records(ForwardPassRecord, kept, "flow"),
+            padding_masks=_records(PaddingMaskRecord, kept, "mask"),
+            probes=_records(ProbeRecord, kept, "probe"),
+            losses=_records(LossRecord, kept, "loss"),
+            evaluations=_records(EvaluationPassRecord, kept, "evaluation"),
+            inputs=_records(InputRecord, kept, "input"),
+            rows=_records(RowsRecord, kept, "rows"),
+            target_samples=_records(TargetSampleRecord, kept, "pair"),
+            nonfinite_tensors=_records(NonFiniteTensorRecord, kept, "bad_numbers"),
+            out_of_range_indices=_records(OutOfRangeIndexRecord, kept, "ids"),
+            notes=_records(TraceNote, kept, "note"),
+            recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
             truncated_lines=lines.num_truncated,
         )
@@ -204,7 +204,7 @@ def _record(cls: type[R], line: dict[str, Any]) -> R:
     return cls.model_validate({key: value for key, value in line.items() if key != "record"})
 
 
-def _all(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
+def _records(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
     return tuple(_record(cls, line) for line in lines if line["record"] == record)
 
 
@@ -258,7 +258,9 @@ def _step_sequences(
     return tuple(sequences), positions, num_overflow_steps
 
 
-def _recent(lines: Iterable[dict[str, Any]], positions: dict[int, int]) -> tuple[RecentStep, ...]:
+def _recent_steps(
+    lines: Iterable[dict[str, Any]], positions: dict[int, int]
+) -> tuple[RecentStep, ...]:
     steps = [
         RecentStep(
             step=step,

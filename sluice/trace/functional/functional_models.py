@@ -94,10 +94,14 @@ class FunctionalModelWatch:
     """Inspects the graphs of the first losses of threads that call no ``nn.Module``."""
 
     def __init__(
-        self, sink: EventSink, inputs: InputWatch, losses: LossWatch, on_first: Callable[[], None]
+        self,
+        sink: EventSink,
+        inputs: InputWatch,
+        losses: LossWatch,
+        on_first_model: Callable[[], None],
     ) -> None:
         self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
-        self._on_first, self._has_model = on_first, False
+        self._on_first_model, self._has_model = on_first_model, False
         self.reset()
 
     def reset(self) -> None:
@@ -174,7 +178,7 @@ class FunctionalModelWatch:
         self._passes_left = MAX_CALLS
         if not self._has_model:
             self._has_model = True
-            self._on_first()
+            self._on_first_model()
         return model
 
     def _record(

@@ -1,7 +1,7 @@
 """Detects steps of programs without a torch optimizer, which update their weights themselves.
 
-Such a step calls no function that could be hooked. If the weights before a forward pass
-differ from those after the preceding backward pass, the program made a step in between.
+Such a step calls no function that could be hooked. If the weights before a forward pass differ
+from those after the preceding backward pass, the program made a step in between.
 """
 
 from typing import Any

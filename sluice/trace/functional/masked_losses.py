@@ -37,7 +37,7 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _included(node: Any) -> Tensor | None:
-    """Return the mask of the values that a node includes; None if the node is no mask."""
+    """Return the mask of the values that a node includes; None if it does not mask values."""
     name = node.name()
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:

@@ -40,6 +40,7 @@ class _Wrapper:
     ref: "weakref.ref[Any]"
     inner: "weakref.ref[Any]"
     written: DataParallelRecord | None = None
+    """Last written record; None before the first."""
 
 
 def watch_parallel(sink: EventSink) -> None:

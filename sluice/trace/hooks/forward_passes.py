@@ -34,16 +34,16 @@ _MAX_HELD_OUTPUTS = 512
 """Outputs that are kept alive until the backward pass, so that their memory is not reused."""
 
 _MAX_PENDING_PASSES = 4
-"""Inspected passes that wait for a backward pass."""
+"""Maximum number of inspected passes that wait for a backward pass."""
 
 _MAX_MASK_RECORDS = 32
-"""Padding mask records in a trace."""
+"""Maximum number of padding mask records in a trace."""
 
 _MIN_GROWTH_HALVES = 3
 """Probes are repeated if a sequence is longer than this many halves of the previous maximum."""
 
 _MAX_INDEX_RECORDS = 64
-"""Records of out-of-range indices in a trace."""
+"""Maximum number of records of out-of-range indices in a trace."""
 
 
 class ForwardPassInspector:
@@ -57,7 +57,9 @@ class ForwardPassInspector:
 
     def _reset(self) -> None:
         self._held: dict[int, tuple[Tensor, str]] = {}
+        """Outputs and the full names of their modules, by storage address."""
         self._passes: list[InspectedPass] = []
+        """Inspected passes that wait for a backward pass."""
         self.current: dict[int, InspectedPass] = {}
         """Inspected pass of each thread; read at every call."""
         self._num_masks = self._num_lookups = 0

@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from sluice.trace.hooks.call_groups import CallGroup, IterativeSamplingDetector, is_continuous
-from sluice.trace.inspection.column_statistics import ColumnStatistics, is_channels_first
+from sluice.trace.inspection.column_statistics import (
+    MAX_COLUMNS,
+    ColumnStatistics,
+    is_channels_first,
+)
 from sluice.trace.inspection.fingerprints import NETWORK
 from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.inspection.plain_tensors import first_tensor, tensor_refs
@@ -120,9 +124,8 @@ class InputWatch:
         self._seen_nonfinite.add(key)
         row_numel = values[0].numel()
         table = bad.reshape(values.shape[0], -1)
-        if (
-            row_numel > 64 and values.dim() > 2
-        ):  # same definition of a column as in ColumnStatistics
+        # A column is defined as in ``ColumnStatistics``.
+        if row_numel > MAX_COLUMNS and values.dim() > 2:
             columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
         else:
             columns = table.any(0).nonzero()[:, 0].tolist()

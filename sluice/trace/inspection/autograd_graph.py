@@ -76,8 +76,7 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
             weights = saved_tensor(node, "_saved_result")
-            # A negative dimension is saved as an unsigned integer.
-            dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
+            dim = signed_integer(node._saved_dim)
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
@@ -124,6 +123,17 @@ def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
         if ids is not None and ids.numel() and ids.dtype in (torch.int64, torch.int32):
             lookups.append((ids, int(sizes[1])))
     return lookups
+
+
+def signed_integer(saved: int) -> int:
+    """Return an integer that a node saved as an unsigned one, such as -1 as 2**64 - 1."""
+    return saved - 2**64 if saved >= 2**63 else saved
+
+
+def output_shape(node: Any, output_index: int = 0) -> tuple[int, ...]:
+    """Return the shape of an output of a node; () if the node does not know it."""
+    metadata: Any = getattr(node, "_input_metadata", ())  # the inputs of the backward pass
+    return tuple(metadata[output_index].shape) if output_index < len(metadata) else ()
 
 
 def saved_tensor(node: Any, name: str) -> Tensor | None:

@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sluice.trace.inspection.autograd_graph import SHAPE_NODES, saved_indices, saved_tensor
+from sluice.trace.inspection.autograd_graph import (
+    SHAPE_NODES,
+    output_shape,
+    saved_indices,
+    saved_tensor,
+    signed_integer,
+)
 
 _MAX_HOPS = 8
 _MAX_USES = 256
@@ -219,7 +225,7 @@ def _row_factors(values: Tensor, leaf: Tensor) -> Tensor | None:
 
 def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
     """Restore the dimensions of an operand that was flattened to a matrix."""
-    shape = _shape(consumer) if consumer is not None and "View" in consumer.name() else ()
+    shape = output_shape(consumer) if consumer is not None and "View" in consumer.name() else ()
     if len(shape) > 2 and rows.dim() == 2 and torch.Size(shape[:-1]).numel() == rows.shape[0]:
         return rows.reshape(*shape[:-1], rows.shape[1])
     return rows
@@ -232,7 +238,7 @@ def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | N
         if concat.name() == "CatBackward0" and name in _LEFT_OPERANDS
         else None
     )
-    if operand is None or operand.dim() != 2 or concat._saved_dim not in (1, 2**64 - 1):
+    if operand is None or operand.dim() != 2 or signed_integer(concat._saved_dim) not in (1, -1):
         return None, None
     sources = [source for source, _ in concat.next_functions]
     if sources.count(None) != 1:
@@ -248,13 +254,8 @@ def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | N
 def _width(node: Any, position: int) -> int:
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
-    metadata: Any = getattr(node, "_input_metadata", ())
-    return int(metadata[position].shape[-1]) if position < len(metadata) else 0
-
-
-def _shape(node: Any) -> tuple[int, ...]:
-    metadata: Any = getattr(node, "_input_metadata", ())
-    return tuple(metadata[0].shape) if metadata else ()
+    shape = output_shape(node, position)
+    return shape[-1] if shape else 0
 
 
 def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:

@@ -48,8 +48,7 @@ class _GradientChecks:
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
 
-        After the initial passes, at most one gradient is checked per pass, in turn. If two
-        optimizers alternate, an odd round length ensures that both are checked.
+        After the initial passes, at most one gradient is checked per pass, in turn.
         """
         # Overflow under a loss scale that is too large is expected.
         if self._num_records >= _MAX_RECORDS or ended.is_scaled:

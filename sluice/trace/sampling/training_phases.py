@@ -30,8 +30,8 @@ the baseline still precedes it."""
 class TrainingPhases:
     """Detects new phases of the training.
 
-    A phase begins at the earliest at twice the steps of the previous one. So the sampling rate still
-    falls in a search that creates many optimizers, or if the loss jumps often.
+    A phase begins at the earliest at twice the steps of the previous one. So the sampling rate
+    still falls in a search that creates many optimizers, or if the loss jumps often.
     """
 
     def __init__(self) -> None:
