@@ -28,7 +28,7 @@ from sluice.trace.thread_state import ThreadState
 _FIRST_PASSES = 8
 """Backward passes that are inspected at the start and after each new form of loss."""
 _FORM_LENGTH, _MAX_FORMS = 4, 64
-"""Number of last autograd nodes that identify the form of a loss, and maximum of forms."""
+"""Number of last autograd nodes that identify the form of a loss, and maximum number of forms."""
 _MAX_LATER_PASSES = 128
 """Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
 _MAX_COMPARED_NODES = 32
