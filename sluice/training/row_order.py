@@ -18,8 +18,8 @@ from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, Ta
 from sluice.data.rows.protocol import LengthsOf, find_lengths
 
 _BLOCK_ROWS = 2**15
-"""Number of rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for any small
-number of rows."""
+"""Number of rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for
+any small number of rows."""
 
 _POOL_BATCHES = 64
 """Number of batches in a pool, whose rows are sorted by length together. With 64, padding is a few

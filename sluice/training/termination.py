@@ -18,8 +18,9 @@ class Termination:
     def end_if_requested(self) -> None:
         """Handle a received SIGTERM with the handler that was in effect before the delay.
 
-        That handler ends the process or raises an exception, for example ``SystemExit`` in the process of a
-        pool and ``KeyboardInterrupt`` in the command line. Does nothing without a SIGTERM.
+        That handler ends the process or raises an exception, for example ``SystemExit`` in the
+        process of a pool and ``KeyboardInterrupt`` in the command line. Does nothing without a
+        SIGTERM.
         """
         if not self.is_requested:
             return
