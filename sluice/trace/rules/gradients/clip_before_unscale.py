@@ -37,7 +37,7 @@ class ClipBeforeUnscaleSettings(Settings):
     min_clip_norm: float = Field(0.01, gt=0, description="Smallest usual clipping limit.")
     max_clip_norm: float = Field(1000.0, gt=0, description="Largest usual clipping limit.")
     max_resulting_norm: float = Field(
-        0.01, gt=0, description="Norm after unscaling that is too small to train with."
+        0.01, gt=0, description="Norm after unscaling up to which gradients are too small to train."
     )
 
 

@@ -17,10 +17,10 @@ _KINDS = (
 )
 
 
-def _num_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the number of compared pairs after broadcasting."""
-    width = max(len(one), len(other))
-    padded = [(1,) * (width - len(s)) + s for s in (one, other)]
+def _count_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the number of compared pairs after broadcasting two shapes."""
+    num_dims = max(len(one), len(other))
+    padded = [(1,) * (num_dims - len(shape)) + shape for shape in (one, other)]
     return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
 
 
@@ -30,13 +30,13 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         wrong = [
             f
             for f in records
-            if _num_pairs(f.input_shape, f.target_shape)
+            if _count_pairs(f.input_shape, f.target_shape)
             > max(math.prod(f.input_shape), math.prod(f.target_shape))
         ]
         if not wrong:
             continue
         record = wrong[0]
-        pairs = _num_pairs(record.input_shape, record.target_shape)
+        pairs = _count_pairs(record.input_shape, record.target_shape)
         findings.append(
             rule.finding(
                 severity="error",

@@ -80,7 +80,7 @@ def _detect_missing_end(
     last_tokens = (
         ""
         if num_last < rule.settings.min_last_tokens
-        else f", and the last supervised token is one of {num_last}"
+        else f"; the last supervised tokens of the rows have {num_last} different values"
     )
     # If all batches have the same width, the last position may be unused intentionally.
     has_width = not is_single_token or len({t.num_positions for _, t in recorded}) > 1
