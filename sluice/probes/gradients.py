@@ -140,8 +140,8 @@ def _first_fault(
     versions = {name: t._version for name, t in tensors.items()}
     try:
         with watched_operations(network) as operations:
-            outcome = call(tensors)
-        fault = _check_output(outcome, operations, must_be_scalar=must_be_scalar)
+            output = call(tensors)
+        fault = _check_output(output, operations, must_be_scalar=must_be_scalar)
         if fault is not None:
             return fault
         written = [name for name, t in tensors.items() if t._version != versions[name]]
@@ -149,21 +149,21 @@ def _first_fault(
             return _in_place_fault(
                 f"A forward pass writes into {written[0]}.", tensor_name=written[0]
             )
-        if not torch.equal(outcome, call(tensors)):
+        if not torch.equal(output, call(tensors)):
             return _GradientFault(
                 observation="Two passes over the same input differ.",
                 why="The network is random, or keeps state between passes.",
                 fix="See the probe 'modes' first.",
             )
         gradients = torch.autograd.grad(
-            outcome.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
+            output.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
         )
     except RuntimeError as error:
         return _fault_from_error(error)
-    output_size = float(outcome.detach().abs().max().clamp_min(1e-30))
+    output_size = float(output.detach().abs().max().clamp_min(1e-30))
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
         fault = _check_tensor(
-            call, tensors, name, tensor, gradient, operations, outcome, output_size
+            call, tensors, name, tensor, gradient, operations, output, output_size
         )
         if fault is not None:
             return fault
@@ -171,24 +171,24 @@ def _first_fault(
 
 
 def _check_output(
-    outcome: Any, operations: Operations, *, must_be_scalar: bool
+    output: Any, operations: Operations, *, must_be_scalar: bool
 ) -> _GradientFault | None:
     """Return why no gradient of the output can be checked; None if gradients can be checked."""
-    if not isinstance(outcome, Tensor):
+    if not isinstance(output, Tensor):
         return _GradientFault(
-            observation=f"The outcome is not a tensor but {type(outcome).__name__}.",
+            observation=f"The output is not a tensor but {type(output).__name__}.",
             why="An operation such as .item() or .numpy() leaves torch and is not differentiable.",
             fix="Use tensors up to the loss.",
         )
-    if must_be_scalar and outcome.numel() != 1:
+    if must_be_scalar and output.numel() != 1:
         return _GradientFault(
-            observation=f"The loss is not a scalar: its shape is {tuple(outcome.shape)}.",
+            observation=f"The loss is not a scalar: its shape is {tuple(output.shape)}.",
             why="Non-scalar output: a loss per row has no single gradient.",
             fix="Return the mean, as loss() of a workload does.",
         )
-    if not outcome.requires_grad:
+    if not output.requires_grad:
         return _GradientFault(
-            observation="The outcome is not connected to any parameter or input.",
+            observation="The output is not connected to any parameter or input.",
             why="Non-differentiable operation"
             + (
                 f": {operations.piecewise_constant}."
@@ -197,9 +197,9 @@ def _check_output(
             ),
             fix="Remove this operation from the path of the loss.",
         )
-    if not bool(outcome.isfinite().all()):
+    if not bool(output.isfinite().all()):
         return _GradientFault(
-            observation="The outcome is not finite, so there are no finite differences.",
+            observation="The output is not finite, so there are no finite differences.",
             why="A logarithm, root or division is outside its domain on these rows.",
             fix="Inspect the rows, and the clamp or epsilon of that operation.",
         )
@@ -213,12 +213,12 @@ def _check_tensor(
     tensor: Tensor,
     gradient: Tensor | None,
     operations: Operations,
-    outcome: Tensor,
+    output: Tensor,
     output_size: float,
 ) -> _GradientFault | None:
     """Compare the gradient with respect to one tensor with finite differences."""
     if gradient is None or not bool(gradient.any()):
-        return _check_zero_gradient(call, tensors, name, gradient, operations, outcome, output_size)
+        return _check_zero_gradient(call, tensors, name, gradient, operations, output, output_size)
 
     def output_of_tensor(value: Tensor) -> Tensor:
         return call({**tensors, name: value}) / output_size
@@ -234,7 +234,7 @@ def _check_tensor(
             fast_mode=tensor.numel() > _MAX_FULL_CHECK,
         )
     except GradcheckError as error:
-        return _mismatch_fault(name, error, operations, outcome)
+        return _mismatch_fault(name, error, operations, output)
     except RuntimeError as error:
         return _fault_from_error(error)
     return None
@@ -246,7 +246,7 @@ def _check_zero_gradient(
     name: str,
     gradient: Tensor | None,
     operations: Operations,
-    outcome: Tensor,
+    output: Tensor,
     output_size: float,
 ) -> _GradientFault | None:
     """Return a fault if the output depends on a tensor whose gradient is missing or zero."""
@@ -257,12 +257,12 @@ def _check_zero_gradient(
     value = tensors[name].detach()
     changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        change = float((call({**tensors, name: changed}) - outcome).abs().max()) / output_size
+        change = float((call({**tensors, name: changed}) - output).abs().max()) / output_size
     if not change > _ABSOLUTE_TOLERANCE:
         return None
     operation = operations.piecewise_constant or "detach(), .data or no_grad"
     return _GradientFault(
-        observation=f"{name} changes the outcome by {change:.3g} of its size when perturbed by "
+        observation=f"{name} changes the output by {change:.3g} of its size when perturbed by "
         f"{_LARGE_CHANGE:.0%}, yet its gradient is {'missing' if gradient is None else '0'}.",
         why=f"Non-differentiable operation on its path: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
@@ -271,11 +271,11 @@ def _check_zero_gradient(
 
 
 def _mismatch_fault(
-    name: str, error: GradcheckError, operations: Operations, outcome: Tensor
+    name: str, error: GradcheckError, operations: Operations, output: Tensor
 ) -> _GradientFault:
     """Return the fault of a wrong gradient, with its most likely cause."""
     numbers = " ".join(str(error).split())
-    functions = _custom_functions(outcome)
+    functions = _custom_functions(output)
     if operations.single_precision:
         why = f"Single precision inside: {operations.single_precision}."
         fix = "Compute it in the precision of its input, at least for this probe."
@@ -319,10 +319,10 @@ def _in_place_fault(observation: str, *, tensor_name: str = "") -> _GradientFaul
     )
 
 
-def _custom_functions(outcome: Tensor) -> list[str]:
+def _custom_functions(output: Tensor) -> list[str]:
     """Return the names of custom autograd functions in the autograd graph of the output."""
     names: dict[str, None] = {}
-    visited, to_visit = set(), [outcome.grad_fn]
+    visited, to_visit = set(), [output.grad_fn]
     while to_visit:
         node = to_visit.pop()
         if node is None or node in visited:

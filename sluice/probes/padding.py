@@ -125,13 +125,13 @@ def _result(
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real > ROUNDING:
-        seen = f"{test}: {outputs} did not change, nor do they when real positions change."
+        seen = f"{test}: {outputs} did not change, nor did they when real positions were perturbed."
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: {outputs} did not change; with real positions they did, by "
-        f"{effect_of_real:.3g}.",
+        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them by "
+        f"{effect_of_real:.3g} of the largest output.",
         numbers=numbers,
     )
 

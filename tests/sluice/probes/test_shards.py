@@ -88,7 +88,7 @@ def test_blocks_of_sorted_labels_are_named():
     answer = ask(blocks, labels)
 
     assert answer.outcome == "fail"
-    assert "labels of the 2 ranks are not alike" in answer.seen
+    assert "labels of the 2 ranks have different distributions" in answer.seen
     assert "label 3 has 0.0%, 52.5% of the rows by rank" in answer.seen
     assert ask([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
 
