@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
+from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
 from sluice.probes.twin import (
     ROUNDING,
     effect,
@@ -51,13 +51,7 @@ def probe_causality(
         if reason:
             return skipped(NAME, reason)
         if not torch.equal(unperturbed, output_of(twin, x)):
-            return ProbeResult(
-                name=NAME,
-                outcome="insufficient",
-                seen="Two passes over the same input differ, so effects cannot be attributed.",
-                why="The network is random or stateful in evaluation mode.",
-                fix="See the probe 'modes' first.",
-            )
+            return not_repeatable(NAME)
         leak_by_cut, effect_after, cuts = _perturb_after_cuts(twin, x, unperturbed)
     must_be_causal = causal or _is_next_position_target(x, y)
     return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)

@@ -153,7 +153,7 @@ def _first_fault(
             return _GradientFault(
                 observation="Two passes over the same input differ.",
                 why="The network is random, or keeps state between passes.",
-                fix="See the probe 'modes' first.",
+                fix="Correct what the probe 'modes' reports first.",
             )
         gradients = torch.autograd.grad(
             output.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
@@ -304,7 +304,7 @@ def _fault_from_error(error: RuntimeError) -> _GradientFault:
     if "dtype" in message or "scalar type" in message:
         return _GradientFault(
             observation=message,
-            why="Single precision inside: a tensor is created as float32, whatever the input.",
+            why="Single precision inside: a tensor is created as float32 for every input dtype.",
             fix="Create it with the dtype of the input, or register it as a buffer.",
         )
     raise error

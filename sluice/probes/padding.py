@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
+from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
 from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME = "padding"
@@ -64,13 +64,7 @@ def probe_padding(
             fix="Test the part of the network after its embedding, with vectors.",
         )
     if not torch.equal(unperturbed, repeated):
-        return ProbeResult(
-            name=NAME,
-            outcome="insufficient",
-            seen="Two passes over the same input differ, so effects cannot be attributed.",
-            why="The network is random or stateful in evaluation mode.",
-            fix="See the probe 'modes' first.",
-        )
+        return not_repeatable(NAME)
     return _result(unperturbed, padding_perturbed, real_perturbed, padded, real)
 
 

@@ -25,9 +25,10 @@ def check_look_ahead(
     """Check whether any feature changes when only later rows change.
 
     A workload without feature columns, whose inputs are files, passes. If nothing can be compared,
-    the outcome is "insufficient". For limits see ``find_look_ahead``. For rows declared independent
-    (``horizon_rows = 0``) one changed table is sufficient: only statistics of the whole table can
-    leak into a row, and these change in every changed table.
+    the outcome is "insufficient". A leak that affects only few rows may be missed, as
+    ``find_look_ahead`` explains. For rows declared independent (``horizon_rows = 0``) one changed
+    table is sufficient: only statistics of the whole table can leak into a row, and these change in
+    every changed table.
 
     Args:
         workload: Computes the features again; its ``feature_columns`` are compared.

@@ -10,9 +10,9 @@ T = TypeVar("T")
 
 
 def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the latest input record of a network, which has the most rows, by use and loader.
+    """Return the latest record of a network's inputs, which covers the most rows, by key.
 
-    The keys are (whether the inputs are used for training, index of the loader).
+    A key is (whether the inputs are used for training, index of the loader).
     """
     records: dict[tuple[bool, int], InputRecord] = {}
     for record in trace.inputs:

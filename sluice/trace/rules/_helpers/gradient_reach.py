@@ -12,9 +12,11 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 class GradientReachSettings(Settings):
     """Evidence required for the statement that no gradient reaches a parameter."""
 
-    min_measured_steps: int = Field(2, ge=1, description="Measured steps of an optimizer.")
+    min_measured_steps: int = Field(2, ge=1, description="Measured steps required of an optimizer.")
     min_later_measured_steps: int = Field(
-        5, ge=1, description="Measured steps of an optimizer that starts after the first step."
+        5,
+        ge=1,
+        description="Measured steps required of an optimizer that starts after the first step.",
     )
 
 

@@ -72,7 +72,7 @@ def first_schedule_step(trace: Trace, scheduler: int) -> int:
         (
             sequence.first_step
             for sequence in trace.sequences
-            if any(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
+            if any(e.kind == "schedule" and e.object_id == scheduler for e in sequence.events)
         ),
         default=0,
     )

@@ -127,8 +127,9 @@ def _restored(
     """Return the file of the first evaluation's state if it is loaded after the last step; else "".
 
     The text also says whether the file was written at or before the first evaluation. An earlier
-    state counts if the evaluation after loading it is no better than the first one: then it does
-    not start another training run. A copied file is identified by its content.
+    state counts only if it is evaluated after it was loaded, and is no better than at the first
+    evaluation: otherwise it may start another training run. A copied file is identified by its
+    content.
     """
     final_loads = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
     wanted = {load.content for load in final_loads} - {0}

@@ -27,7 +27,9 @@ class ResumeStateLostSettings(Settings):
         description="Steps of the first optimizer, after which it has a state worth keeping.",
     )
     num_compared_losses: int = Field(
-        5, ge=1, description="Losses compared at the start, before the restart and after it."
+        5,
+        ge=1,
+        description="Number of losses compared at the start, before the restart and after it.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -38,8 +40,8 @@ class ResumeStateLostSettings(Settings):
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="Learning rates equal to those of the first steps that show that a schedule "
-        "runs a second time.",
+        description="Learning rates that must equal those of the first steps to show that a "
+        "schedule runs a second time.",
     )
     min_rate_jump: float = Field(
         1.5,
@@ -139,7 +141,10 @@ def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
     """Return descriptions of the loaders that the optimizer's steps use, without index and seed."""
     training = training_loader_indices(trace)
     used = {
-        m.related_id for s in use.steps for m in s.sequence.events if m.kind == "forward"
+        event.related_id
+        for s in use.steps
+        for event in s.sequence.events
+        if event.kind == "forward"
     } & training
     return frozenset(
         repr(x.model_copy(update={"index": 0, "seed": 0})) for x in trace.loaders if x.index in used

@@ -30,7 +30,9 @@ class IndexOutOfRangeSettings(Settings):
     max_classes: int = Field(
         1000, ge=2, description="Largest number of classes; more outputs are a vocabulary."
     )
-    min_column_count: int = Field(10, ge=1, description="Rows from which a class occurs.")
+    min_column_count: int = Field(
+        10, ge=1, description="Rows that a class must have to count as occurring."
+    )
     min_clamped_share: float = Field(
         0.2,
         gt=0,

@@ -275,9 +275,9 @@ TRAIN_VAL_LEAKAGE = Rule(
     priority=550,
     requires="Training rows, and evaluation rows of a later step.",
     contradicted_by="Rows with few distinct values, which are equal by chance.",
-    abstains="Rows within a batch are equal as often; all rows are shared and another evaluation "
-    "has new rows; the evaluation contains all training rows; or it has different rows at "
-    "consecutive steps, or single rows at many steps.",
+    abstains="Rows within a batch are equal as often as rows are shared, for values that repeat; "
+    "all rows are shared and another evaluation has new rows; the evaluation contains all training "
+    "rows; or it has different rows at consecutive steps, or single rows at many steps.",
     settings=TrainValLeakageSettings(),
     judge=_judge,
 )

@@ -152,8 +152,8 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     priority=520,
     requires="A differentiable call of a loss function of torch.nn.functional.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="The values are as the function expects; or they are in some of the calls, and the "
-    "operation that produced them is unknown.",
+    abstains="The values are what the function expects, in every call or, if the operation that "
+    "produced them is unknown, in some calls.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

@@ -14,8 +14,8 @@ class InvertedPaddingMaskSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Change of an output, relative to the largest output, that counts; smaller "
-        "changes may be rounding.",
+        description="Change of an output, relative to the largest output, above which it counts; "
+        "smaller changes may be rounding.",
     )
 
 

@@ -67,8 +67,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
 
 def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
     return any(
-        m.kind == "mode" and m.object_id in (network, -1) and "eval" in m.flags
-        for m in sequence.events
+        event.kind == "mode" and event.object_id in (network, -1) and "eval" in event.flags
+        for event in sequence.events
     )
 
 

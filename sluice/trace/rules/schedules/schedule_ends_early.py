@@ -40,7 +40,7 @@ class ScheduleEndsEarlySettings(Settings):
     min_batches: int = Field(
         3,
         ge=1,
-        description="Steps of the schedule per epoch from which it is stepped once per batch.",
+        description="Steps of the schedule per epoch from which it counts as stepped per batch.",
     )
     low_rate: float = Field(
         0.01,
