@@ -57,7 +57,7 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
         size = (
             f"a table of {record.largest + 1} rows"
             if is_embedding
-            else (f"{record.largest + 1} outputs")
+            else f"{record.largest + 1} outputs"
         )
         outside[record.kind] = rule.finding(
             severity="error",
@@ -252,7 +252,7 @@ def _missing_one_hot_column(
 def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
 
-    The first or last column is never 1, and as many rows as a class usually has are without a 1.
+    The first or last column is never 1, and about as many rows as a class has contain no 1.
     """
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")

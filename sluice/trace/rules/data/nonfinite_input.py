@@ -30,7 +30,7 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 
 
 def _first_other_cause(trace: Trace) -> float:
-    """Return the first step with a non-finite loss or weight, or such gradients of a finite loss.
+    """Return the first step with a non-finite loss or weight, or gradient of a finite loss.
 
     Infinity without such a step. After that step the networks pass non-finite values to each other.
     """

@@ -75,7 +75,7 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
         return ()
     rates = _rate_increase(rule.settings, learning_rates(trace, stepping[0]), jump.step)
     if rates is None:
-        rate_text = f"The learning rate is {max(later[0][1].rates):.3g}"
+        rate_text, at_rate = "", f", at a learning rate of {max(later[0][1].rates):.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
@@ -85,7 +85,10 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             "learning rate. Resume from an earlier checkpoint."
         )
     else:
-        rate_text = f"The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step"
+        rate_text = (
+            f" The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step."
+        )
+        at_rate = ""
         cause = "Each step overshoots the minimum, so the loss increases."
         fix = (
             "Check the schedule or the code that sets the learning rate at that step; resume from "
@@ -97,8 +100,8 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             step=jump.step,
             what=f"{optimizer_name(trace, stepping[0])}: at step {jump.step} the loss jumps from "
             f"{jump.before:.4g} and does not recover; its median from there on is "
-            f"{jump.after:.4g}. {rate_text}. At step {later[0][0]} the weights are "
-            f"{growth:,.1f} times as large as before.",
+            f"{jump.after:.4g}.{rate_text} At step {later[0][0]} the weights are "
+            f"{growth:,.1f} times as large as before{at_rate}.",
             cause=cause,
             fix=fix,
             loss_before=jump.before,

@@ -51,9 +51,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
 def _have_copies(
     membership: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
 ) -> bool:
-    """Whether a stepping optimizer contains master weights: copies of the shapes of parameters.
+    """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
 
-    Copies belong to no network. An optimizer that never steps may belong to an unused network.
+    Master weights belong to no network. An optimizer that never steps may belong to an unused network.
     """
     optimized = {
         p
