@@ -53,7 +53,8 @@ def _have_copies(
 ) -> bool:
     """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
 
-    Master weights belong to no network. An optimizer that never steps may belong to an unused network.
+    Master weights belong to no network. An optimizer that never steps may belong to an unused
+    network.
     """
     optimized = {
         p

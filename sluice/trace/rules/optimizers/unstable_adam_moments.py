@@ -35,7 +35,7 @@ class UnstableAdamMomentsSettings(Settings):
 
 
 def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
-    """Return the first step at which a repeatedly growing norm is far above its usual value, or 0."""
+    """Return the first step at which a growing norm is far above its usual value; 0 without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         last = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(last)):
