@@ -79,7 +79,7 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 
 def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect negative indices that select rows which other indices select as well."""
-    shared = [f for f in trace.out_of_range_indices if f.kind == "index" and f.num_shared]
+    shared = [r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared]
     if not shared:
         return []
     first = shared[0]
@@ -104,13 +104,13 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect networks that clamp a large share of the indices to the last row of a table."""
     findings = []
-    records = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
-    for network, rows in sorted({(f.network, f.num_allowed) for f in records}):
-        group = [f for f in records if (f.network, f.num_allowed) == (network, rows)]
-        outside, num = sum(f.num_outside for f in group), sum(f.num_ids for f in group)
+    records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
+    for network, rows in sorted({(r.network, r.num_allowed) for r in records}):
+        group = [r for r in records if (r.network, r.num_allowed) == (network, rows)]
+        outside, num = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
-        largest = max(f.largest for f in group)
+        largest = max(r.largest for r in group)
         findings.append(
             rule.finding(
                 severity="error" if rows > rule.settings.max_buckets else "confirm",
@@ -136,11 +136,11 @@ def _numbered_from_minus_one(
 
     If -1 meant 'none', the last class would occur as well.
     """
-    records = [f for f in trace.out_of_range_indices if f.kind == "class index"]
-    if not records or any(f.num_shared or f.smallest != -1 for f in records):
+    records = [r for r in trace.out_of_range_indices if r.kind == "class index"]
+    if not records or any(r.num_shared or r.smallest != -1 for r in records):
         return []
-    first, last = records[0], max(f.largest for f in records)
-    num = sum(f.num_ids for f in records)
+    first, last = records[0], max(r.largest for r in records)
+    num = sum(r.num_ids for r in records)
     if last != first.num_allowed - 2 or num < rule.settings.min_rows_per_class * first.num_allowed:
         return []  # with few rows, the last class may be missing by chance
     return [
@@ -165,10 +165,10 @@ def _targets_outside_unit_interval(
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *kinds)).items():
-        wrong = [f for f in records if f.target_smallest < 0 or f.target_largest > 1]
+        wrong = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
         if not wrong:
             continue
-        low, high = min(f.target_smallest for f in wrong), max(f.target_largest for f in wrong)
+        low, high = min(r.target_smallest for r in wrong), max(r.target_largest for r in wrong)
         findings.append(
             rule.finding(
                 severity="error",
@@ -188,12 +188,12 @@ def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> lis
     """Detect classes 1 to C - 1 that all occur while class 0 never does."""
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
-        plain = [f for f in records if _is_plain(rule.settings, f)]
+        plain = [r for r in records if _is_plain(rule.settings, r)]
         if not plain or len(plain) < len(records):
             continue
         classes = plain[0].input_shape[1]
-        rows = sum(f.num_supervised for f in plain)
-        low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
+        rows = sum(r.num_supervised for r in plain)
+        low, high = min(r.target_smallest for r in plain), max(r.target_largest for r in plain)
         if (
             low != 1
             or high != classes - 1
@@ -223,13 +223,13 @@ def _missing_one_hot_column(
     findings = []
     for (kind, network), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
         evaluated = [
-            f for f in trace.losses if f.kind == kind and f.network == network and not f.is_learning
+            r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
         ]
         # Training rows without a label may be excluded on purpose; evaluation rows are not, and
         # they are never mixed by augmentation.
         sampled = evaluated or records
-        empty = sum(f.num_rows_without_class for f in sampled)
-        rows = sum(f.target_shape[0] for f in sampled if f.target_shape)
+        empty = sum(r.num_rows_without_class for r in sampled)
+        rows = sum(r.target_shape[0] for r in sampled if r.target_shape)
         if not 0 < empty < rows:
             continue
         where = "in the evaluation" if evaluated else "in training"
@@ -257,13 +257,13 @@ def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     for (kind, network), records in by_function(training_losses(trace, *kinds)).items():
-        tables = [f for f in records if f.column_counts]
-        widths = {len(f.column_counts) for f in tables}
+        tables = [r for r in records if r.column_counts]
+        widths = {len(r.column_counts) for r in tables}
         if len(tables) < len(records) or len(widths) != 1:
             continue
-        counts = [*map(sum, zip(*(f.column_counts for f in tables), strict=True))]
-        rows = sum(f.target_shape[0] for f in tables)
-        blank = sum(f.num_rows_without_class for f in tables)
+        counts = [*map(sum, zip(*(r.column_counts for r in tables), strict=True))]
+        rows = sum(r.target_shape[0] for r in tables)
+        blank = sum(r.num_rows_without_class for r in tables)
         ends = sorted((counts[0], counts[-1]))
         others = [*counts[1:-1], ends[1]]
         is_missing = not ends[0] and min(others) >= rule.settings.min_column_count

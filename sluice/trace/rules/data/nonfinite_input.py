@@ -44,11 +44,11 @@ def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFindi
     findings = []
     until = _first_other_cause(trace)
     for what in ("input", "target"):
-        records = [f for f in trace.nonfinite_tensors if f.what == what and f.step < until]
-        learning = [f for f in records if f.is_learning]
+        records = [r for r in trace.nonfinite_tensors if r.what == what and r.step < until]
+        learning = [r for r in records if r.is_learning]
         if records:
             first = (learning or records)[0]
-            reaches_output = any(f.reaches_output for f in learning)
+            reaches_output = any(r.reaches_output for r in learning)
             is_harmful = bool(learning) and (
                 reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
             )

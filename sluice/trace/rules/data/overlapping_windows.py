@@ -43,7 +43,7 @@ class _SharedValues:
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network in sorted({f.network for f in trace.rows}):
+    for network in sorted({r.network for r in trace.rows}):
         training, evaluated = (
             _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
         )
@@ -66,9 +66,9 @@ def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecor
     Loaders that are recreated for each fold count as one.
     """
     calls = {
-        (f.loader, f.step)
-        for f in trace.rows
-        if f.network == network and f.is_learning == is_learning
+        (r.loader, r.step)
+        for r in trace.rows
+        if r.network == network and r.is_learning == is_learning
     }
     return [e for e in trace.epochs if (e.loader, e.step) in calls]
 
@@ -117,7 +117,7 @@ def _are_other_rows(
     training is the training set, perhaps in other windows.
     """
     loaders = {e.loader for e in training}
-    sizes = [f.num_rows for f in trace.loaders if f.index in loaders]
+    sizes = [loader.num_rows for loader in trace.loaders if loader.index in loaders]
     whole = {e.num_indices for e in training if e.is_finished and e.num_indices}
     if min(sizes) < 1 or epoch.num_indices in whole:
         return False

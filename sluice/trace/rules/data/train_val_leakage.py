@@ -71,9 +71,9 @@ class _Overlap:
 
 def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network in sorted({f.network for f in trace.rows}):
-        training = [f for f in trace.rows if f.network == network and f.is_learning]
-        evaluated = [f for f in trace.rows if f.network == network and not f.is_learning]
+    for network in sorted({r.network for r in trace.rows}):
+        training = [r for r in trace.rows if r.network == network and r.is_learning]
+        evaluated = [r for r in trace.rows if r.network == network and not r.is_learning]
         num_optimizers = max(len(stepping_optimizers(trace)), 1)
         records = [
             *training,
@@ -83,7 +83,7 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
                 num_optimizers=num_optimizers,
             ),
         ]
-        loaders = {f.loader for f in training}
+        loaders = {r.loader for r in training}
         if not training:
             continue
         overlaps = [
@@ -92,11 +92,11 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
                 training,
                 _without_training(
                     rule.settings,
-                    [f for f in records if not f.is_learning and f.loader == loader],
+                    [r for r in records if not r.is_learning and r.loader == loader],
                     training,
                 ),
             )
-            for loader in sorted({f.loader for f in records if not f.is_learning})
+            for loader in sorted({r.loader for r in records if not r.is_learning})
             if loader not in loaders or loader == -1
         ]
         for overlap in overlaps:
@@ -151,7 +151,7 @@ def _without_training(
     Passes on the training set contain mainly training rows, and together most training rows. Leaked
     rows are only a few of the training rows.
     """
-    training_rows = {row for f in training for row in f.rows}
+    training_rows = {row for r in training for row in r.rows}
     remaining: list[RowsRecord] = []
     covered: set[int] = set()
     for record in evaluation:
@@ -172,7 +172,7 @@ def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsReco
     for record in training:
         for row in record.rows:
             since.setdefault(row, record.step)
-    rows = {row for f in evaluation for row in f.rows}
+    rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
     # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
     selected: set[int] = set()
@@ -180,30 +180,30 @@ def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsReco
         selected |= {row for row in record.rows if 0 < record.step <= since.get(row, -1)}
     shared = {
         row
-        for f in evaluation
-        for row in f.rows
-        if row in since and since[row] < f.step and row not in selected
+        for r in evaluation
+        for row in r.rows
+        if row in since and since[row] < r.step and row not in selected
     }
     coverage = _coverage(trace, training, len(since))
     pairs, num_duplicates = _count_duplicates([*training, *evaluation])
-    extra = 3.0 if any(f.is_integer for f in training) else 0.0
+    extra = 3.0 if any(r.is_integer for r in training) else 0.0
     return _Overlap(
         loader=evaluation[0].loader,
         shared=frozenset(shared),
         num_evaluated=len(rows),
-        num_in_largest_pass=max((f.num_rows for f in evaluation), default=0),
+        num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
         first_step=min((since[row] for row in shared), default=0),
         expected_by_chance=0.0
-        if all(f.is_continuous for f in training)
+        if all(r.is_continuous for r in training)
         else len(rows) * len(since) * (num_duplicates + extra) / max(pairs, 1),
     )
 
 
 def _coverage(trace: Trace, training: list[RowsRecord], num_seen: int) -> float:
     """Return the share of the training rows that was recorded."""
-    loaders = {f.loader for f in training}
-    sizes = [f.num_rows for f in trace.loaders if f.index in loaders and f.num_rows > 0]
+    loaders = {r.loader for r in training}
+    sizes = [x.num_rows for x in trace.loaders if x.index in loaders and x.num_rows > 0]
     if len(loaders) == len(sizes) and sizes:
         return min(num_seen / sum(sizes), 1.0)
     return 1.0
@@ -238,7 +238,7 @@ def _build_finding(
         or num <= rule.settings.min_chance_ratio * overlap.expected_by_chance
     ):
         return None
-    rows = {row for f in training for row in f.rows}
+    rows = {row for r in training for row in r.rows}
     if len(overlap.shared) > rule.settings.min_full_share * len(rows):
         return None  # an evaluation on all rows, including the training set
     num_rows_of_pass = overlap.num_in_largest_pass

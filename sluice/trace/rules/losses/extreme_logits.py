@@ -29,14 +29,14 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
     findings = []
     for records in by_function(training_losses(trace, "cross_entropy")).values():
         early = [
-            f for f in records if f.step < rule.settings.num_first_steps and len(f.input_shape) > 1
+            r for r in records if r.step < rule.settings.num_first_steps and len(r.input_shape) > 1
         ]
         extreme = [
-            f
-            for f in early
-            if max(abs(f.smallest), abs(f.largest)) > rule.settings.max_logit
-            and f.reduction == "mean"
-            and f.value > rule.settings.min_loss_ratio * math.log(f.input_shape[1])
+            r
+            for r in early
+            if max(abs(r.smallest), abs(r.largest)) > rule.settings.max_logit
+            and r.reduction == "mean"
+            and r.value > rule.settings.min_loss_ratio * math.log(r.input_shape[1])
         ]
         if not extreme:
             continue

@@ -109,7 +109,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
-            (f, mixup) for f in records if (mixup := _find_mixup(rule.settings, f)) is not None
+            (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
         if not wrong:
             continue

@@ -28,10 +28,10 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
-            f
-            for f in records
-            if _count_pairs(f.input_shape, f.target_shape)
-            > max(math.prod(f.input_shape), math.prod(f.target_shape))
+            r
+            for r in records
+            if _count_pairs(r.input_shape, r.target_shape)
+            > max(math.prod(r.input_shape), math.prod(r.target_shape))
         ]
         if not wrong:
             continue

@@ -46,7 +46,7 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
     for (kind, _), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        empty = [f for f in records if f.num_targets and not f.num_supervised]
+        empty = [r for r in records if r.num_targets and not r.num_supervised]
         if not empty:
             continue
         record = empty[0]
@@ -54,10 +54,10 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
             empty
         ) >= rule.settings.min_empty_share * len(records)
-        num_text_rows = [f.tokens.num_rows for f in empty if f.tokens is not None]
+        num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
         is_frequent = is_frequent or max(num_text_rows, default=0) >= rule.settings.min_text_rows
         is_harmful = record.reduction == "mean" or len(empty) == len(records) or is_frequent
-        tokens = [f.tokens for f in records if f.tokens is not None]
+        tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)
         share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
@@ -88,7 +88,7 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
 
     This also covers the targets of a custom loss.
     """
-    training = {f.loader for f in trace.inputs if f.is_learning}
+    training = {r.loader for r in trace.inputs if r.is_learning}
     by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
         if batch.loader in training:

@@ -41,7 +41,7 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
     for (kind, network), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        recorded = [(f, f.tokens) for f in records if f.tokens is not None]
+        recorded = [(r, r.tokens) for r in records if r.tokens is not None]
         if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.

@@ -114,16 +114,17 @@ def _network_without_grad(
             or parameters != set(network.parameters) & membership.optimized
         ):
             continue
-        flags = [
+        calls = [
             (sequence.first_step, sequence.count, event.flags)
             for sequence in learning
             for event in sequence.events[: sequence.find("backward")[-1]]
             if event.kind == "forward" and event.object_id == network.index
         ]
-        calls = sum(count for _, count, f in flags if "training" in f)
-        if calls >= settings.reach.min_measured_steps and not any("grad" in f for _, _, f in flags):
+        num_calls = sum(count for _, count, flags in calls if "training" in flags)
+        has_gradients = any("grad" in flags for _, _, flags in calls)
+        if num_calls >= settings.reach.min_measured_steps and not has_gradients:
             return (
-                flags[0][0],
+                calls[0][0],
                 parameters,
                 f"at {network.name}, which runs without gradients (no_grad)",
             )
