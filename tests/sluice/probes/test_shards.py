@@ -63,7 +63,7 @@ def shuffled(rank, world):
         (lambda r, w: sampler(r, w, seed=7 * r), "rows are on several ranks"),
         (
             lambda r, w: range(r, ROWS, w + 1),
-            "333 of 1,001 rows are on no rank, the first is row 2",
+            "333 of 1,001 rows are on no rank; the first is row 2",
         ),
         (
             lambda r, _: range(0, 900) if r == 0 else range(900, ROWS),
