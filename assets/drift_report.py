@@ -100,7 +100,7 @@ def drift_report_asset(
             for problem in send_drift_alert(state, alarm, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
-            value=state, metadata=_metadata(state) | _columns(run) | _link(page.url)
+            value=state, metadata=_metadata(state) | window_metadata(run) | _link(page.url)
         )
 
     return drift_report
@@ -270,8 +270,8 @@ def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | b
     }
 
 
-def _columns(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
-    """Return the results of the newest windows by column, with a plot of each window."""
+def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
+    """Return the results of the newest windows as Dagster metadata, with a plot of each window."""
     shown: dict[str, dg.MetadataValue | str | int | bool] = {}
     for signal, report in run.reports.items():
         name = SIGNALS[signal]

@@ -58,8 +58,8 @@ class ReferenceArtifacts(Record):
     embedding: str | None = Field(
         None,
         exclude_if=lambda digest: digest is None,
-        description="Drift reference of the embedding, for images and texts; it may be a reason "
-        "why there is none.",
+        description="Drift reference of the embedding, for images and texts; it may state "
+        "why there are no embeddings.",
     )
     lacking: tuple[str, ...] = Field(description="Reasons for missing references, in sentences.")
     left_out: tuple[str, ...] = Field(

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import numpy as np
@@ -193,6 +194,11 @@ def test_a_reference_survives_its_file_and_a_change_of_the_file_is_found(built, 
     shuffled = io.BytesIO()
     pq.write_table(table.take([1, 0, *range(2, len(table))]), shuffled)
     changed = shuffled.getvalue()
+    infinite = dataclasses.replace(reference, rows_NE=np.full((40, 3), np.inf, np.float32))
+    empty = dataclasses.replace(reference, rows_NE=np.empty((0, 0), np.float32))
+    for wrong, message in ((infinite, "not finite"), (empty, "numbers and the problem")):
+        with pytest.raises(IntegrityError, match=message):
+            load_embedding_reference(save_embedding_reference(wrong, store), store)
     for content in (
         changed,
         store.get(digest)[:-9],

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 
-from sluice.assets.drift_report import send_drift_alert
+from sluice.assets.drift_report import send_drift_alert, window_metadata
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
@@ -178,6 +178,9 @@ def test_shifted_requests_raise_an_alarm_and_others_do_not(world: World, tmp_pat
     page = two.state.signal("embedding").windows[-1].page
     assert "squared maximum mean discrepancy" in page
     assert "data:image/png;base64," in page
+    shown = window_metadata(two)
+    assert {"embedding of the network", "plot: embedding of the network"} <= shown.keys()
+    assert not any("embedding" in name for name in window_metadata(idle))
     assert idle.state.signal("embedding").windows == two.state.signal("embedding").windows
     home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'r.db'}")
     send_drift_alert(two.state, alarm, home)
