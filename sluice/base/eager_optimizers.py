@@ -34,3 +34,7 @@ def _undecorated(cls: type[Optimizer], name: str) -> Any:
 
 EagerAdamW = eager(torch.optim.AdamW)
 """``torch.optim.AdamW`` without compiler decorators; the default optimizer."""
+EagerAdam = eager(torch.optim.Adam)
+"""``torch.optim.Adam`` without compiler decorators."""
+EagerLBFGS = eager(torch.optim.LBFGS)
+"""``torch.optim.LBFGS`` without compiler decorators."""
