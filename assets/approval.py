@@ -19,7 +19,7 @@ def approval_asset(pipeline: str, approvals: ApprovalSettings) -> dg.AssetsDefin
         deps=[dg.AssetKey([pipeline, "candidate"])],
         config_schema=APPROVAL_CONFIG,
         io_manager_key=RECORDS,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"sqlalchemy"},
         description="Approval of a version whose verdict is PROMOTE, as 'sluice registry approve'. "
         "Enter version, actor and reason in the launchpad. The promotion sensor then continues. "

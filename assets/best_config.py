@@ -78,7 +78,7 @@ def best_config_asset(
         deps=[dg.AssetKey([pipeline, "poc_report"])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_training",
+        group_name=pipeline,
         kinds={"ray", "optuna"} if inputs.search else {"python"},
         pool=gpu_pool(inputs.compute, base.training),
         description="Settings of the network and its training. With a `search` section, the best "

@@ -65,7 +65,7 @@ def candidate_asset(
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"sqlalchemy"},
         description="Registered version of the candidate, promoted or not, with its full lineage: "
         "data, config, code, git commit, seeds, weights, environment, metrics and receipts. "

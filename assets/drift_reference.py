@@ -51,7 +51,7 @@ def drift_reference_asset(
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_training",
+        group_name=pipeline,
         kinds={"parquet"},
         description="Reference distributions for drift detection: training rows, predictions on "
         "held-out rows, and held-out losses. Distributions are stored as summaries, without the "

@@ -57,7 +57,7 @@ def drift_report_asset(
         ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_drift",
+        group_name=pipeline,
         kinds={"pandas", "parquet"},
         description="Drift of the version in production: new source rows, requests, predictions, "
         "latency, and losses on labelled rows, each compared with the reference stored at training "

@@ -64,7 +64,7 @@ def evaluation_asset(
         },
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"pytorch", "parquet"},
         description="Test losses of the candidate and of its reference, by seed and row. The "
         "reference is the version in production or, before the first promotion, the baseline. "

@@ -47,7 +47,7 @@ def features_asset(
         ins={"raw_data": dg.AssetIn(key=[pipeline, "raw_data"])},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_data",
+        group_name=pipeline,
         kinds={"pandas", "parquet"},
         description="Feature frame with one row per example: features computed from current and "
         "past rows, the target, and the walk-forward folds. Requires raw rows that passed their "

@@ -35,7 +35,7 @@ def poc_report_asset(
         ins={name: dg.AssetIn(key=[pipeline, name]) for name in ("raw_data", "features")},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_training",
+        group_name=pipeline,
         kinds={"pytorch"},
         description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
         "a small part of the real data, before hours of training. Writes the receipt that search "

@@ -39,7 +39,7 @@ def production_model_asset(
         deps=[dg.AssetKey([pipeline, ROLLOUT if rolls_out else "candidate"])],
         config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"python"},
         description="The version in production. Promotes the requested version only if its "
         "receipts are complete and, where a rollout is configured, its rollout has succeeded. Of "

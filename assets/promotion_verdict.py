@@ -67,7 +67,7 @@ def promotion_verdict_asset(
         ins={"evaluation": dg.AssetIn(key=[pipeline, "evaluation"])},
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"python"},
         description="Decision on the candidate: PROMOTE if it is significantly better than the "
         "version in production (or than the baseline, before the first promotion) and passes all "

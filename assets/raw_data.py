@@ -20,7 +20,7 @@ def raw_data_asset(pipeline: str, workload: Workload) -> dg.AssetsDefinition:
         ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_data",
+        group_name=pipeline,
         kinds={"pandas", "parquet"},
         description="Rows of the data source, unchanged. The data version is the digest of their "
         "content, so identical rows have the same version regardless of file and format.",

@@ -34,7 +34,7 @@ def rollout_asset(
         deps=[dg.AssetKey([pipeline, "candidate"])],
         config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"sqlalchemy"},
         description="Rollout of a candidate. The rollout sensor raises its share of the traffic "
         "step by step and rolls it back automatically when live traffic shows harm. Each "

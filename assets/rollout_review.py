@@ -45,7 +45,7 @@ def rollout_review_asset(
         ins=source_inputs(workload),
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_promotion",
+        group_name=pipeline,
         kinds={"pandas"},
         description="Applies the promotion gate to live rows whose labels have arrived, while a "
         "rollout is in progress. After a rollback, it saves the rows on which the challenger "

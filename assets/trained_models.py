@@ -55,7 +55,7 @@ def trained_models_asset(
         deps=[dg.AssetKey([pipeline, "poc_report"])],
         io_manager_key=RECORDS,
         config_schema=NO_CONFIG,
-        group_name=f"{pipeline}_training",
+        group_name=pipeline,
         kinds={"pytorch"},
         pool=gpu_pool(inputs.compute, inputs.base.training),
         description="One network per seed and fold, each with the weights of its best epoch. "

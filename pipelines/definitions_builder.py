@@ -160,7 +160,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             rollout_review_asset(name, workload, settings.gate),
         ]
         checks.append(rollout_check(name))
-        sensors.append(rollout_sensor(name, [promotion, review]))
+        sensors.append(rollout_sensor(name, [promotion, review], approvals=approvals))
     return dg.Definitions(
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=list(settings.owners)), assets

@@ -11,6 +11,7 @@ from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
 from sluice.checks.rollout import evaluation
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
 from sluice.rollout_control.controller import try_reconcile
@@ -29,8 +30,16 @@ MAX_FAILED_REVIEWS = 7
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
 
-def rollout_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
-    """Return the sensor that runs the controller; each transition becomes an asset observation."""
+def rollout_sensor(
+    pipeline: str, jobs: list[UnresolvedAssetJobDefinition], *, approvals: ApprovalSettings
+) -> dg.SensorDefinition:
+    """Return the sensor that runs the controller; each transition becomes an asset observation.
+
+    Args:
+        pipeline: Name of the pipeline.
+        jobs: Jobs that the sensor starts.
+        approvals: Approval for which the promotion waits.
+    """
 
     @dg.sensor(
         jobs=jobs,
@@ -39,7 +48,8 @@ def rollout_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
         minimum_interval_seconds=EVERY_S,
         description="Reads the observations of the servers and applies the rules of the rollout: "
         "advance, wait, pause or roll back. Starts the promotion job after the last step (again "
-        "when its run failed), and the reviews of labels and failed rows.",
+        "when its run failed), and the reviews of labels and failed rows. Waits for a required "
+        "approval.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -60,11 +70,11 @@ def rollout_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
                     ).url
                 except StorageError as error:  # a full disk must not keep production from moving
                     context.log.warning(f"The rollout's page was not written: {error}")
-            requests = requested_runs(pipeline, ledger, rollout, now)
+            waits = _missing_approval(ledger, rollout, approvals)
+            requests = [] if waits else requested_runs(pipeline, ledger, rollout, now)
         if not news and not requests:
-            return dg.SkipReason(
-                looked.summary if looked else f"The last rollout is {rollout.phase}."
-            )
+            seen = looked.summary if looked else f"The last rollout is {rollout.phase}."
+            return dg.SkipReason(waits or seen)
         return dg.SensorResult(
             run_requests=requests,
             asset_events=_events(pipeline, news, page),
@@ -96,6 +106,16 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
     if news:
         events.append(evaluation(name, news[-1].rollout, news[-1].summary))
     return events
+
+
+def _missing_approval(ledger: RolloutLedger, rollout: Rollout, approvals: ApprovalSettings) -> str:
+    """Return which approval a completed rollout waits for; empty if it waits for none."""
+    if rollout.phase != "awaiting_promotion":
+        return ""
+    status = ledger.approval_status(
+        rollout.model, rollout.version, approvals=approvals, valid_at=rollout.started_at
+    )
+    return f"{status.problem} {status.remedy}".strip()
 
 
 def requested_runs(

@@ -6,6 +6,7 @@ event that can be published.
 """
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked
@@ -268,7 +269,12 @@ class Ledger(SignedLedger):
             )
 
     def approval_status(
-        self, model: str, version: int, *, approvals: ApprovalSettings | None = None
+        self,
+        model: str,
+        version: int,
+        *,
+        approvals: ApprovalSettings | None = None,
+        valid_at: datetime | None = None,
     ) -> ApprovalStatus:
         """Return which approval the next promotion of a version requires, and which it has.
 
@@ -279,6 +285,8 @@ class Ledger(SignedLedger):
             model: Name of the model.
             version: Number of the version.
             approvals: See ``require_promotable``.
+            valid_at: Time at which the approval must not have expired; None means now. At the end
+                of a rollout, it is the start of the rollout.
         """
         with self._database.read() as connection:
             registered = queries.load_version(connection, model, version)
@@ -297,6 +305,7 @@ class Ledger(SignedLedger):
                 promotion=receipt,
                 settings=approvals,
                 at=self._clock(),
+                valid_at=valid_at,
             )
 
     @spanned

@@ -127,9 +127,11 @@ def test_every_check_blocks_but_what_the_verdict_weighs(shipped: dg.Definitions)
     assert len(specs) == 35 * len(names) + len(roll_out)
 
 
-def test_every_asset_has_group_owner_kind_and_description(shipped: dg.Definitions) -> None:
+def test_every_asset_has_the_group_of_its_pipeline_owner_kind_and_description(
+    shipped: dg.Definitions,
+) -> None:
     for spec in shipped.resolve_all_asset_specs():
-        assert spec.group_name != "default", spec.key
+        assert spec.group_name == spec.key.path[0], spec.key
         assert spec.owners, spec.key
         assert spec.kinds, spec.key
         assert len(spec.description or "") > 40, spec.key

@@ -12,6 +12,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.pipelines.jobs import promotion_job, review_job
 from sluice.pipelines.rollout_sensor import requested_runs, rollout_sensor
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout_control.controller import reconcile
@@ -56,6 +57,17 @@ def play(ledger: RolloutLedger, counts: ArmCounts, *, until: str) -> None:
     raise AssertionError(current(ledger).phase)
 
 
+def tick(
+    state: SluiceState, *, required: bool = False
+) -> dg.SensorResult | dg.SkipReason | dg.RunRequest | None:
+    sensor = rollout_sensor(
+        MODEL,
+        [promotion_job(MODEL, shows_approval=False), review_job(MODEL)],
+        approvals=ApprovalSettings(required=required),
+    )
+    return sensor(dg.build_sensor_context(resources={"sluice_state": state}))
+
+
 def test_a_promotion_whose_run_died_is_asked_for_again(ledger: RolloutLedger) -> None:
     begin(ledger)
     play(ledger, HEALTHY, until="awaiting_promotion")
@@ -75,9 +87,7 @@ def test_a_page_that_cannot_be_written_keeps_no_promotion_back(
     state = SluiceState.at(
         Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     )
-    sensor = rollout_sensor(MODEL, [promotion_job(MODEL, shows_approval=False), review_job(MODEL)])
-
-    found = sensor(dg.build_sensor_context(resources={"sluice_state": state}))
+    found = tick(state)
 
     assert isinstance(found, dg.SensorResult)
     assert [request.job_name for request in found.run_requests or []] == [f"{MODEL}_promotion"]
@@ -101,3 +111,22 @@ def test_rows_without_names_are_looked_for_once(ledger: RolloutLedger) -> None:
 
     assert current(ledger).phase == "rolled_back"
     assert len(set(keys(ledger, 0, 86_400, 10 * 86_400))) == 1
+
+
+def test_a_promotion_without_its_required_approval_is_asked_for_once_it_is_approved(
+    ledger: RolloutLedger, tmp_path: Path
+) -> None:
+    begin(ledger)
+    play(ledger, HEALTHY, until="awaiting_promotion")
+    state = SluiceState.at(
+        Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
+    )
+    news = tick(state, required=True)
+    assert isinstance(news, dg.SensorResult)  # reports the transitions
+    assert not news.run_requests
+
+    ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
+
+    approved = tick(state, required=True)
+    assert isinstance(approved, dg.SensorResult)
+    assert [request.job_name for request in approved.run_requests or []] == [f"{MODEL}_promotion"]
