@@ -11,9 +11,9 @@ BIN := .venv/bin
 SOURCES := sluice assets checks docs examples pipelines requirements tests
 # Every version has a folder of its own in the site; build/docs/index.html leads to the newest one.
 SITE := build/docs
-# Files side by side on the cores, those with slow tests first (tests/conftest.py): those with the
-# fewest tests, which xdist would keep for the end, are the longest. A worker that crashes ends the run with the name of
-# its test: a second one in its place waits for ever.
+# Files run in parallel, those with slow tests first (tests/conftest.py). By default xdist keeps files
+# with few tests for the end, and these take longest. A worker that crashes ends the run with the name
+# of its test; xdist waits forever for a replacement.
 WORKERS := -n auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --max-worker-restart=0
 SCRIPTS := .ci/run requirements/setup.sh
 

@@ -1,4 +1,4 @@
-"""The thirteen Dagster assets of a pipeline, one module each.
+"""The Dagster assets of a pipeline, one module each.
 
 The line from raw rows to production, in order:
 
@@ -10,6 +10,7 @@ The line from raw rows to production, in order:
 - ``evaluation``: test losses of the candidate and of its reference, and regression suite results.
 - ``promotion_verdict``: decision of the promotion gate, recorded as a receipt.
 - ``candidate``: the candidate as an immutable version in the registry.
+- ``approval``: a person's approval of a promotion; only where one is required.
 - ``rollout``: stepwise shift of traffic to the candidate; only where a rollout is configured.
 - ``rollout_review``: live quality of the rollout, and the rows on which it failed.
 - ``production_model``: version that the registry's production pointer refers to.
