@@ -15,7 +15,9 @@ from sluice.failfast.gate.nested import ENVIRONMENT
 
 _START = (
     "import sys; sys.path[:] = {path!r}\n"
-    "from sluice.failfast.gate.child import serve\n"
+    "from sluice.base.garbage_collection import collection_paused\n"
+    "with collection_paused():\n"
+    "    from sluice.failfast.gate.child import serve\n"
     "serve({handle})"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sluice.base.eager_optimizers import EagerAdam
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import ModelInput, flat_input
@@ -187,7 +188,7 @@ def _minimise(
     lowest = (math.inf, 0)
     if not parameters:
         return float(workload.losses(model(x), y).detach().mean()), 0
-    optimizer = torch.optim.Adam(parameters, lr=rate)
+    optimizer = EagerAdam(parameters, lr=rate)
     # cudnn does not support the backward pass of a recurrent layer in eval mode.
     with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         for step in range(max_steps + 1):
