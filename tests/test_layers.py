@@ -57,14 +57,15 @@ ENGINES = {
 ONE_ADAPTER = {
     "great_expectations": {"checks/expectations.py"},
     "wandb": {
-        "sluice/tracking/wandb_fold_run_writer.py",
         "sluice/tracking/wandb_mirror.py",
+        "sluice/tracking/wandb_run_writer.py",
     },
     "ray": {
         f"sluice/cluster/{name}.py"
         for name in (
             "autoscaling",
             "ray_address",
+            "ray_processes",
             "ray_session",
             "ray_train",
             "trial_resources",

@@ -13,6 +13,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.files import user_temporary_folder
 from sluice.cluster.process import WORKER_ENVIRONMENT
 from sluice.cluster.ray_address import require_cluster, unreachable
+from sluice.cluster.ray_processes import ending_processes_on_error, without_unused_processes
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
 from sluice.cluster.settings import ComputeSettings
@@ -189,6 +190,7 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
 
     keep_token_private()
     base: str = utils.get_default_system_temp_dir()  # type: ignore[no-untyped-call]
+    folder = user_temporary_folder(Path(base)) / "ray"
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics without consent
     # Ray's processes inherit the environment of this process, and workers inherit it from them.
     environment = {_CLUSTER_VARIABLE: "0", **WORKER_ENVIRONMENT}
@@ -200,16 +202,17 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
     ray_constants.ENABLE_RAY_CLUSTER = False
     os.environ.update(environment)
     try:
-        _init_with_retries(
-            ray,
-            address="local",
-            num_cpus=count_cores() if num_cpus is None else num_cpus,
-            include_dashboard=False,
-            _temp_dir=str(user_temporary_folder(Path(base)) / "ray"),
-            log_to_driver=False,
-            logging_level="ERROR",
-            job_config=_job_config(),
-        )
+        with without_unused_processes():
+            _init_with_retries(
+                ray,
+                folder,
+                address="local",
+                num_cpus=count_cores() if num_cpus is None else num_cpus,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level="ERROR",
+                job_config=_job_config(),
+            )
     finally:  # restored, because this process may join a cluster later
         ray_constants.ENABLE_RAY_CLUSTER = previous_flag
         for name, value in previous_values.items():
@@ -219,18 +222,24 @@ def start_on_loopback(ray: Any, *, num_cpus: int | None = None) -> None:
                 os.environ[name] = value
 
 
-def _init_with_retries(ray: Any, **options: Any) -> None:
+def _init_with_retries(ray: Any, folder: Path, **options: Any) -> None:
     """Call ``ray.init``, and call it again if Ray's processes did not start in time.
 
     Ray waits 30 s for its processes. On a busy machine the first start may take longer, but the
     next attempt is faster.
+
+    Args:
+        ray: The ``ray`` module.
+        folder: Folder of Ray's sessions.
+        options: Other arguments of ``ray.init``.
 
     Raises:
         RuntimeError: Ray did not start in three attempts.
     """
     for attempt in range(_MAX_START_ATTEMPTS):
         try:
-            ray.init(**options)
+            with ending_processes_on_error(folder):
+                ray.init(_temp_dir=str(folder), **options)
         except Exception as error:  # Ray raises a plain Exception
             ray.shutdown()
             if "timed out during startup" not in str(error):

@@ -7,30 +7,23 @@ the reason is reported once, and nothing more is sent.
 
 import contextlib
 import dataclasses
-import json
-import math
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json, short
-from sluice.base.errors import Interrupted, SluiceError, StorageError
-from sluice.base.files import make_folder
-from sluice.base.redaction import redact, redact_data
-from sluice.tracking.line_process import LineProcess
-from sluice.tracking.mirror_process import MirrorFailed
+from sluice.base.errors import Interrupted, SluiceError
+from sluice.base.redaction import redact
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import fold_run_task
 from sluice.tracking.wandb_login import with_wandb_login
-from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, stats_settings, wandb_environment
+from sluice.tracking.wandb_run_end import RunEnd
+from sluice.tracking.wandb_run_sender import RunSender
 from sluice.training.fold_run import FoldRunEvent, OnFoldRunEvent
 from sluice.training.members import Member
 
 _WRITER = "sluice.tracking.wandb_fold_run_writer"
-_MAX_UPLOAD_WAIT_S = 30.0
-"""Maximum wait for the last uploads when a training has ended [s]."""
 
 
 def training_group(pipeline: str, *, data: str, config: str, code: str) -> str:
@@ -110,7 +103,7 @@ def _ignore(_: FoldRunEvent) -> None:
     pass
 
 
-def _ending(error: BaseException) -> tuple[str, str]:
+def _ending(error: BaseException) -> tuple[RunEnd, str]:
     """Return state and reason of the runs that an error has ended."""
     if not isinstance(error, Exception):
         return "interrupted", "The training was interrupted. Run it again to resume it."
@@ -136,19 +129,25 @@ class _FoldRuns:
         self._settings = settings
         self._pipeline = pipeline
         self._group = group
-        self._config = config
         self._store = store
         self._folder = folder
-        self._environ = environ
-        self._warn = warn
-        self._writer: LineProcess | None = None
-        self._has_failed = False
         self._open: set[str] = set()
+        self.sender = RunSender(
+            _WRITER,
+            settings,
+            runs="Fold runs",
+            work="training",
+            group=group,
+            config={**config, "pipeline": pipeline},
+            folder=folder,
+            environ=environ,
+            warn=warn,
+        )
 
     def __call__(self, event: FoldRunEvent) -> None:
         """Send an event without waiting."""
-        if not self._has_failed:
-            with self._failing_once():
+        if not self.sender.has_failed:
+            with self.sender.reporting_failure():
                 self._send_event(event)
 
     def _send_event(self, event: FoldRunEvent) -> None:
@@ -159,21 +158,17 @@ class _FoldRuns:
             return  # the fold run goes on, or has not started
         if run_id not in self._open:
             self._open.add(run_id)
-            self._send(do="open", id=run_id, **self._describe(event))
+            self.sender.send(do="open", id=run_id, **self._describe(event))
         for result in event.history or filter(None, [event.result]):
-            self._send(do="epoch", id=run_id, result=dataclasses.asdict(result))
+            self.sender.send(do="epoch", id=run_id, result=dataclasses.asdict(result))
         if event.member is not None:
-            self._send(do="close", id=run_id, state="finished", **self._results(event.member))
+            self.sender.send(do="close", id=run_id, state="finished", **self._results(event.member))
         elif event.kind == "failed":
-            self._send(do="close", id=run_id, state="failed", reason=redact(event.reason))
+            self.sender.send(do="close", id=run_id, state="failed", reason=redact(event.reason))
 
-    def end(self, state: str, reason: str) -> None:
+    def end(self, state: RunEnd, reason: str) -> None:
         """Close the runs that have not ended, and wait until everything is sent."""
-        if self._writer is None or self._has_failed:
-            return
-        with self._failing_once():
-            self._send(do="end", state=state, reason=redact(reason))
-            self._writer.close(min(_MAX_UPLOAD_WAIT_S, self._settings.timeout_s))
+        self.sender.end(state=state, reason=reason)
 
     def _describe(self, event: FoldRunEvent) -> dict[str, Any]:
         return {
@@ -208,42 +203,3 @@ class _FoldRuns:
         weights = "-weights" if settings.log_weights else ""
         name = f"{settings.project}-{run_id}-{settings.mode}{weights}.json"
         return self._folder / "mirrored" / name
-
-    def _send(self, **message: Any) -> None:
-        if self._writer is None:
-            make_folder(self._folder / "mirrored")
-            environ = wandb_environment(self._folder, self._environ)
-            self._writer = LineProcess(_WRITER, folder=self._folder, environ=environ)
-            self._writer.send(_line(self._destination()))
-        self._writer.send(_line(message))
-
-    def _destination(self) -> dict[str, Any]:
-        settings = self._settings
-        return {
-            "project": settings.project,
-            "entity": settings.entity,
-            "mode": settings.mode,
-            "group": self._group,
-            "tags": list(settings.tags),
-            "config": redact_data({**self._config, "pipeline": self._pipeline}),
-            "folder": str(self._folder),
-            "stats": stats_settings(settings, pid=os.getpid()),
-            "init_timeout_s": min(INIT_TIMEOUT_S, settings.timeout_s / 2),
-            "exit_timeout_s": math.ceil(min(_MAX_UPLOAD_WAIT_S, settings.timeout_s)),
-        }
-
-    @contextlib.contextmanager
-    def _failing_once(self) -> Iterator[None]:
-        try:
-            yield
-        except (MirrorFailed, OSError, StorageError) as error:
-            self._has_failed = True
-            self._warn(
-                f"Fold runs are no longer sent to Weights & Biases: {redact(str(error))}. The "
-                "training continues. Correct WANDB_API_KEY, the connection or the disk before the "
-                "next training."
-            )
-
-
-def _line(message: Mapping[str, Any]) -> bytes:
-    return json.dumps(message).encode() + b"\n"

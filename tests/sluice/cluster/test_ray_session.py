@@ -32,14 +32,16 @@ with join_ray(compute) as ray:
         while not pool.has_capacity():
             pool.next_message()
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    sockets = []
+    sockets, commands = [], []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):  # the pool's worker ends meanwhile
             sockets += process.net_connections("tcp")
+            commands.append(" ".join(process.cmdline()))
     listening = [socket.laddr.ip for socket in sockets if socket.status == "LISTEN"]
     asks = ray._raylet.get_authentication_mode() == ray._raylet.AuthenticationMode.TOKEN
     session = ray._private.worker._global_node.get_session_dir_path()
 seen = {"session": session, "path": path, "module": module, "listening": listening, "asks": asks}
+seen["commands"] = commands
 print(json.dumps(seen))
 """
 
@@ -73,6 +75,9 @@ def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_
     assert len(addresses) > 5
     assert [str(address) for address in addresses if not address.is_loopback] == []
     assert seen["asks"]
+    assert any("raylet" in command for command in seen["commands"])
+    for name in ("autoscaler/_private/monitor.py", "log_monitor.py"):
+        assert not any(name in command for command in seen["commands"])
     # Ray opens its folders of sockets, logs and environments to everybody who can reach them.
     closed = [f for f in Path(seen["session"]).parents if f.stat().st_mode & 0o077 == 0]
     assert [f.name for f in closed if f.parent == Path(tempfile.gettempdir())] == [
@@ -82,13 +87,15 @@ def test_ray_listens_on_loopback_asks_for_a_token_and_leaves_the_working_folder_
 
 
 class Busy:
-    """A Ray whose processes come up at the given attempt."""
+    """A Ray whose processes come up at the given attempt; each attempt starts one of them."""
 
     def __init__(self, attempt: int) -> None:
-        self.attempt, self.calls = attempt, []
+        self.attempt, self.calls, self.processes = attempt, [], []
 
-    def init(self, **_options) -> None:
+    def init(self, _temp_dir) -> None:
         self.calls.append("init")
+        script = "import time; time.sleep(600)"
+        self.processes.append(subprocess.Popen([sys.executable, "-c", script, f"{_temp_dir}/s"]))
         if self.calls.count("init") < self.attempt:
             raise Exception("The current node timed out during startup. This could happen because")
 
@@ -96,10 +103,20 @@ class Busy:
         self.calls.append("shutdown")
 
 
-def test_ray_gets_another_attempt_on_a_busy_machine():
-    ray = Busy(3)
-    _init_with_retries(ray)
-    assert ray.calls == ["init", "shutdown", "init", "shutdown", "init"]
+def test_ray_gets_another_attempt_on_a_busy_machine(tmp_path):
+    """The processes of failed attempts are ended, and no others."""
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    ray, never = Busy(3), Busy(4)
+    try:
+        _init_with_retries(ray, tmp_path)
+        assert ray.calls == ["init", "shutdown", "init", "shutdown", "init"]
+        assert None not in [process.poll() for process in ray.processes[:2]]
 
-    with pytest.raises(RuntimeError, match="3 attempts; the machine is busy"):
-        _init_with_retries(Busy(4))
+        with pytest.raises(RuntimeError, match="3 attempts; the machine is busy"):
+            _init_with_retries(never, tmp_path)
+        assert None not in [process.poll() for process in never.processes]
+        assert [process.poll() for process in (other, ray.processes[2])] == [None, None]
+    finally:
+        for process in (other, *ray.processes, *never.processes):
+            process.kill()
+            process.wait()

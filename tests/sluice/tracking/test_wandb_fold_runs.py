@@ -196,8 +196,7 @@ def test_runs_of_a_killed_training_are_closed(tmp_path):
     (spec,) = make_specs(tmp_path)
     with fold_runs(tmp_path, warn=print) as log:
         log(fold_run_event(spec, "epoch", 1, result=result(1)))
-        log._writer.close(60)  # the pipe ends without a last message, as after a kill
-        log._writer = None
+        log.sender.close(60)  # the pipe ends without a last message, as after a kill
 
     (run,) = runs_in(tmp_path).values()
     assert (run["summary"]["state"], run["exit"]) == ("interrupted", 255)

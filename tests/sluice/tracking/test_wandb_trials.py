@@ -2,14 +2,14 @@
 
 import gc
 import json
-import subprocess
-import sys
-import textwrap
+import os
+import time
 import warnings
 
 import pytest
 
 from sluice.base.errors import Interrupted
+from sluice.cluster.ray_session import start_on_loopback
 from sluice.cluster.settings import ComputeSettings
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_trials import _trial_end, trial_callbacks, wandb_callback
@@ -17,7 +17,7 @@ from sluice.tuning.search import run_search
 from sluice.tuning.strategy import plan_search
 from sluice.tuning.tune_space import decode
 from sluice.tuning.tuner import run_tuner
-from tests.sluice.tracking.test_wandb_mirror import items, read_records
+from tests.sluice.tracking.test_wandb_mirror import fake_wandb, items, read_records
 from tests.sluice.tuning.toy_space import BASE, ignore, settings, space
 from tests.support.toy_search import LR, Toy
 
@@ -29,7 +29,7 @@ KEY = "0123456789" * 4
 def ray_here():
     import ray
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    start_on_loopback(ray, num_cpus=2)
     yield
     ray.shutdown()
     with warnings.catch_warnings():  # Ray does not wait for the processes that it ends
@@ -86,9 +86,9 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
             wandb_callback(
                 TrackingSettings(),
                 group="toy-1",
-                mode="offline",
                 folder=tmp_path,
                 values=values,
+                environ=os.environ,
                 warn=said.append,
             )
         ]
@@ -163,37 +163,90 @@ def test_the_end_of_a_trial_has_its_reason(result, failed, state, reason):
     assert reason in ending["reason"]
 
 
+class TuneTrial:
+    """What the callback reads of a trial of Tune."""
+
+    def __init__(self):
+        self.config, self.last_result = {"rate": 0}, {}
+
+
+def report(callback, trials, trial, epoch, **more):
+    """One report, with the values of the epoch."""
+    curve = json.dumps([[epoch, 0.3, 0.6, 0.5]])
+    config = {"rate": epoch}
+    trial.last_result = {"epoch": epoch, "curve": curve, "reason": "", "config": config} | more
+    callback.on_trial_result(0, trials, trial, trial.last_result)
+
+
 @pytest.mark.slow
-def test_a_run_shows_that_its_trial_failed(tmp_path):
-    """The process of a run, with a queue of its own in place of Ray's."""
-    script = f"""
-        import queue
-        from ray.air.integrations.wandb import _QueueItem
-        from sluice.tracking.settings import TrackingSettings
-        from sluice.tracking.wandb_trials import wandb_callback
+def test_a_run_shows_how_its_trial_ended(tmp_path):
+    """Tune's calls stand for a search that is interrupted while one of its trials is paused."""
+    said = []
+    callback = wandb_callback(
+        TrackingSettings(tags=("t",)),
+        group="toy",
+        folder=tmp_path,
+        values=dict,
+        environ=os.environ,
+        warn=said.append,
+    )
+    trials = finished, failed, pruned, open_ = [TuneTrial() for _ in range(4)]
+    for trial in trials:
+        for epoch in (1, 2):
+            callback.on_trial_start(0, trials, trial)
+            report(callback, trials, trial, epoch)
+    report(callback, trials, open_, 2)  # a worker was lost, and repeats an epoch
+    report(callback, trials, finished, 3, reason="All 3 epochs were trained.")
+    report(callback, trials, failed, 3, curve="[]", reason="loss is nan")
+    callback.on_trial_complete(0, trials, finished)
+    callback.on_trial_error(0, trials, failed)
+    callback.on_trial_complete(0, trials, pruned)
+    callback.on_trial_complete(0, trials, TuneTrial())  # ended before the search was resumed
+    callback.on_experiment_end(trials)
+    callback.on_experiment_end(trials)
 
-        callback = wandb_callback(
-            TrackingSettings(tags=("t",), system_metrics=True), group="toy", mode="offline",
-            folder={str(tmp_path)!r}, values=dict, warn=print,
-        )
-        items = queue.Queue()
-        row = {{"training_iteration": 1, "epoch": 1, "loss": 0.5, "config": {{"rate": 2}}}}
-        items.put((_QueueItem.RESULT, row))
-        items.put((_QueueItem.END, {{"state": "failed", "reason": "loss is nan"}}))
-        callback._logger_actor_cls(
-            {str(tmp_path)!r}, items, ["config"], [],
-            id="toy-0", group="toy", project="p", allow_val_change=True, **callback.kwargs,
-        ).run()
-    """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, cwd=tmp_path)
+    assert said == []
+    runs = runs_in(tmp_path)
+    assert [sorted(runs[f"toy-{n}"]["history"]) for n in range(4)] == [[1, 2, 3]] * 2 + [[1, 2]] * 2
+    assert [runs[f"toy-{n}"]["config"]["rate"] for n in range(4)] == [3, 3, 2, 2]
+    row = runs["toy-0"]["history"][3]
+    assert (row["train_loss"], row["val_loss"], row["loss"]) == (0.3, 0.6, 0.5)
+    ends = {}
+    for path in tmp_path.glob("wandb/offline-run-*/*.wandb"):
+        records = read_records(path)
+        last = [r.run for r in records if r.WhichOneof("record_type") == "run"][-1]
+        (code,) = (r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit")
+        ends[last.run_id] = (code, last.notes, list(last.tags))
+    assert ends == {
+        "toy-0": (0, "", ["t"]),
+        "toy-1": (1, "loss is nan", ["t", "failed"]),
+        "toy-2": (0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"]),
+        "toy-3": (255, "The search ended before the trial.", ["t", "interrupted"]),
+    }
 
-    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = read_records(path)
-    assert runs_in(tmp_path)["toy-0"]["history"][1]["loss"] == 0.5
-    assert runs_in(tmp_path)["toy-0"]["config"]["rate"] == 2
-    last = [r.run for r in records if r.WhichOneof("record_type") == "run"][-1]
-    assert (last.notes, list(last.tags)) == ("loss is nan", ["t", "failed"])
-    assert [r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"] == [1]
+
+def test_a_writer_that_hangs_delays_the_end_by_the_time_limit_only(tmp_path):
+    said = []
+    callback = wandb_callback(
+        TrackingSettings(mode="online", timeout_s=1.5),
+        group="toy",
+        folder=tmp_path / "wandb",
+        values=dict,
+        environ=fake_wandb(tmp_path, "import time; time.sleep(600)"),
+        warn=said.append,
+    )
+    stored = tmp_path / "wandb" / "wandb" / "run-1-toy-0"
+    stored.mkdir(parents=True)
+    (stored / "run-toy-0.wandb").touch()
+    trials, started = [TuneTrial()], time.monotonic()
+    for epoch in range(1, 2001):  # far more than fits into a pipe
+        report(callback, trials, trials[0], epoch)
+    callback.on_experiment_end(trials)
+
+    assert time.monotonic() - started < 60
+    assert len(said) == 1
+    assert "not finished 1.5 s after" in said[0]
+    assert f"wandb sync {tmp_path / 'wandb' / 'wandb'}/run-*" in said[0]
 
 
 def test_trials_are_sent_only_online_and_with_a_key(tmp_path):

@@ -1,0 +1,55 @@
+"""The processes of a Ray instance on this machine: which ones start, and their end."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def without_unused_processes() -> Iterator[None]:
+    """Let ``ray.init`` in the block start no process that an instance on one machine does not use.
+
+    Ray's autoscaler adds machines, and its log monitor sends the output of workers to the driver.
+    Both are Python processes, each of which needs about 2 s of CPU time while the first worker
+    starts. ``ray.init`` has no arguments for them.
+    """
+    from ray._private import parameter
+
+    original = parameter.RayParams
+    parameter.RayParams = functools.partial(  # type: ignore[misc, assignment]
+        original,
+        no_monitor=True,
+        include_log_monitor=False,  # type: ignore[arg-type]
+    )
+    try:
+        yield
+    finally:
+        parameter.RayParams = original  # type: ignore[misc]
+
+
+@contextlib.contextmanager
+def ending_processes_on_error(folder: Path) -> Iterator[None]:
+    """End the processes that ``ray.init`` started in the block if it raises.
+
+    Ray ends them only when this process exits, so they would slow down the next attempt to start.
+
+    Args:
+        folder: Folder of Ray's sessions, which is in the command lines of its processes.
+    """
+    import psutil
+
+    this_process = psutil.Process()
+    earlier = {child.pid for child in this_process.children(recursive=True)}
+    try:
+        yield
+    except BaseException:
+        started = [c for c in this_process.children(recursive=True) if c.pid not in earlier]
+        ended = []
+        for process in started:
+            with contextlib.suppress(psutil.Error):
+                if any(str(folder) in argument for argument in process.cmdline()):
+                    process.kill()
+                    ended.append(process)
+        psutil.wait_procs(ended, timeout=5)
+        raise
