@@ -16,6 +16,18 @@ skip_collection_at_exit()
 atexit.register(lambda: print("before", gc.get_freeze_count()))
 file = open({path!r}, "w")
 file.write("kept")
+
+
+class Log:
+    def __init__(self):
+        self.cycle = self
+        self.text = open({path!r} + ".text", "w")
+        self.bytes = open({path!r} + ".bytes", "wb")
+        self.text.write("kept")
+        self.bytes.write(b"kept")
+
+
+Log()
 """
 
 
@@ -53,4 +65,5 @@ def test_at_exit_all_objects_are_frozen_and_open_files_are_flushed(tmp_path):
     )
 
     assert done.stdout.splitlines() == ["before 0", "frozen True"]
-    assert (tmp_path / "written").read_text() == "kept"
+    for name in ("written", "written.text", "written.bytes"):
+        assert (tmp_path / name).read_text() == "kept", name
