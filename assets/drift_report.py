@@ -60,8 +60,9 @@ def drift_report_asset(
         group_name=pipeline,
         kinds={"pandas", "parquet"},
         description="Drift of the version in production: new source rows, requests, predictions, "
-        "latency, and losses on labelled rows, each compared with the reference stored at training "
-        "time. Windows do not overlap. Drift in several recent windows raises an alarm.",
+        "latency, losses on labelled rows and, for images and texts, the embedding of the "
+        "network, each compared with the reference stored at training time. Windows do not "
+        "overlap. Drift in several recent windows raises an alarm.",
     )
     @spanned
     def drift_report(
@@ -99,7 +100,7 @@ def drift_report_asset(
             for problem in send_drift_alert(state, alarm, sluice_state.home):
                 context.log.warning(problem)
         return dg.MaterializeResult(
-            value=state, metadata=_metadata(state) | _columns(run) | _link(page.url)
+            value=state, metadata=_metadata(state) | window_metadata(run) | _link(page.url)
         )
 
     return drift_report
@@ -228,7 +229,8 @@ def _has_current_settings(
     if digest is None:
         return True  # it could not be built; another attempt would fail for the same reason
     try:
-        return load_reference(digest, state.store).settings == drift
+        stored_settings = load_reference(digest, state.store).settings
+        return stored_settings.column_settings == drift.column_settings
     except SluiceError:  # damaged: rebuild it if the rows exist, else the monitor reports it
         return False
 
@@ -268,8 +270,8 @@ def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | b
     }
 
 
-def _columns(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
-    """Return the results of the newest windows by column, with a plot of each window."""
+def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
+    """Return the results of the newest windows as Dagster metadata, with a plot of each window."""
     shown: dict[str, dg.MetadataValue | str | int | bool] = {}
     for signal, report in run.reports.items():
         name = SIGNALS[signal]
@@ -286,6 +288,12 @@ def _columns(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
             ]
         )
         shown[f"plot: {name}"] = picture(overview_png(report), f"distances of {name}")
+    if run.embedding is not None:
+        rows = [{"quantity": each, "value": value} for each, value in run.embedding.numbers.items()]
+        shown["embedding of the network"] = table(rows)
+        shown["plot: embedding of the network"] = picture(
+            run.embedding.plot(), "embeddings of held-out rows and requests"
+        )
     return shown
 
 

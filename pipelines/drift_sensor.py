@@ -34,6 +34,8 @@ TRAIN_AGAIN = timedelta(hours=1)
 """Delay before a failed training is started again."""
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
+_SERVING_SIGNALS = frozenset({"requests", "predictions", "embedding", "latency"})
+"""Signals whose evidence are samples of the servers."""
 _MAX_TAGGED_COLUMNS = 10
 """Maximum number of columns listed in a run tag."""
 
@@ -249,7 +251,7 @@ def _key(version: Version, news: PendingWindows, row: str, sample: str) -> str:
     """Return the run key of a check, which changes with new data to repeat a failed check."""
     evidence = {
         "rows": row if {"rows", "losses"} & set(news.signals) or not news.signals else "",
-        "samples": sample if {"requests", "latency"} & set(news.signals) else "",
+        "samples": sample if _SERVING_SIGNALS & set(news.signals) else "",
     }
     return f"look-{digest_json([version.candidate, news.signals, evidence])[:16]}"
 

@@ -1,7 +1,11 @@
 """What holds for every test: one thread a process, folders in memory, what was counted is told."""
 
+import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 # Before torch, numpy and numba are loaded, and for every process that a test or xdist starts: with
 # two threads each the small layers of the tests take half as long again, most of it spent waiting.
@@ -31,6 +35,21 @@ if can_hold_folders(MEMORY):
 
 collect_ignore = ["support/traced/script.py"]
 """Programs that run when they are imported, as those of users do."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect tests without the garbage collector, and let it ignore them afterwards.
+
+    All tests and what they import are more than a million objects, none of which is garbage. Each
+    full collection would search them for a second, in some hundred tests.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_collection_modifyitems(items):

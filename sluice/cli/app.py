@@ -23,6 +23,7 @@ from sluice import __version__
 from sluice.base.command_lines import make_commands_runnable, program_name
 from sluice.base.errors import EXIT_INTERNAL_ERROR, EXIT_INTERRUPTED, EXIT_USER_ERROR, SluiceError
 from sluice.base.extras import naming_extras
+from sluice.base.garbage_collection import skip_collection_at_exit
 from sluice.base.redaction import redact, redact_logs
 from sluice.observability import spans
 
@@ -165,6 +166,7 @@ def _start(
 
 def main() -> None:
     """Run one command and exit with its code."""
+    skip_collection_at_exit()
     _open_standard_streams()
     os.umask(os.umask(0) | _WORLD_WRITABLE)
     signal.signal(

@@ -30,8 +30,11 @@ def end(*_):
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 signal.signal(signal.SIGTERM, end)
 sys.path[:] = {path!r}
-import {imports}
-from sluice.cluster.process import serve
+from sluice.base.garbage_collection import collection_paused, skip_collection_at_exit
+skip_collection_at_exit()
+with collection_paused():
+    import {imports}
+    from sluice.cluster.process import serve
 serve({handle})
 """
 WORKER_ENVIRONMENT = {

@@ -11,6 +11,32 @@ MIN_WINDOW_ROWS = 30
 """Lower bound of every setting for the size of a window [rows]."""
 
 
+class EmbeddingDriftSettings(Settings):
+    """Settings of the drift test of a network's embedding, for images and texts."""
+
+    max_rows: int = Field(
+        500,
+        ge=MIN_WINDOW_ROWS,
+        le=2_000,
+        description="Maximum number of held-out rows in the reference, and of requests in a "
+        "window, that are compared. Time and memory grow with its square [rows].",
+    )
+    min_permutations: int = Field(
+        999,
+        ge=99,
+        le=100_000,
+        description="Minimum number of permutations for a p-value; more if alpha requires smaller "
+        "p-values.",
+    )
+    min_discrepancy: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        description="Significant discrepancies up to this are ignored [squared maximum mean "
+        "discrepancy, at most 2].",
+    )
+
+
 class DriftSettings(Settings):
     """Settings of the drift tests, which compare a window of rows with the reference."""
 
@@ -74,6 +100,11 @@ class DriftSettings(Settings):
         "are ignored [rate].",
     )
 
+    embedding: EmbeddingDriftSettings | None = Field(
+        EmbeddingDriftSettings(),
+        description="Drift of images and texts on the embedding of the network; null disables it.",
+    )
+
     @model_validator(mode="after")
     def _bins_fit(self) -> Self:
         if self.psi_bins > self.num_cells:
@@ -81,6 +112,11 @@ class DriftSettings(Settings):
                 f"psi_bins must not exceed num_cells ({self.num_cells}), got {self.psi_bins}"
             )
         return self
+
+    @property
+    def column_settings(self) -> "DriftSettings":
+        """Settings of everything but the embedding, which references of columns depend on."""
+        return self.model_copy(update={"embedding": None})
 
     def resamples(self, family: int) -> int:
         """Return the number of resampled windows with which one of ``family`` tests can alarm.

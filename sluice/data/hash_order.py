@@ -50,8 +50,8 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
     """
     missing = [column for column in columns if column not in rows.columns]
     numeric = [c for c in columns if c in rows.columns and rows[c].dtype.kind in "fiub"]
-    text = [c for c in columns if c in rows.columns and c not in numeric and _is_text(rows[c])]
-    others = [c for c in columns if c not in (*missing, *numeric, *text)]
+    textual = [c for c in columns if c in rows.columns and c not in numeric and _is_text(rows[c])]
+    others = [c for c in columns if c not in (*missing, *numeric, *textual)]
     if missing or others or not columns:
         raise ContractError(
             f"A key requires numeric or text columns, got {len(columns)}, of which "
@@ -61,7 +61,7 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         )
     # Adding 0.0 converts -0.0 to 0.0: both are the same value, but have different bytes.
     values_ND = np.ascontiguousarray(rows[numeric].to_numpy("<f8") + 0.0)
-    texts_N = _text_bytes(rows, text)
+    texts_N = _text_bytes(rows, textual)
     keys = [_key(row_D.tobytes() + text) for row_D, text in zip(values_ND, texts_N, strict=True)]
     index = pd.Index(keys, dtype="int64", name=name)
     return rows.set_axis(index).sort_index(kind="stable")

@@ -43,7 +43,7 @@ def find_parquet_folder(
         filesystem, path = fsspec.core.url_to_fs(resolve(source.uri, environ))
         if not filesystem.isdir(path):
             return None
-        found = filesystem.find(path)
+        listed = filesystem.find(path)
     except SourceError:
         raise
     except Exception as error:  # file systems of fsspec raise errors of their own classes
@@ -55,7 +55,7 @@ def find_parquet_folder(
             fix="Correct 'uri', and check that this user has permission to read the folder.",
         ) from None
     root = path.rstrip("/") + "/"
-    names = sorted(str(name).removeprefix(root) for name in found)
+    names = sorted(str(name).removeprefix(root) for name in listed)
     files = tuple(name for name in names if name.endswith(_SUFFIXES) and not _is_hidden(name))
     if not files:
         raise SourceError(

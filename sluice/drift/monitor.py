@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from sluice.drift.embedding_page import EmbeddingWindow
 from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.drift.monitor_state import MonitorState, Signal, update_alarm
 from sluice.drift.report import DriftReport
@@ -14,6 +15,8 @@ class MonitorRun:
 
     state: MonitorState
     reports: dict[Signal, DriftReport] = field(default_factory=dict)
+    embedding: EmbeddingWindow | None = None
+    """The window of embeddings that the run evaluated."""
 
 
 def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> MonitorRun:
@@ -34,9 +37,11 @@ def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> Mon
         before = None
     evaluator = SignalEvaluator(inputs, before)
     latencies, until = evaluator.first_latencies()
+    embedding = evaluator.embedding()
     signals = (
         evaluator.rows(),
         *evaluator.serving_tables(),
+        *((embedding,) if embedding is not None else ()),
         evaluator.latency(latencies, until),
         evaluator.losses(),
     )
@@ -55,4 +60,4 @@ def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> Mon
         training=training,
         repair=repair,
     )
-    return MonitorRun(state=state, reports=evaluator.reports)
+    return MonitorRun(state=state, reports=evaluator.reports, embedding=evaluator.embedding_window)

@@ -13,11 +13,12 @@ from sluice.drift.alarm_debounce import AlarmState, debounce_alarm
 from sluice.drift.report import DriftVerdict
 from sluice.drift.windows import Waiting
 
-Signal = Literal["rows", "requests", "predictions", "latency", "losses"]
+Signal = Literal["rows", "requests", "predictions", "embedding", "latency", "losses"]
 SIGNALS: dict[Signal, str] = {
     "rows": "new rows of the source",
     "requests": "requests",
     "predictions": "predictions",
+    "embedding": "embedding of the network",
     "latency": "latency",
     "losses": "losses on labelled rows",
 }

@@ -89,6 +89,16 @@ def find_pending_windows(
             num_outputs = len((newest.production or ((),))[0])
             table = serving_samples.prediction_frame(new_samples, [""] * num_outputs)
         check(signal, table.index, since)
+        embedded = [sample for sample in version_samples if sample.embedding is not None]
+        if embedded and embedded[-1].embedding is not None:
+            # Only the times are used; another network is found when the window is evaluated.
+            network, values = embedded[-1].embedding.network, embedded[-1].embedding.values
+            embedding_state = state.signal("embedding") if state else None
+            if embedding_state and embedding_state.last:
+                last = datetime.fromisoformat(embedding_state.last)
+                embedded = serving_samples.production_samples(embedded, last)
+            times, _ = serving_samples.embedding_rows(embedded, network, len(values))
+            check("embedding", times, since)
         until = state.latencies_until if state else ""
         check("latency", serving_samples.latencies(version_samples).index, until or since)
     return PendingWindows(signals=tuple(signals), wait_reasons=tuple(wait_reasons))

@@ -53,7 +53,7 @@ def reference_bytes(reference: DriftReference) -> bytes:
     table = pa.table({name: pa.array([row[name] for row in rows], t) for name, t in _TYPES.items()})
     header = {
         "format": _FORMAT,
-        "settings": reference.settings.model_dump(mode="json"),
+        "settings": reference.settings.model_dump(mode="json", exclude={"embedding"}),
         "seed": reference.seed,
         "num_rows": reference.num_rows,
         "window_rows": reference.calibration.num_rows,

@@ -18,6 +18,11 @@ from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import Fold
 from sluice.data.table_bytes import read_table_bytes
+from sluice.drift.embedding_reference import (
+    embedding_reference,
+    has_embedding_drift,
+    save_embedding_reference,
+)
 from sluice.drift.reference import OnProgress, build_reference
 from sluice.drift.reference_file import save_reference
 from sluice.drift.serving_samples import prediction_columns
@@ -30,6 +35,7 @@ from sluice.evaluation.outputs import (
     select_own_member,
 )
 from sluice.evaluation.unseen_members import position_through, row_labels
+from sluice.models.embedding import REFERENCE_ROLE
 from sluice.training.members import Member
 from sluice.workloads.workload import Examples, Workload
 
@@ -49,6 +55,12 @@ class ReferenceArtifacts(Record):
     losses: str | None = Field(
         description="Held-out losses of the deployed model (Parquet: row, loss)."
     )
+    embedding: str | None = Field(
+        None,
+        exclude_if=lambda digest: digest is None,
+        description="Drift reference of the embedding, for images and texts; it may state "
+        "why there are no embeddings.",
+    )
     lacking: tuple[str, ...] = Field(description="Reasons for missing references, in sentences.")
     left_out: tuple[str, ...] = Field(
         (), description="Columns excluded from tables wider than max_columns, in sentences."
@@ -57,7 +69,8 @@ class ReferenceArtifacts(Record):
     @property
     def artifacts(self) -> dict[str, str]:
         """Digests by role, for the artifacts of a version's lineage."""
-        digests = {role: getattr(self, field) for field, role in _ROLES.items()}
+        roles = _ROLES | {"embedding": REFERENCE_ROLE}
+        digests = {role: getattr(self, field) for field, role in roles.items()}
         return {role: digest for role, digest in digests.items() if digest is not None}
 
     @classmethod
@@ -71,7 +84,7 @@ class ReferenceArtifacts(Record):
             for role, digest in zip(_ROLES.values(), digests.values(), strict=True)
             if digest is None
         )
-        return cls(**digests, lacking=lacking)
+        return cls(**digests, embedding=artifacts.get(REFERENCE_ROLE), lacking=lacking)
 
 
 def store_references(
@@ -139,6 +152,21 @@ def store_references(
             left_out.append(f"{what.capitalize()}: {reference.omission}")
         return save_reference(reference, store)
 
+    embedding = None
+    if settings.embedding is not None and has_embedding_drift(workload, settings):
+        found = embedding_reference(
+            workload,
+            frame,
+            folds,
+            members,
+            load,
+            settings,
+            max_rows=settings.embedding.max_rows,
+            on_progress=on_progress,
+        )
+        if found.problem:
+            lacking.append(f"No reference of the embedding: {found.problem}")
+        embedding = save_embedding_reference(found, store)
     if predictions is None:
         lacking.append(
             "No reference of the held-out predictions: the workload does not keep its outputs."
@@ -149,6 +177,7 @@ def store_references(
         if predictions is None
         else build_and_save(predictions, "held-out predictions"),
         losses=_save_losses(losses, store),
+        embedding=embedding,
         lacking=tuple(lacking),
         left_out=tuple(left_out),
     )

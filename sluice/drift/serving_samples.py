@@ -1,7 +1,8 @@
 """Converts the samples of the servers to tables for drift detection.
 
 Failed requests are excluded: they are sampled more often than others, and the rollout guards count
-them. Repeated requests for the same row count once. Shape legend: N = samples, O = outputs.
+them. Repeated requests for the same row count once. Shape legend: N = samples, O = outputs,
+E = width of an embedding.
 """
 
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ from datetime import datetime
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sluice.rollout.samples import Sample
 
@@ -37,6 +39,20 @@ def prediction_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.Da
     return pd.DataFrame(values, columns=list(columns), index=_times([distinct[n] for n in valid]))
 
 
+def embedding_rows(
+    samples: Sequence[Sample], network: str, width: int
+) -> tuple[pd.DatetimeIndex, NDArray[np.float64]]:
+    """Return the times of the requests embedded by a network, and their embeddings (N, E)."""
+    found = [
+        s
+        for s in samples
+        if s.embedding and s.embedding.network == network and len(s.embedding.values) == width
+    ]
+    distinct = _distinct(found)
+    rows = [s.embedding.values for s in distinct if s.embedding]
+    return _times(distinct), np.array(rows, np.float64).reshape(len(rows), width)
+
+
 def latencies(samples: Sequence[Sample]) -> "pd.Series[float]":
     """Return the latency of the requests routed to production [s], indexed by time."""
     timed = [s for s in samples if s.arm == "production" and s.seconds > 0]
@@ -63,4 +79,5 @@ def _distinct(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _times(samples: Sequence[Sample]) -> pd.DatetimeIndex:
-    return pd.DatetimeIndex([s.at for s in samples], name="at", tz="UTC")
+    # Without samples the unit would be seconds, and no label with microseconds would be comparable.
+    return pd.DatetimeIndex([s.at for s in samples], name="at", tz="UTC").as_unit("us")

@@ -10,6 +10,9 @@ from sluice.base.digests import digest_bytes, digest_frame
 from sluice.data.folds import RowRange
 from sluice.drift import serving_samples
 from sluice.drift.concept_drift import ConceptDriftReport, evaluate_losses
+from sluice.drift.embedding_drift import EmbeddingReport, evaluate_embeddings
+from sluice.drift.embedding_page import EmbeddingWindow, embedding_page
+from sluice.drift.embedding_reference import has_embedding_drift
 from sluice.drift.latency import LatencyReport, evaluate_latency
 from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.drift.monitor_page import quantity_page
@@ -28,6 +31,7 @@ from sluice.drift.reference import DriftReference
 from sluice.drift.reference_file import load_reference
 from sluice.drift.reference_store import last_known_label, read_held_out_losses
 from sluice.drift.report import DATA_FAULTS, DriftReport
+from sluice.drift.sampled_embeddings import sampled_embeddings
 from sluice.drift.window_evaluation import evaluate_window
 from sluice.drift.windows import Waiting, next_window
 from sluice.evaluation.outputs import ensemble_losses
@@ -41,7 +45,7 @@ _MAX_LATENCIES = 2000
 """Maximum number of requests in the latency reference."""
 
 _SEED = 0
-"""Seed of the resampling of latencies."""
+"""Seed of the resampling of latencies and of the permutations of embeddings."""
 _UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 
 _NO_COLUMNS = "The workload declares no feature column to compare."
@@ -60,6 +64,7 @@ class SignalEvaluator:
         in_order = sorted(inputs.samples, key=lambda sample: sample.at)
         self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
         self.reports: dict[Signal, DriftReport] = {}
+        self.embedding_window: EmbeddingWindow | None = None
 
     def rows(self) -> SignalState:
         """Evaluate the new rows of the source."""
@@ -95,6 +100,37 @@ class SignalEvaluator:
             else self._update("requests", _NO_FEATURES, is_monitored=False),
             self._serving("predictions", predicted, predictions),
         )
+
+    def embedding(self) -> SignalState | None:
+        """Evaluate the embeddings of requests; None for a workload whose columns are compared."""
+        inputs, settings = self._inputs, self._inputs.settings.embedding
+        if settings is None or not has_embedding_drift(inputs.workload, inputs.settings):
+            return None
+        if not self._has_requests:
+            return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
+        found = sampled_embeddings(inputs, self._after("embedding"))
+        if isinstance(found, str):
+            return self._update("embedding", found)
+        after = inputs.in_production_since.isoformat()
+        rows = self._window("embedding", found.times, after=after)
+        if isinstance(rows, Waiting):
+            return self._update("embedding", rows)
+        window_NE = found.rows_NE[rows.start : rows.stop]
+        report = evaluate_embeddings(
+            found.reference,
+            window_NE,
+            inputs.settings,
+            settings,
+            window=_digest(window_NE, found.times[rows.start]),
+            seed=_SEED,
+        )
+        shown = EmbeddingWindow(
+            report=report, reference_NE=found.reference.rows_NE, window_NE=window_NE
+        )
+        self.embedding_window = shown
+        title = self._title("embedding")
+        page = inputs.save_page(lambda: embedding_page(title, shown), "embedding")
+        return self._update("embedding", self._result(report, found.times, rows, (), "train", page))
 
     def first_latencies(self) -> tuple[tuple[float, ...], str]:
         """Return the reference latencies [s] and the time of the last one."""
@@ -248,7 +284,7 @@ class SignalEvaluator:
 
     def _result(
         self,
-        report: DriftReport | LatencyReport | ConceptDriftReport,
+        report: DriftReport | LatencyReport | ConceptDriftReport | EmbeddingReport,
         index: pd.Index,
         rows: RowRange,
         columns: tuple[str, ...],

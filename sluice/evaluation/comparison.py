@@ -207,8 +207,8 @@ def _remedy(
     if outcome != "INCONCLUSIVE":
         return "Leave production unchanged."
     gain, required = estimate.gain, settings.min_gain
-    # If the observed gain is sufficient, the distance to the threshold of PROMOTE; otherwise that
-    # to the threshold of the nearest other outcome.
+    # Distance from the observed gain to the threshold of PROMOTE if the gain is sufficient, else to
+    # that of the nearest other outcome.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
     evidence = PowerInputs(
         num_seeds=len(candidate.seeds),

@@ -205,7 +205,7 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
         ("approved version's losses", evidence.approved, None),
-        ("deployed artifact's losses", evidence.deployed, candidate.subject),
+        ("deployed ensemble's losses", evidence.deployed, candidate.subject),
         ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
     )
     for name, table, subject in entries:

@@ -32,7 +32,7 @@ ROW = "row"
 
 
 def label_predictions(predictions: pd.DataFrame, frame: pd.DataFrame, *, what: str) -> pd.DataFrame:
-    """Return predictions without labels, one for each row of the frame, with the labels.
+    """Return predictions, one for each row of the frame, with a column of the row labels.
 
     Raises:
         ContractError: The number of rows differs.
@@ -125,7 +125,7 @@ def outputs_by_fold(
                 f"{wanted[missing[0]]}. It has {len(known)} rows, from {known[0]} to {known[-1]}.",
                 cause="The rows of the source are newer than the predictions, or labelled in "
                 "another way.",
-                fix="Predict on the present rows of the source, and import the predictions again.",
+                fix="Predict on the current rows of the source, and import the predictions again.",
             )
         y = examples.targets
         shape = tuple(workload.output_shape(y))

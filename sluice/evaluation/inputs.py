@@ -53,7 +53,8 @@ def open_evaluation_inputs(
         IntegrityError: An artifact is missing, damaged or cannot be loaded.
         GateBlocked: The approved version or a guarded suite does not exist.
 
-    Cost: Reading and building the networks of two versions takes milliseconds each.
+    Cost:
+        Reading and building the networks of two versions takes milliseconds each.
     """
     opened, code = [], subject["code"]
     production = ledger.production(model)

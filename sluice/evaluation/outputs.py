@@ -88,7 +88,7 @@ def select_own_member(
 ) -> SelectMember:
     """Return the function that selects the member of a seed and a fold.
 
-    It raises an error if the member was trained on the test rows of its fold.
+    The function raises a ``ContractError`` if the member was trained on the fold's test rows.
     """
     by_fold_run = _by_fold_run(members)
 

@@ -113,7 +113,7 @@ def require_scorable(
         frame: Feature frame of the candidate. If the version has other features, its recorded
             losses are not checked here, but later by ``score_version``.
         store: Artifact store with the version's weights, losses and code.
-        code: As for ``score_version``.
+        code: "stored" to build a version with other code from the modules that are stored with it.
 
     Raises:
         CodeMismatch, ContractError, IntegrityError: See ``score_version``.

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
+from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
 from sluice.probes.twin import (
     ROUNDING,
     effect,
@@ -29,8 +29,8 @@ def probe_causality(
     Args:
         network: Maps (B, L) tokens or (B, L, D) floats to one output per position (B, L, ...).
         x: A few rows.
-        causal: Whether outputs must not depend on later positions. None: they must not if the
-            targets are the inputs shifted by one position.
+        causal: Whether outputs must not depend on later positions. If None, this is required when
+            the targets are the inputs shifted by one position.
         y: Targets; used only if ``causal`` is None.
         seed: Seed of random operations in the network.
 
@@ -51,13 +51,7 @@ def probe_causality(
         if reason:
             return skipped(NAME, reason)
         if not torch.equal(unperturbed, output_of(twin, x)):
-            return ProbeResult(
-                name=NAME,
-                outcome="insufficient",
-                seen="Two passes over the same input differ, so effects cannot be attributed.",
-                why="The network is random or stateful in evaluation mode.",
-                fix="See the probe 'modes' first.",
-            )
+            return not_repeatable(NAME)
         leak_by_cut, effect_after, cuts = _perturb_after_cuts(twin, x, unperturbed)
     must_be_causal = causal or _is_next_position_target(x, y)
     return _result(leak_by_cut, effect_after, cuts, must_be_causal=must_be_causal)
@@ -108,7 +102,8 @@ def _result(
             "neither the workload nor its targets state.",
             fix="Mask all later positions in every layer that mixes positions."
             if must_be_causal
-            else "Declare in the workload whether it is: causal = True or causal = False.",
+            else "Declare in the workload whether outputs must not depend on later positions: "
+            "causal = True or causal = False.",
         )
     if not effect_after > ROUNDING:
         seen = f"{test}: no output changed, not even at the perturbed positions."
@@ -116,8 +111,8 @@ def _result(
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: earlier outputs did not change; later ones did, by up to "
-        f"{effect_after:.3g}.",
+        seen=f"{test}: earlier outputs did not change; later outputs changed by up to "
+        f"{effect_after:.3g} of the largest output.",
         numbers=numbers | {"effect_on_later": effect_after},
     )
 
@@ -126,8 +121,8 @@ def _why_no_positions(twin: nn.Module, x: Tensor, output: Tensor) -> str:
     """Return why the network does not give one output per position; empty if it does.
 
     Equal sizes of input and output may be a coincidence, such as 10 classes and windows of 10 rows.
-    Therefore a shorter input must also give a shorter output, unless the network maps tokens to
-    vectors, which leaves no doubt.
+    Therefore a shorter input must also give a shorter output. For a network that maps tokens to one
+    vector per position, this is not required.
     """
     shape = f"Inputs {tuple(x.shape)} give outputs {tuple(output.shape)}"
     if output.dim() < 2 or output.shape[:2] != x.shape[:2]:

@@ -1,18 +1,23 @@
 """Compares gradients with finite differences, in double precision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import BackwardCFunction
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.func import functional_call
 
 from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream
+from sluice.probes.gradient_problems import (
+    GradientProblem,
+    explain_error,
+    explain_in_place,
+    explain_mismatch,
+    find_output_problem,
+)
 from sluice.probes.precision_watch import Operations, double_by_default, watched_operations
 from sluice.probes.result import ProbeResult
 from sluice.probes.twin import evaluation_twin, require_rows
@@ -37,17 +42,6 @@ _MAX_FULL_CHECK = 16
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
 """Function that computes the checked output from tensors by name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _GradientFault:
-    """A problem of one gradient: what was observed, the likely cause, and what to do."""
-
-    observation: str
-    why: str
-    fix: str
-    tensor_name: str = ""
-    """Name of the parameter or input; empty if the problem affects all."""
 
 
 def probe_gradients(
@@ -93,8 +87,8 @@ def probe_gradients(
             weights = {name: value for name, value in tensors.items() if name != _INPUT_NAME}
             return loss(functional_call(twin, weights, (inputs,)), y)
 
-        fault = _first_fault(compute_loss, tensors, twin, must_be_scalar=True)
-        return _result(fault, tensors, "the loss")
+        problem = _first_problem(compute_loss, tensors, twin, must_be_scalar=True)
+        return _result(problem, tensors, "the loss")
 
 
 def probe_function(
@@ -128,81 +122,45 @@ def probe_function(
             args = [tensors.get(f"input {i}", value) for i, value in enumerate(inputs)]
             return function(*args)
 
-        fault = _first_fault(call_function, tensors, None, must_be_scalar=False)
-        return _result(fault, tensors, name)
+        problem = _first_problem(call_function, tensors, None, must_be_scalar=False)
+        return _result(problem, tensors, name)
 
 
-def _first_fault(
+def _first_problem(
     call: Call, tensors: Mapping[str, Tensor], network: nn.Module | None, *, must_be_scalar: bool
-) -> _GradientFault | None:
+) -> GradientProblem | None:
     """Return the first problem of the output or of a gradient; None if all gradients are right."""
     # torch increases the version of a tensor at every in-place operation.
     versions = {name: t._version for name, t in tensors.items()}
     try:
         with watched_operations(network) as operations:
-            outcome = call(tensors)
-        fault = _check_output(outcome, operations, must_be_scalar=must_be_scalar)
-        if fault is not None:
-            return fault
+            output = call(tensors)
+        problem = find_output_problem(output, operations, must_be_scalar=must_be_scalar)
+        if problem is not None:
+            return problem
         written = [name for name, t in tensors.items() if t._version != versions[name]]
         if written:
-            return _in_place_fault(
+            return explain_in_place(
                 f"A forward pass writes into {written[0]}.", tensor_name=written[0]
             )
-        if not torch.equal(outcome, call(tensors)):
-            return _GradientFault(
+        if not torch.equal(output, call(tensors)):
+            return GradientProblem(
                 observation="Two passes over the same input differ.",
                 why="The network is random, or keeps state between passes.",
-                fix="See the probe 'modes' first.",
+                fix="Correct what the probe 'modes' reports first.",
             )
         gradients = torch.autograd.grad(
-            outcome.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
+            output.sum(), list(tensors.values()), allow_unused=True, retain_graph=True
         )
     except RuntimeError as error:
-        return _fault_from_error(error)
-    output_size = float(outcome.detach().abs().max().clamp_min(1e-30))
+        return explain_error(error)
+    output_size = float(output.detach().abs().max().clamp_min(1e-30))
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
-        fault = _check_tensor(
-            call, tensors, name, tensor, gradient, operations, outcome, output_size
+        problem = _check_tensor(
+            call, tensors, name, tensor, gradient, operations, output, output_size
         )
-        if fault is not None:
-            return fault
-    return None
-
-
-def _check_output(
-    outcome: Any, operations: Operations, *, must_be_scalar: bool
-) -> _GradientFault | None:
-    """Return why no gradient of the output can be checked; None if gradients can be checked."""
-    if not isinstance(outcome, Tensor):
-        return _GradientFault(
-            observation=f"The outcome is not a tensor but {type(outcome).__name__}.",
-            why="An operation such as .item() or .numpy() leaves torch and is not differentiable.",
-            fix="Use tensors up to the loss.",
-        )
-    if must_be_scalar and outcome.numel() != 1:
-        return _GradientFault(
-            observation=f"The loss is not a scalar: its shape is {tuple(outcome.shape)}.",
-            why="Non-scalar output: a loss per row has no single gradient.",
-            fix="Return the mean, as loss() of a workload does.",
-        )
-    if not outcome.requires_grad:
-        return _GradientFault(
-            observation="The outcome is not connected to any parameter or input.",
-            why="Non-differentiable operation"
-            + (
-                f": {operations.piecewise_constant}."
-                if operations.piecewise_constant
-                else ": detach(), .data, no_grad, argmax."
-            ),
-            fix="Remove this operation from the path of the loss.",
-        )
-    if not bool(outcome.isfinite().all()):
-        return _GradientFault(
-            observation="The outcome is not finite, so there are no finite differences.",
-            why="A logarithm, root or division is outside its domain on these rows.",
-            fix="Inspect the rows, and the clamp or epsilon of that operation.",
-        )
+        if problem is not None:
+            return problem
     return None
 
 
@@ -213,12 +171,12 @@ def _check_tensor(
     tensor: Tensor,
     gradient: Tensor | None,
     operations: Operations,
-    outcome: Tensor,
+    output: Tensor,
     output_size: float,
-) -> _GradientFault | None:
+) -> GradientProblem | None:
     """Compare the gradient with respect to one tensor with finite differences."""
     if gradient is None or not bool(gradient.any()):
-        return _check_zero_gradient(call, tensors, name, gradient, operations, outcome, output_size)
+        return _check_zero_gradient(call, tensors, name, gradient, operations, output, output_size)
 
     def output_of_tensor(value: Tensor) -> Tensor:
         return call({**tensors, name: value}) / output_size
@@ -234,9 +192,9 @@ def _check_tensor(
             fast_mode=tensor.numel() > _MAX_FULL_CHECK,
         )
     except GradcheckError as error:
-        return _mismatch_fault(name, error, operations, outcome)
+        return explain_mismatch(name, error, operations, output)
     except RuntimeError as error:
-        return _fault_from_error(error)
+        return explain_error(error)
     return None
 
 
@@ -246,10 +204,10 @@ def _check_zero_gradient(
     name: str,
     gradient: Tensor | None,
     operations: Operations,
-    outcome: Tensor,
+    output: Tensor,
     output_size: float,
-) -> _GradientFault | None:
-    """Return a fault if the output depends on a tensor whose gradient is missing or zero."""
+) -> GradientProblem | None:
+    """Return a problem if the output depends on a tensor whose gradient is missing or zero."""
     if gradient is not None and not operations.piecewise_constant:
         return None  # the gradient of inactive units is indeed 0
     if name == _INPUT_NAME:
@@ -257,81 +215,17 @@ def _check_zero_gradient(
     value = tensors[name].detach()
     changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        change = float((call({**tensors, name: changed}) - outcome).abs().max()) / output_size
+        change = float((call({**tensors, name: changed}) - output).abs().max()) / output_size
     if not change > _ABSOLUTE_TOLERANCE:
         return None
     operation = operations.piecewise_constant or "detach(), .data or no_grad"
-    return _GradientFault(
-        observation=f"{name} changes the outcome by {change:.3g} of its size when perturbed by "
+    return GradientProblem(
+        observation=f"{name} changes the output by {change:.3g} of its size when perturbed by "
         f"{_LARGE_CHANGE:.0%}, yet its gradient is {'missing' if gradient is None else '0'}.",
         why=f"Non-differentiable operation on its path: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
         tensor_name=name,
     )
-
-
-def _mismatch_fault(
-    name: str, error: GradcheckError, operations: Operations, outcome: Tensor
-) -> _GradientFault:
-    """Return the fault of a wrong gradient, with its most likely cause."""
-    numbers = " ".join(str(error).split())
-    functions = _custom_functions(outcome)
-    if operations.single_precision:
-        why = f"Single precision inside: {operations.single_precision}."
-        fix = "Compute it in the precision of its input, at least for this probe."
-    elif functions:
-        why = f"The backward of {' or '.join(functions)} does not match its forward."
-        fix = "Correct backward(); a straight-through estimator differs on purpose."
-    elif operations.piecewise_constant:
-        why = f"Non-differentiable operation on its path: {operations.piecewise_constant}."
-        fix = "Replace it by a differentiable operation."
-    else:
-        why = "A part of the path is cut by detach(), .data or no_grad."
-        fix = "Keep all parts of the path that depend on it in the autograd graph."
-    return _GradientFault(
-        observation=f"The gradient of {name} differs from finite differences: {numbers[:300]}",
-        why=why,
-        fix=fix,
-        tensor_name=name,
-    )
-
-
-def _fault_from_error(error: RuntimeError) -> _GradientFault:
-    """Convert an error of torch about in-place operations or dtypes; raise any other error."""
-    message = " ".join(str(error).split())[:300]
-    if "inplace" in message or "in-place" in message:
-        return _in_place_fault(message)
-    if "dtype" in message or "scalar type" in message:
-        return _GradientFault(
-            observation=message,
-            why="Single precision inside: a tensor is created as float32, whatever the input.",
-            fix="Create it with the dtype of the input, or register it as a buffer.",
-        )
-    raise error
-
-
-def _in_place_fault(observation: str, *, tensor_name: str = "") -> _GradientFault:
-    return _GradientFault(
-        observation=observation,
-        why="An in-place operation changes a value that the backward pass needs.",
-        fix="Use the out-of-place operation, without the trailing underscore or +=.",
-        tensor_name=tensor_name,
-    )
-
-
-def _custom_functions(outcome: Tensor) -> list[str]:
-    """Return the names of custom autograd functions in the autograd graph of the output."""
-    names: dict[str, None] = {}
-    visited, to_visit = set(), [outcome.grad_fn]
-    while to_visit:
-        node = to_visit.pop()
-        if node is None or node in visited:
-            continue
-        visited.add(node)
-        if isinstance(node, BackwardCFunction):
-            names[type(node).__name__.removesuffix("Backward")] = None
-        to_visit += [next_node for next_node, _ in node.next_functions]
-    return list(names)
 
 
 def _add_jitter(values: Tensor) -> Tensor:
@@ -342,12 +236,14 @@ def _add_jitter(values: Tensor) -> Tensor:
     return values + _JITTER * (values.abs() + 1) * torch.randn_like(values)
 
 
-def _result(fault: _GradientFault | None, tensors: Mapping[str, Tensor], what: str) -> ProbeResult:
+def _result(
+    problem: GradientProblem | None, tensors: Mapping[str, Tensor], what: str
+) -> ProbeResult:
     numbers: dict[str, float | int | str] = {
         "tensors": len(tensors),
         "numbers": sum(t.numel() for t in tensors.values()),
     }
-    if fault is None:
+    if problem is None:
         return ProbeResult(
             name=NAME,
             outcome="pass",
@@ -358,8 +254,8 @@ def _result(fault: _GradientFault | None, tensors: Mapping[str, Tensor], what: s
     return ProbeResult(
         name=NAME,
         outcome="fail",
-        seen=f"{what}: {fault.observation}",
-        numbers=numbers | ({"tensor": fault.tensor_name} if fault.tensor_name else {}),
-        why=fault.why,
-        fix=fault.fix,
+        seen=f"{what}: {problem.observation}",
+        numbers=numbers | ({"tensor": problem.tensor_name} if problem.tensor_name else {}),
+        why=problem.why,
+        fix=problem.fix,
     )

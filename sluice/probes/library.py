@@ -24,7 +24,7 @@ _RANKS = 2
 """Number of ranks with which the trainer's split of the rows is tested."""
 
 _GRADIENT_ROWS = 2
-"""Number of rows with which gradients are tested; each row costs time."""
+"""Number of rows with which gradients are tested; the time is proportional to it."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:
@@ -66,7 +66,7 @@ def _padding(subject: Subject) -> ProbeResult:
         return skipped(
             "padding",
             f"Inputs of shape {tuple(x.shape)} are {kind}, and no padding is declared.",
-            why="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
+            fix="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
         # The first rows may have no padding by chance.

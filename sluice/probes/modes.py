@@ -66,7 +66,8 @@ def _judge_outputs(
         return failed(
             NAME,
             f"A forward pass in evaluation mode changes {_format_names(changed)}.",
-            "Running statistics are still updated: batch normalisation with training=True.",
+            "Running statistics are updated in evaluation mode: batch normalisation with "
+            "training=True.",
             "Pass training=self.training, and update buffers in training mode only.",
             numbers,
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import ProbeResult, no_effect_at_all, skipped
+from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
 from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
 
 NAME = "padding"
@@ -64,13 +64,7 @@ def probe_padding(
             fix="Test the part of the network after its embedding, with vectors.",
         )
     if not torch.equal(unperturbed, repeated):
-        return ProbeResult(
-            name=NAME,
-            outcome="insufficient",
-            seen="Two passes over the same input differ, so effects cannot be attributed.",
-            why="The network is random or stateful in evaluation mode.",
-            fix="See the probe 'modes' first.",
-        )
+        return not_repeatable(NAME)
     return _result(unperturbed, padding_perturbed, real_perturbed, padded, real)
 
 
@@ -125,13 +119,13 @@ def _result(
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real > ROUNDING:
-        seen = f"{test}: {outputs} did not change, nor do they when real positions change."
+        seen = f"{test}: {outputs} did not change, nor did they when real positions were perturbed."
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: {outputs} did not change; with real positions they did, by "
-        f"{effect_of_real:.3g}.",
+        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them by "
+        f"{effect_of_real:.3g} of the largest output.",
         numbers=numbers,
     )
 

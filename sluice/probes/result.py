@@ -47,6 +47,17 @@ def failed(
     )
 
 
+def not_repeatable(name: str) -> ProbeResult:
+    """Return an insufficient result, because two passes over the same input differ."""
+    return ProbeResult(
+        name=name,
+        outcome="insufficient",
+        seen="Two passes over the same input differ, so effects cannot be attributed.",
+        why="The network is random or stateful in evaluation mode.",
+        fix="Correct what the probe 'modes' reports first.",
+    )
+
+
 def no_effect_at_all(name: str, seen: str, numbers: dict[str, float | int | str]) -> ProbeResult:
     """Return an insufficient result, because even inputs that must have an effect had none."""
     return ProbeResult(

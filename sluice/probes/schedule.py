@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.probes.result import ProbeResult, failed, skipped
 from sluice.training.schedule import learning_rate_at
@@ -68,8 +69,9 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     if scheduler_steps > 0 and not has_optimizer_stepped:
         return failed(
             NAME,
-            f"The scheduler was stepped {_format_steps(scheduler_steps)} before the optimizer's "
-            f"first step: the rates of the first {scheduler_steps} steps are never used.",
+            f"The scheduler was stepped {pluralize(scheduler_steps, 'time')} before the first step "
+            "of the optimizer, which therefore never uses the first "
+            f"{pluralize(scheduler_steps, 'rate')} of the schedule.",
             "scheduler.step() is called before optimizer.step(), or once after construction.",
             "Step the scheduler after the optimizer, once per optimizer step.",
             {"early_steps": scheduler_steps},
@@ -106,7 +108,7 @@ def probe_train_settings(settings: TrainSettings, *, steps_per_epoch: int) -> Pr
         total_steps=total,
         peak_step=min(round(settings.warmup_share * total), total - 1),
         peak_rate=1.0,
-        final_rate=settings.final_rate_share if total > 1 else 1.0,
+        final_rate=settings.final_rate_share,
     )
     if plan.peak_step == total - 1:
         plan = plan.model_copy(update={"final_rate": 1.0})
@@ -162,7 +164,7 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
         name=NAME,
         outcome="pass",
         seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {peak_rate:.4g} at "
-        f"step {peak_step} as planned ({_format_steps(steps_at_peak)}), {taken[-1]:.4g} at the "
+        f"step {peak_step} as planned ({pluralize(steps_at_peak, 'step')}), {taken[-1]:.4g} at the "
         f"last step {plan.total_steps - 1}.",
         numbers=numbers,
     )
@@ -202,7 +204,7 @@ def _iter_deviations(
         side = "late" if delay > 0 else "early"
         yield (
             f"The warmup ends at step {peak_step}, planned is step {plan.peak_step}: "
-            f"{_format_steps(abs(delay))} {side}{', off by one' if abs(delay) == 1 else ''}.",
+            f"{pluralize(abs(delay), 'step')} {side}{', off by one' if abs(delay) == 1 else ''}.",
             "The scheduler is stepped before the optimizer or once too often."
             if delay == -1
             else "Steps are counted from 1 instead of 0, or a scheduler step is missing."
@@ -262,7 +264,7 @@ def _wrong_end(
         return (
             reached,
             f"The schedule ends early: the final rate is reached at step {reached}, "
-            f"{_format_steps(early)} before the last step "
+            f"{pluralize(early, 'step')} before the last step "
             f"{last}{', off by one' if early == 1 else ''}.",
             "The schedule is defined for fewer steps than are taken, or is stepped before the "
             "optimizer."
@@ -314,7 +316,3 @@ def _wrong_peak_rate(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
         "The warmup ends too early, or the decay starts within it.",
         "Make the decay start where the warmup ends.",
     )
-
-
-def _format_steps(count: int) -> str:
-    return f"{count} step" if count == 1 else f"{count} steps"

@@ -74,14 +74,14 @@ def probe_shards(
         numbers["labels_p_value"] = p_value
     if fault is None and p_value is not None and not p_value >= _MIN_P_VALUE:
         fault = (
-            f"The labels of the {world} ranks are not alike: p-value {p_value:.2g} of a "
-            f"chi-squared test ({_largest_difference(ranks, labels_N)}).",
+            f"The labels of the {world} ranks have different distributions: p-value {p_value:.2g} "
+            f"of a chi-squared test ({_largest_difference(ranks, labels_N)}).",
             "Ranks get contiguous blocks of rows that are sorted by label or by time.",
             "Shuffle all rows with one seed before they are split over the ranks.",
         )
     if fault is not None:
         return failed(NAME, *fault, numbers)
-    labels = "not compared" if p_value is None else f"alike (p-value {p_value:.2g})"
+    labels = "not compared" if p_value is None else f"equally distributed (p-value {p_value:.2g})"
     return ProbeResult(
         name=NAME,
         outcome="pass",
@@ -150,7 +150,7 @@ def _check_membership(
         )
     if len(missing) >= world:
         return numbers, (
-            f"{len(missing):,} of {num_rows:,} rows are on no rank, the first is row {missing[0]}.",
+            f"{len(missing):,} of {num_rows:,} rows are on no rank; the first is row {missing[0]}.",
             "The split omits a part, or assumes more ranks than exist.",
             "Split by the actual number of ranks.",
         )

@@ -39,7 +39,7 @@ class Subject:
 
     @cached_property
     def _fitted(self) -> tuple[Workload, Examples]:
-        """The workload with its state of the first fold, and the training examples."""
+        """The workload, fitted on the first fold, and its training examples of that fold."""
         with wrap_user_errors(
             "load_rows, compute_features, plan_folds, fit or examples of the workload"
         ):

@@ -79,7 +79,7 @@ def require_rows(x: Tensor, *, at_least: int) -> None:
 
 
 def effect(unperturbed: Tensor, perturbed: Tensor) -> float:
-    """Return the largest change as a share of the largest output; NaN if one is not finite."""
+    """Return the largest change as a share of the largest output; NaN if a value is NaN."""
     if unperturbed.numel() == 0:
         return 0.0
     size = unperturbed.abs().max().clamp_min(torch.finfo(unperturbed.dtype).tiny)
@@ -98,8 +98,8 @@ def other_values(x: Tensor) -> Tensor:
     distinct = x.unique()
     if len(distinct) < 2:
         raise ContractError(
-            f"A probe replaces inputs by others of the batch, which requires at least two distinct "
-            f"values, got {distinct.tolist()}.",
+            "A probe replaces values by other values of the batch, which requires at least two "
+            f"distinct values, got {distinct.tolist()}.",
             fix="Pass rows that differ.",
         )
     if not x.is_floating_point():

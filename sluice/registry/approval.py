@@ -95,7 +95,8 @@ def require_evidence_and_approval(
 ) -> str:
     """Return the digest of the promotion receipt of a version that may go into production.
 
-    ``promotion.require_evidence`` has the gates, ``find_status`` the approval and the arguments.
+    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``). The
+    arguments are those of the two functions; ``approvals`` are the settings of the approval.
 
     Raises:
         GateBlocked: See ``promotion.require_evidence``.
@@ -128,7 +129,9 @@ def require_approval(
     at: datetime,
     valid_at: datetime | None = None,
 ) -> None:
-    """Reject a promotion that requires an approval and has none. See ``find_status``.
+    """Reject a promotion that requires an approval and has none.
+
+    The arguments are those of ``find_status``.
 
     Raises:
         ApprovalMissing: No valid approval is recorded.
@@ -241,7 +244,7 @@ def is_approval(receipt: Receipt, subject: Mapping[str, str]) -> bool:
 def approval_subject(
     connection: Connection, version: Version, *, pointer: ProductionPointer, promotion: str
 ) -> dict[str, str]:
-    """Return what an approval is about, by role."""
+    """Return the subject of an approval: digests and the number of the move, by role."""
     link = sa.select(version_receipts.c.id).where(
         version_receipts.c.model == version.model,
         version_receipts.c.number == version.number,
@@ -264,12 +267,11 @@ def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
         approved_at = _TIME.validate_python(receipt.subject.get(_APPROVED_AT))
     except ValidationError:  # an approval from before its time was recorded
         approved_at = None
-    expires = rule.required and approved_at is not None
     return Approval(
         actor=str(receipt.evidence.get("actor", "")),
         reason=receipt.reason,
         approved_at=approved_at,
-        expires_at=approved_at + rule.lifetime if approved_at and expires else None,
+        expires_at=approved_at + rule.lifetime if rule.required and approved_at else None,
     )
 
 

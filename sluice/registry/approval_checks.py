@@ -102,7 +102,7 @@ def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, pro
 
 
 def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:
-    """Return what an approval of a recorded promotion must be about."""
+    """Return the subject that an approval of a recorded promotion must have."""
     return approval_subject(
         connection,
         queries.load_version(connection, entry.model, entry.to_version),

@@ -39,7 +39,7 @@ class AuditRecord(Record):
     model: str = Field(description="Name of the model; empty for a signature of the log.")
     from_version: int | None
     to_version: int | None
-    actor: str = Field(description="Given name of the actor; a signature may prove it.")
+    actor: str = Field(description="Name that the actor gave; a signature may prove it.")
     reason: str
     receipt: str | None = Field(description="Digest of the receipt used or added by the change.")
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")

@@ -1,9 +1,9 @@
 """Decides which code a version may run: Sluice's, the pipeline's, or code trusted at import.
 
 A version names code by import path: its workload, and the class of its network unless that is
-built in. Importing a module runs its code. So a path that occurs only in an imported version is
-rejected before it is imported as code. ``loading.rebuild_workload``, through which everything is
-built from a version, makes this check.
+built in. When Python imports a module, it runs the module's code. So a path that occurs only in a
+version from another registry is rejected before Python imports it. ``loading.rebuild_workload``,
+through which everything is built from a version, makes this check.
 """
 
 import ast

@@ -38,15 +38,14 @@ MAX_SAMPLES = 20_000
 
 
 class Observations:
-    """Server states, traffic counts, samples and notes in the registry's database."""
+    """Server states, traffic counts, samples and notes in the registry's database.
+
+    Args:
+        database: The registry's database.
+        keep: Maximum age of samples; ``write`` deletes older ones. None for no limit.
+    """
 
     def __init__(self, database: Database, *, keep: timedelta | None = None) -> None:
-        """Store the arguments; nothing is read yet.
-
-        Args:
-            database: The registry's database.
-            keep: Maximum age of samples; ``write`` deletes older ones. None for no limit.
-        """
         self._database = database
         self._keep = keep
 
@@ -74,9 +73,8 @@ class Observations:
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
             if self._keep is not None:
                 delete_expired(connection, state.model, before=state.at - self._keep)
-        if (
-            report.samples
-        ):  # separately, so that invalid row keys of a client do not lose the counts
+        # In a second transaction, so that an invalid row key of a client does not lose the counts.
+        if report.samples:
             self._add(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:

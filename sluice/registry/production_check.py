@@ -112,7 +112,7 @@ def fingerprint(connection: Connection, model: str) -> str:
     has_own_lineage = sa.and_(
         own_lineages.c.model == versions.c.model, own_lineages.c.number == versions.c.number
     )
-    queries_of_state: list[sa.Select[Any]] = [
+    state_queries: list[sa.Select[Any]] = [
         sa.select(pointers).where(pointers.c.model == model),
         sa.select(
             versions.c.number, versions.c.candidate, versions.c.lineage, own_lineages.c.lineage
@@ -130,7 +130,7 @@ def fingerprint(connection: Connection, model: str) -> str:
     ]
     # The tables are read first: this locks them in PostgreSQL, so that nobody can alter them before
     # their definitions are read.
-    results = [list(connection.execute(query)) for query in queries_of_state]
+    results = [list(connection.execute(query)) for query in state_queries]
     results.append(list(table_checks.load_relations(connection)))
     if connection.dialect.name == "sqlite":  # this number changes with the schema and the triggers
         results.append(list(connection.exec_driver_sql("PRAGMA schema_version")))

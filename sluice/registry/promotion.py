@@ -1,7 +1,7 @@
 """Moves the production pointer: promotion on evidence, rollback along the history.
 
-Both check all conditions first, and then change pointer and history in one transaction, of which a
-crash leaves nothing. A move fails if the revision of the pointer has changed since the checks
+Both check all conditions first, and then change pointer and history in one transaction, so a crash
+leaves no partial move. A move fails if the revision of the pointer has changed since the checks
 (compare-and-swap). So of two concurrent promotions, one gets a ``PromotionConflict``.
 """
 
@@ -80,7 +80,8 @@ def require_evidence(
 
     Raises:
         GateBlocked: A receipt is missing, failed, about another subject or issued under other
-            rules; the lineage is incomplete; or the version was rolled back after its approval.
+            rules; the lineage is incomplete; or the version was rolled back after its promotion
+            receipt was recorded.
         IntegrityError: A receipt or the lineage was changed after it was written.
     """
     lineage = version.lineage
@@ -108,7 +109,7 @@ def require_evidence(
         subject=subject | {"candidate": version.candidate, "reference": reference},
     )
     if verdict is not None and not reinstate:
-        _reject_rolled_back(connection, version, approval_line=verdict.line)
+        _reject_rolled_back(connection, version, receipt_line=verdict.line)
     return receipt.digest
 
 
@@ -260,13 +261,13 @@ def _newest_receipt(
     return candidates[-1] if candidates else None
 
 
-def _reject_rolled_back(connection: Connection, version: Version, *, approval_line: int) -> None:
+def _reject_rolled_back(connection: Connection, version: Version, *, receipt_line: int) -> None:
     """Reject a version that was rolled back after its promotion receipt was recorded.
 
     Args:
         connection: Connection of the caller's transaction.
         version: Version to promote.
-        approval_line: Number of the log line of the promotion receipt.
+        receipt_line: Number of the log line of the promotion receipt.
     """
     entries = queries.load_history(connection, version.model)
     rollbacks = [
@@ -274,7 +275,7 @@ def _reject_rolled_back(connection: Connection, version: Version, *, approval_li
         for entry in entries
         if entry.action == "rollback" and entry.from_version == version.number
     ]
-    if rollbacks and queries.find_history_line(connection, rollbacks[-1]) > approval_line:
+    if rollbacks and queries.find_history_line(connection, rollbacks[-1]) > receipt_line:
         last = rollbacks[-1]
         raise GateBlocked(
             f"{_version_name(version)} was rolled back by {last.actor} at "

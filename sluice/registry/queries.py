@@ -58,7 +58,7 @@ def lock_model(connection: Connection, model: str, *, at: datetime) -> None:
 
 
 def load_pointer(connection: Connection, model: str) -> ProductionPointer:
-    """Return the production pointer of a model; empty for an unregistered model."""
+    """Return the production pointer of a model; without a version for an unregistered model."""
     row = connection.execute(
         sa.select(pointers.c.version, pointers.c.revision).where(
             pointers.c.model == model, pointers.c.name == PRODUCTION
@@ -288,17 +288,18 @@ def _parse_lineage(text: str, model: str, number: int) -> Lineage:
     try:
         return Lineage.model_validate_json(text)
     except ValidationError as error:
-        raise _unreadable(f"The lineage of {model} version {number}", error) from None
+        raise unreadable_error(f"The lineage of {model} version {number}", error) from None
 
 
 def _parse(kind: type[R], what: str, values: Mapping[str, Any]) -> R:
     try:
         return kind(**values)
     except ValidationError as error:
-        raise _unreadable(what, error) from None
+        raise unreadable_error(what, error) from None
 
 
-def _unreadable(what: str, error: ValidationError) -> IntegrityError:
+def unreadable_error(what: str, error: ValidationError) -> IntegrityError:
+    """Return the error for a stored row that cannot be parsed; ``what`` names the row."""
     first = error.errors()[0]
     return IntegrityError(
         f"{what} cannot be read: {'.'.join(str(p) for p in first['loc'])}: {first['msg']}.",
@@ -325,8 +326,8 @@ def _state(connection: Connection, model: str, number: int, candidate: str) -> V
         )
         .order_by(version_receipts.c.id.desc())
     ).first()
-    is_approved = newest is not None and _is_pass(newest.digest, newest.payload, candidate)
-    return "staging" if is_approved else "dev"
+    has_passed = newest is not None and _is_pass(newest.digest, newest.payload, candidate)
+    return "staging" if has_passed else "dev"
 
 
 def _is_pass(digest: str, payload: str, candidate: str) -> bool:

@@ -147,7 +147,7 @@ class Approval(Record):
         return f"Approved by {self.actor}{at} ({self.reason}){until}{' UTC' if until else ''}."
 
     def is_valid_at(self, at: datetime) -> bool:
-        """Return whether the approval satisfies a rule with an expiry at a time."""
+        """Return whether the approval has an expiry time, and is not expired at ``at``."""
         return self.expires_at is not None and at < self.expires_at
 
 

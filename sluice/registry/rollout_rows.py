@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from sluice.base.errors import IntegrityError, RolloutConflict
 from sluice.registry import log
+from sluice.registry.queries import unreadable_error
 from sluice.registry.stored_rollouts import parse_rollout, parse_transition
 from sluice.registry.tables import rollout_heads, rollout_transitions, rollouts
 from sluice.rollout.state import Rollout, Transition
@@ -52,7 +53,7 @@ def load_transitions(connection: Connection, rollout_id: str) -> list[Transition
     try:
         return [parse_transition(text) for text in rows]
     except ValidationError as error:
-        raise _unreadable(f"A transition of rollout {rollout_id}", error) from None
+        raise unreadable_error(f"A transition of rollout {rollout_id}", error) from None
 
 
 def model_rollouts(connection: Connection, model: str) -> list[str]:
@@ -138,17 +139,7 @@ def _parse_rollout(text: str, model: str) -> Rollout:
     try:
         return parse_rollout(text)
     except ValidationError as error:
-        raise _unreadable(f"The rollout of {model}", error) from None
-
-
-def _unreadable(what: str, error: ValidationError) -> IntegrityError:
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return IntegrityError(
-        f"{what} cannot be read: {place}: {first['msg']}.",
-        cause="The registry's database was edited manually or damaged.",
-        fix="Restore the database from a backup.",
-    )
+        raise unreadable_error(f"The rollout of {model}", error) from None
 
 
 def _transition_fields(rollout: Rollout) -> dict[str, object]:

@@ -112,7 +112,7 @@ class RolloutLedger(Ledger):
 
         A server calls this before it answers requests. All servers share the secret, and it never
         changes: with a new secret, all users would be assigned again, and their earlier samples
-        could no longer be registered.
+        could no longer be found and deleted.
 
         Raises:
             StorageError: The registry cannot be written.

@@ -5,7 +5,7 @@ Shape legend: M = networks of a model, O = outputs.
 
 from typing import Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AwareDatetime, Field, FiniteFloat
 
 from sluice.base.settings import Record
 from sluice.rollout.observations import TrafficCounts
@@ -15,6 +15,13 @@ RequestFault = Literal["errors", "timeouts", "not_finite"]
 
 Outputs = tuple[tuple[float, ...], ...]
 """Output of each network of a model (M, O) for one window; the prediction is their mean."""
+
+
+class SampledEmbedding(Record):
+    """Embedding of a sampled element by one network of production."""
+
+    network: str = Field(description="Digest of the weights of the network.")
+    values: tuple[FiniteFloat, ...] = Field(max_length=1024)
 
 
 class Sample(Record):
@@ -53,6 +60,12 @@ class Sample(Record):
     )
     challenger: Outputs | None = Field(
         None, description="Outputs of the challenger; None if it did not get the request or failed."
+    )
+    embedding: SampledEmbedding | None = Field(
+        None,
+        exclude_if=lambda embedding: embedding is None,
+        description="Embedding of the element, to detect drift of images and texts; None for a "
+        "version without a reference of it.",
     )
 
 

@@ -162,7 +162,7 @@ class Admission:
     """Admits or refuses each prediction before it uses resources."""
 
     def __init__(self, settings: ServingSettings, tokens: Tokens) -> None:
-        """Create it without requests in progress."""
+        """Create admission control without requests in progress."""
         self._settings = settings
         self._slots = FairShare(settings.max_in_flight)
         self._memory = BodyMemory(settings.max_body_memory_bytes)

@@ -70,6 +70,8 @@ class _Job:
 
     loop: asyncio.AbstractEventLoop
     began: StartTime
+    embeds: bool = False
+    """Whether the embeddings of the elements are requested instead of outputs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -147,11 +149,38 @@ class ArmWorker:
                 compute the request; the arm then skips the request.
             NetworkFailed: The network raised.
         """
+        return await self._request(
+            x, embeds=False, timeout_s=timeout_s, max_waiting=max_waiting, began=began
+        )
+
+    async def embed(
+        self, x: ModelArrays, *, timeout_s: float, max_waiting: int
+    ) -> NDArray[np.float64]:
+        """Return the embeddings of N elements (N, E), computed alone; arguments as ``predict``.
+
+        Raises:
+            QueueFull, TimeoutError, NetworkFailed: As ``predict``.
+        """
+        found = await self._request(
+            x, embeds=True, timeout_s=timeout_s, max_waiting=max_waiting, began=None
+        )
+        embeddings: NDArray[np.float64] = found[0]
+        return embeddings
+
+    async def _request(
+        self,
+        x: ModelArrays,
+        *,
+        embeds: bool,
+        timeout_s: float,
+        max_waiting: int,
+        began: StartTime | None,
+    ) -> EnsembleOutput:
         shared = self._queue
         if shared.waiting >= max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        job = _Job(x, loop.create_future(), loop, began or StartTime())
+        job = _Job(x, loop.create_future(), loop, began or StartTime(), embeds)
         shared.waiting += 1
         shared.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
@@ -182,7 +211,7 @@ def _run_batches(
         if first is None:
             return
         batch, windows, is_last = [first], count_elements(first.x), False
-        while windows < max_windows:
+        while windows < max_windows and not first.embeds:
             try:
                 following = shared.jobs.get_nowait()
             except queue.Empty:
@@ -191,7 +220,11 @@ def _run_batches(
                 is_last = True
                 break
             num_elements = count_elements(following.x)
-            if windows + num_elements > max_windows or not can_batch(first.x, following.x):
+            if (
+                following.embeds
+                or windows + num_elements > max_windows
+                or not can_batch(first.x, following.x)
+            ):
                 carried = following
                 break
             batch.append(following)
@@ -215,7 +248,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
         return
     try:
         x = concatenate([job.x for job in jobs])
-        output = deployed.predict(x, pause)
+        output = deployed.embed(x) if jobs[0].embeds else deployed.predict(x, pause)
         if output.shape[1] != count_elements(x):
             raise ValueError(f"{output.shape[1]} predictions for {count_elements(x)} elements")
     except Exception as error:  # user code may raise anything; this is the edge of its thread

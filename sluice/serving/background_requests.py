@@ -1,13 +1,16 @@
 """Requests that an arm computes in the background: shadow requests and repeated faulty requests.
 
-Shape legend: N = elements of a request.
+Shape legend: N = elements of a request, E = width of an embedding.
 """
 
 import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from sluice.serving.arm import ArmWorker
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.serving.arm import ArmWorker, NetworkFailed, QueueFull
 from sluice.serving.arm_result import ArmResult, try_arm
 from sluice.serving.model_arrays import ModelArrays
 from sluice.serving.settings import ServingSettings
@@ -46,6 +49,17 @@ class BackgroundRequests:
             timeout_s=self._settings.shadow_deadline_s,
             max_waiting=self._settings.max_shadow_queue,
         )
+
+    async def embed(self, arm: ArmWorker, x: ModelArrays) -> NDArray[np.float64] | None:
+        """Return the embeddings of N elements (N, E); None if the arm fails or is too busy."""
+        try:
+            return await arm.embed(
+                x,
+                timeout_s=self._settings.shadow_deadline_s,
+                max_waiting=self._settings.max_shadow_queue,
+            )
+        except (QueueFull, TimeoutError, NetworkFailed):
+            return None
 
     async def close(self) -> None:
         """Cancel all background requests and wait until they have ended."""

@@ -18,6 +18,7 @@ from torch import nn
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
 from sluice.data.rows.protocol import RowSource, gather
+from sluice.models.embedding import REFERENCE_ROLE, embed
 from sluice.models.scaled import Scaled
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
@@ -68,8 +69,15 @@ class ServedModel(Protocol):
     def problem(self) -> str:
         """Why the model cannot predict, in a sentence; empty while it can."""
 
+    @property
+    def embedded_network(self) -> str | None:
+        """Digest of the weights of the network that ``embed`` uses; None if it cannot be called."""
+
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` between networks."""
+
+    def embed(self, x: ModelArrays) -> NDArray[np.float64]:
+        """Return the embeddings of the elements by one network (1, N, E)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,6 +98,10 @@ class DeployedModel:
     codec: Codec | None = None
     """Codec that decodes requests; None for windows."""
 
+    embedded_network: str | None = None
+    """Digest of the weights of the first network, if the embeddings of sampled requests are stored
+    to detect drift."""
+
     @property
     def problem(self) -> str:
         """Return "", because a model in this process can always predict."""
@@ -108,6 +120,10 @@ class DeployedModel:
                 outputs.append(network(inputs))
             output: NDArray[np.float64] = torch.stack(outputs).double().numpy()
         return output.reshape(*output.shape[:2], -1)
+
+    def embed(self, x: ModelArrays) -> NDArray[np.float64]:
+        """Return the embeddings of the elements by the first network (1, N, E)."""
+        return embed(self.networks[0], as_input(x)).values[None].astype(np.float64)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
@@ -167,7 +183,19 @@ def load_deployed(
         target=workload.target_column,
         networks=tuple(networks),
         codec=codec,
+        embedded_network=members[0].weights
+        if REFERENCE_ROLE in version.lineage.artifacts and _can_embed(networks[0], codec)
+        else None,
     )
+
+
+def _can_embed(network: nn.Module, codec: Codec) -> bool:
+    """Return whether a network has an embedding; the drift reference says why it has none."""
+    try:
+        embed(network, codec.example())
+    except Exception:  # user code may raise anything, and predictions need no embedding
+        return False
+    return True
 
 
 def _windows_contract(workload: Workload, networks: Sequence[nn.Module]) -> InputContract:

@@ -90,6 +90,11 @@ class IsolatedModel:
         return None
 
     @property
+    def embedded_network(self) -> None:
+        """None: only production embeds requests."""
+        return None
+
+    @property
     def target(self) -> str:
         """Name of the predicted column."""
         return self._info.target
@@ -108,6 +113,10 @@ class IsolatedModel:
         process = self._state.process
         assert process is not None, "a model exists once its process is ready"
         return process.predict(x, pause)
+
+    def embed(self, x: ModelArrays) -> EnsembleOutput:
+        """Raise an error, because ``embedded_network`` is None."""
+        raise NotImplementedError("A model in another process does not embed requests.")
 
 
 class Isolation:

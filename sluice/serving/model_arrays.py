@@ -21,7 +21,7 @@ _DIGEST_BYTES = 16
 
 
 def count_elements(x: ModelArrays) -> int:
-    """Return N."""
+    """Return the number of elements (N)."""
     return len(x) if isinstance(x, np.ndarray) else len(next(iter(x.values())))
 
 
@@ -81,7 +81,7 @@ def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYT
 
     Args:
         x: Inputs of N elements.
-        key: Makes the digests unpredictable without it; at most 64 bytes.
+        key: Secret key, without which the digests cannot be predicted; at most 64 bytes.
         size: Length of a digest [bytes].
     """
     parts = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]

@@ -75,13 +75,13 @@ class Reporter:
             await asyncio.sleep(self._settings.report_interval_s)
 
     async def report(self, *, draining: bool) -> None:
-        """Report once, unless the last report is still being written.
+        """Report once, unless the previous report is still being written.
 
         Args:
-            draining: Whether this is the final report, which waits for the last one.
+            draining: Whether this is the final report, which waits for the previous one.
         """
         wait_s = self._settings.registry_timeout_s if draining else 0.0
-        if not await self._is_last_written(timeout_s=wait_s):
+        if not await self._is_previous_written(timeout_s=wait_s):
             self._note_failure("the registry has not answered the last report")
             return
         samples = self._buffer.take()
@@ -105,7 +105,7 @@ class Reporter:
             if samples:
                 self._split_sync.note("samples", "")
 
-    async def _is_last_written(self, *, timeout_s: float) -> bool:
+    async def _is_previous_written(self, *, timeout_s: float) -> bool:
         if self._writing is None or self._writing.done():
             return True
         writing = asyncio.wrap_future(self._writing)

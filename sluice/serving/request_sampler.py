@@ -9,12 +9,12 @@ import numpy as np
 
 from sluice.registry.client_secret import client_name, subnet_of
 from sluice.registry.readonly import Clock
-from sluice.rollout.samples import ArmName, Sample
+from sluice.rollout.samples import ArmName, Sample, SampledEmbedding
 from sluice.serving.arm import ArmWorker
 from sluice.serving.arm_result import ArmResult, first_element_outputs
 from sluice.serving.background_requests import BackgroundRequests
 from sluice.serving.client_limits import ClientLimits
-from sluice.serving.model_arrays import as_input, element_digests, first_element
+from sluice.serving.model_arrays import ModelArrays, as_input, element_digests, first_element
 from sluice.serving.routing_table import RequestContext
 from sluice.serving.sample_buffer import SampleBuffer
 from sluice.serving.settings import ServingSettings
@@ -67,10 +67,15 @@ class RequestSampler:
         # ``split`` is the split in force: after the end of the lease it has no rollout, and the
         # sample needs no output of the other arm.
         other = table.production if arm == "challenger" else table.challenger
-        if has_failed or split.rollout is None or other is None:
+        is_compared = not has_failed and split.rollout is not None and other is not None
+        is_embedded = not has_failed and table.production.deployed.embedded_network is not None
+        if (is_compared or is_embedded) and self._background.has_room:
+            compared = other if is_compared else None
+            self._background.start(
+                self._complete(sample, compared, context, is_embedded=is_embedded)
+            )
+        elif not is_compared:
             self._buffer.add(sample)
-        elif self._background.has_room:
-            self._background.start(self._add_with_other_arm(sample, other, context))
 
     def _is_drawn(self, context: RequestContext, now: float) -> bool:
         if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
@@ -84,14 +89,42 @@ class RequestSampler:
         clients.record_sample(context.client)
         return True
 
-    async def _add_with_other_arm(
-        self, sample: Sample, other: ArmWorker, context: RequestContext
+    async def _complete(
+        self,
+        sample: Sample,
+        other: ArmWorker | None,
+        context: RequestContext,
+        *,
+        is_embedded: bool,
     ) -> None:
-        """Add a sample after predicting with the other arm as well, for the comparison only."""
-        result = await self._background.ask(other, first_element(context.x), name="compared")
-        other_name = "production" if sample.arm == "challenger" else "challenger"
-        outputs = None if result.fault is not None else first_element_outputs(result)
-        self._buffer.add(sample.model_copy(update={other_name: outputs}))
+        """Add a sample after predicting with the other arm, and embedding the first element.
+
+        Both are for the comparison only: no client waits for them.
+        """
+        x = first_element(context.x)
+        if other is not None:
+            result = await self._background.ask(other, x, name="compared")
+            other_name = "production" if sample.arm == "challenger" else "challenger"
+            outputs = None if result.fault is not None else first_element_outputs(result)
+            sample = sample.model_copy(update={other_name: outputs})
+        if is_embedded:
+            try:
+                embedding = await self._embedding(context.table.production, x)
+                sample = sample.model_copy(update={"embedding": embedding})
+            finally:  # a server that ends cancels the embedding, but keeps the sample
+                self._buffer.add(sample)
+        else:
+            self._buffer.add(sample)
+
+    async def _embedding(self, arm: ArmWorker, x: ModelArrays) -> SampledEmbedding | None:
+        """Return the embedding of one element, with six digits; None if it is not finite."""
+        values = await self._background.embed(arm, x)
+        network = arm.deployed.embedded_network
+        if values is None or network is None or not np.isfinite(values).all():
+            return None
+        return SampledEmbedding(
+            network=network, values=tuple(float(f"{value:.6g}") for value in values[0].tolist())
+        )
 
 
 def _described(context: RequestContext) -> tuple[tuple[float, ...], str | None]:

@@ -23,7 +23,7 @@ class RollbackRequest:
 
     action: RollbackAction
     key: str
-    """Key that all notifications of this alert share with each other, and with no other alert."""
+    """Key that is the same in all notifications of this alert, and differs between alerts."""
 
     reason: str
     began: datetime

@@ -154,8 +154,9 @@ class ServingSettings(Settings):
         2.0,
         ge=0,
         le=1000,
-        description="Rate at which random requests are sampled: their newest row and predictions "
-        "are stored to detect drift and to compare the arms; 0 disables sampling [1/s].",
+        description="Rate at which random requests are sampled: their newest row (of images and "
+        "texts, the embedding of the network) and predictions are stored to detect drift and to "
+        "compare the arms; 0 disables sampling [1/s].",
     )
     sample_retention_days: float = Field(
         30.0,

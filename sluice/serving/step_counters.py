@@ -190,7 +190,7 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add those faults of an admitted request to the evidence that count.
+        """Add to the evidence those faults of an admitted request that count.
 
         Args:
             arm: Arm that the request was routed to.

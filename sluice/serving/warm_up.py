@@ -1,4 +1,4 @@
-"""Made-up input with which a loaded model is warmed up; without torch for windows."""
+"""Made-up input to warm up a loaded model. For windows, torch is not imported."""
 
 from typing import TYPE_CHECKING
 

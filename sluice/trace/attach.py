@@ -48,7 +48,7 @@ def _watch_networks(sink: EventSink) -> None:
     inputs = InputWatch(sink)
     losses = LossWatch(sink, inputs)
     watch_modules(sink)
-    # Before the inputs: it reports the inputs of networks without a module.
+    # Subscribes before ``inputs``, because it reports the inputs of networks without a module.
     support_functional_programs(sink, inputs, losses)
     inputs.subscribe()
     losses.subscribe()
@@ -73,8 +73,8 @@ _HOOKS = (
 """Parts of the tracer, in the order in which they receive an event that several subscribe to."""
 
 _active: dict[Tracer, Path] = {}
-"""Active tracer of this process with its folder of traces, at most one: patches apply to the
-whole process."""
+"""The active tracer of this process and its folder of traces. There is at most one, because patches
+apply to the whole process."""
 
 
 @contextmanager
@@ -99,7 +99,7 @@ def traced(
         The folder of this trace, which is created at the first write.
 
     Cost:
-        See ``sluice.bench.tracer.overhead``.
+        Run ``sluice bench trace`` to measure the cost of a trace.
     """
     outer = active_tracer()
     if outer is not None:
@@ -158,9 +158,9 @@ def end(tracer: Tracer, *, raised: str) -> None:
 
 @cache
 def _register_fork_callbacks() -> None:
-    """Let every forked process trace on, as long as a trace is active.
+    """Trace forked processes, too, as long as a trace is active.
 
-    Neither callback can be unregistered, so they are registered once in a process.
+    Neither callback can be unregistered, so both are registered once per process.
     """
     os.register_at_fork(after_in_child=_begin_in_child)
     # A forked multiprocessing process exits without running atexit callbacks.
@@ -176,6 +176,7 @@ def _begin_in_child() -> None:
 
 
 def _end_at_exit() -> None:
+    """Write the remaining records when a forked multiprocessing process exits."""
     tracers = [tracer for tracer in _active if tracer.is_on]
     if not tracers:
         return

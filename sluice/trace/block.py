@@ -49,9 +49,9 @@ class TracedBlock:
 
     def __init__(self, out: Path, settings: TraceSettings) -> None:
         self.folder = out.resolve()
-        """Folder of the block's traces, one subfolder for each process; known in the block."""
+        """Folder of the block's traces, one subfolder per process; set when the block begins."""
         self.reports: tuple[ProcessReport, ...] = ()
-        """Report on each traced process; empty during the block, and without any training."""
+        """Reports on the traced processes; empty during the block, and if nothing was trained."""
         self._out = self.folder
         self._settings = settings
         self._stack = ExitStack()
@@ -63,7 +63,7 @@ class TracedBlock:
 
         self._is_inner = active_tracer() is not None
         self.reports = ()
-        # Findings of earlier traces in the same folder are not those of this block.
+        # A new folder, so that the findings of earlier traces in ``out`` do not count.
         self.folder = unique_folder(self._out, "block")
         self._stack.enter_context(traced(self.folder, self._settings))
         return self

@@ -9,6 +9,9 @@ from sluice.findings.catalogue import FaultName
 from sluice.trace.faults import EXPLAINS
 from sluice.trace.finding import TraceFinding
 
+SEVERITY_LABELS = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
+"""Text of each severity in reports."""
+
 _RANK = {"error": 0, "confirm": 1, "warning": 2}
 
 
@@ -38,12 +41,12 @@ class Diagnosis(Record):
 def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     """Group findings by root cause: errors first, then by confidence, then by step.
 
-    A finding counts as the consequence of another fault that can cause it if that fault is at
-    least as severe. So a warning never hides an error. A ``confirm`` finding may also explain an
-    error, if it occurs no later. Every finding belongs to exactly one diagnosis.
+    A finding counts as a consequence of another fault if that fault can cause it and is at least as
+    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error, if
+    it occurs no later. Every finding belongs to exactly one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
-    for finding in sorted(findings, key=_order):
+    for finding in sorted(findings, key=_sort_key):
         by_fault.setdefault(finding.fault, []).append(finding)
     parents = {fault: _parent(fault, by_fault) for fault in by_fault}
     roots = [fault for fault, parent in parents.items() if parent is None]
@@ -64,7 +67,7 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
             )
         ]
     ]
-    return tuple(sorted(diagnoses, key=lambda d: (*_order(d.finding)[:2], d.step)))
+    return tuple(sorted(diagnoses, key=lambda d: (*_sort_key(d.finding)[:2], d.step)))
 
 
 def _raise_severity(
@@ -78,12 +81,12 @@ def _raise_severity(
     )
 
 
-def _order(finding: TraceFinding) -> tuple[int, float, int]:
+def _sort_key(finding: TraceFinding) -> tuple[int, float, int]:
     return _RANK[finding.severity], -finding.confidence, finding.step
 
 
 def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
-    """Return the most severe fault that explains another one.
+    """Return the most severe of the faults that explain ``fault``; None for a root cause.
 
     Assumes that ``EXPLAINS`` has no cycle.
     """
@@ -93,15 +96,15 @@ def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> 
         for other, candidates in by_fault.items()
         if fault in EXPLAINS.get(other, ()) and _may_explain(candidates, effects)
     ]
-    return min(causes, key=lambda other: _order(by_fault[other][0]), default=None)
+    return min(causes, key=lambda other: _sort_key(by_fault[other][0]), default=None)
 
 
 def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]) -> bool:
-    strongest = min(_RANK[f.severity] for f in causes)
-    weakest = min(_RANK[f.severity] for f in effects)
-    # A ``confirm`` finding alone may be intended; an error that follows from it settles that.
+    cause_rank = min(_RANK[f.severity] for f in causes)
+    effect_rank = min(_RANK[f.severity] for f in effects)
+    # A ``confirm`` finding alone may be intended; an error that follows from it shows a fault.
     follows = min(f.step for f in causes) <= min(f.step for f in effects)
-    return strongest <= weakest or (strongest == _RANK["confirm"] and follows)
+    return cause_rank <= effect_rank or (cause_rank == _RANK["confirm"] and follows)
 
 
 def _root(fault: FaultName, parents: dict[FaultName, FaultName | None]) -> FaultName:

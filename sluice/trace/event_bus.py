@@ -17,7 +17,7 @@ class EventBus:
         self._subscribers[kind] = (*self._subscribers.get(kind, ()), on_event)
 
     def unsubscribe(self, kind: type[E], on_event: Callable[[E], None]) -> None:
-        """Stop to call a function; do nothing if it is no subscriber."""
+        """Stop calling a function; do nothing if it is not subscribed."""
         self._subscribers[kind] = tuple(
             other for other in self._subscribers.get(kind, ()) if other != on_event
         )

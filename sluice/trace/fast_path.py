@@ -1,9 +1,9 @@
 """Fast path for repeated steps: records only the step pattern and the losses.
 
-Recording every short step fully would cost some percent of its time. Each event of a predicted step
-is only compared with the prediction, and the loss is stored.
+Recording every short step fully would cost a few percent of its time. Each event of a predicted
+step is only compared with the prediction, and the loss is stored.
 
-Hooks do not know about predictions. This module wraps a few of them, those that do much at every
+Hooks do not know about predictions. This module wraps the few hooks that do much work at every
 step: a wrapper calls the original function of torch if the call is predicted, and otherwise the
 hook. Without this module all steps are recorded fully.
 """
@@ -49,7 +49,7 @@ def install_fast_path(sink: EventSink) -> None:
 
 
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
-    """Return ``Module.__call__``, which also runs at every call of a module inside a network."""
+    """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
     # False if another library replaced ``__call__`` before.
     is_torch_call = original is nn.Module._wrapped_call_impl
@@ -80,8 +80,8 @@ def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: A
         if entry.has_no_parameters:
             return original(module, *args, **kwargs)
         # The inputs are needed if the loss turns out to be non-finite.
-        last = thread.call
-        last.network, last.inputs = entry.index, tensor_refs(args, kwargs)
+        network_call = thread.call
+        network_call.network, network_call.inputs = entry.index, tensor_refs(args, kwargs)
         forward.is_running = True
         try:
             output = original(module, *args, **kwargs)

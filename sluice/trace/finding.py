@@ -37,7 +37,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RulePolicy(Generic[SettingsT]):
-    """Common description of all rules."""
+    """Description and thresholds of a rule; the base of ``Rule`` and ``RankRule``."""
 
     name: str
     """Name of the rule: a sentence that is true when there is no problem."""
@@ -48,6 +48,7 @@ class RulePolicy(Generic[SettingsT]):
     requires: str
     """Evidence that the rule needs; without it the rule reports nothing."""
     contradicted_by: str
+    """Condition under which a finding of the rule is a false alarm."""
     abstains: str
     """Condition under which the rule reports nothing although it has the evidence."""
     settings: SettingsT

@@ -15,7 +15,7 @@ from sluice.trace.settings import TraceSettings
 _INJECTED = Path(__file__).parent / "injected"
 _OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 SIGNAL_EXIT_BASE = 128
-"""Exit code of a program ended by a signal: this plus the signal number, as in shells."""
+"""The exit code of a program ended by a signal is this plus the signal number, as in shells."""
 
 
 def launch(

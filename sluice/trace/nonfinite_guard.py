@@ -86,6 +86,7 @@ class NonFiniteGuard:
         self._rng_state = torch.get_rng_state()
 
     def _must_stop(self, loss: Tensor, *, is_scaled: bool) -> bool:
+        """Check one loss: store a good state or a bundle; return whether to stop the program."""
         settings = self._sink.settings
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles that.
@@ -94,7 +95,7 @@ class NonFiniteGuard:
             self._num_nonfinite = 0
             if self._sink.steps.last >= self._next_copy and settings.stop_after:
                 self._last_good = self._states()
-                # Doubling intervals: a short run, too, loses at most half of its steps.
+                # The interval doubles at first: a short run loses at most half of its steps.
                 interval = min(max(1, self._sink.steps.last), settings.checkpoint_every)
                 self._next_copy = self._sink.steps.last + interval
             return False
@@ -145,6 +146,7 @@ class NonFiniteGuard:
             }
 
     def _save_bundle(self, value: float) -> None:
+        """Save what reproduces the non-finite loss of the running step."""
         thread, step = self._sink.local.thread, self._sink.steps.last + 1
         loss_call = thread.losses.last
         target = None if loss_call is None else loss_call[2]()

@@ -96,12 +96,12 @@ class _Holders:
 
     def __init__(self) -> None:
         self._found: dict[int, list[tuple[Any, str]]] = {}
-        self._modules = 0
+        self._num_modules = 0
 
     def of(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules and names that held a function when the modules were scanned."""
-        if self._modules != len(sys.modules):
-            self._modules, self._found = len(sys.modules), {}
+        if self._num_modules != len(sys.modules):
+            self._num_modules, self._found = len(sys.modules), {}
             for module in list(sys.modules.values()):
                 self._scan(module)
         return self._found.get(id(function), [])

@@ -1,7 +1,7 @@
 """Typed events that hooks and the tracer publish.
 
-``EventRecorder`` records the order of events in a step, one integer per event. The events here have
-the objects of the program, for the parts of the tracer that inspect them.
+``EventRecorder`` records the order of events in a step, one integer per event. The events here
+contain objects of the program, for the parts of the tracer that inspect them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from sluice.trace.thread_state import ThreadState
 
 @dataclass(slots=True)
 class TraceBegan:
-    """An empty trace begins, after a fork: subscribers discard their state."""
+    """An empty trace begins in a forked process: subscribers discard their state."""
 
 
 @dataclass(slots=True)
@@ -155,7 +155,7 @@ class StepRecorded:
 
 @dataclass(slots=True)
 class StepsPassedOn:
-    """Buffered steps are passed on, in the order in which they ended."""
+    """Buffered steps are passed to the subscribers, in the order in which they ended."""
 
     steps: Sequence[EndedStep]
 

@@ -1,4 +1,4 @@
-"""What hooks may use of the tracer."""
+"""Interface of the tracer that hooks use."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,7 +17,7 @@ from sluice.trace.thread_state import LocalState
 class EventSink(Protocol):
     """Receives what hooks observe; the tracer of the process implements it.
 
-    Hooks keep a reference to the sink, not to its parts, which are new after a fork.
+    Hooks keep a reference to the sink, not to its parts, which a fork replaces.
     """
 
     is_on: bool
@@ -38,7 +38,7 @@ class EventSink(Protocol):
     sampling: Sampling
     """Decides which steps are inspected in detail."""
     objects: ObjectTracker
-    """Networks, parameters, optimizers, schedulers and loaders of the program."""
+    """Networks, parameters, optimizers and schedulers of the program."""
     recorder: Recorder
     """Receives records for the trace."""
 

@@ -1,8 +1,8 @@
 """State that the tracer keeps for each thread of the program.
 
-It consists of small records. Each has one owner, the module that writes it; other modules read it,
-or change the field whose docstring names them. The fast path writes what the hook in its place
-would write.
+The state consists of small records. Each record has one owner: the module that writes it. Other
+modules only read it, except for fields whose docstring names another writer. The fast path writes
+what the hook that it replaces would write.
 
 The records have slots, because every event reads some of their fields between two operations of the
 program, where data is not in the processor's cache.
@@ -134,7 +134,7 @@ class NetworkCall:
     group: Any = None
     """``CallGroup`` of the call: its network, loader and mode."""
     nonfinite_input: Any = None
-    """Record of a non-finite input, while the network runs on it."""
+    """Record of a non-finite input of the running call; None if its inputs are finite."""
 
 
 @dataclass(slots=True, eq=False)
@@ -173,8 +173,8 @@ class LossCalls:
     last: Any = None
     """Last differentiable call: name, weak references to input and target, other arguments."""
     shifted_input: Any = None
-    """Weak reference to the input that equals the targets of the last loss shifted by one
-    position."""
+    """Weak reference to the input tensor that, shifted by one position, equals the targets of the
+    last loss."""
     means: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
     """Weak references to the last losses that are means."""
 

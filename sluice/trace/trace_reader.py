@@ -105,56 +105,56 @@ def read_trace(folder: Path) -> Trace:
         )
     both = [*kept, *recent]
     try:
-        ends = _all(TraceEnd, kept, "end")
-        sequences, positions, num_untold = _step_sequences(kept)
+        ends = _records(TraceEnd, kept, "end")
+        sequences, positions, num_overflow_steps = _step_sequences(kept)
         return Trace(
             start=_record(TraceStart, starts[0]),
             end=ends[-1] if ends else None,
             sequences=sequences,
-            memberships=_all(Membership, kept, "membership"),
-            schedulers=_all(SchedulerRecord, kept, "scheduler"),
-            loaders=_all(LoaderRecord, kept, "loader"),
-            statistics=_by_step(_all(StepStatistics, both, "measures")),
+            memberships=_records(Membership, kept, "membership"),
+            schedulers=_records(SchedulerRecord, kept, "scheduler"),
+            loaders=_records(LoaderRecord, kept, "loader"),
+            statistics=_by_step(_records(StepStatistics, both, "measures")),
             scalars=_by_step(
-                _numbers(*row)
+                _step_scalars(*row)
                 for line in both
                 if line["record"] == "numbers"
                 for row in line["rows"]
             ),
-            batches=tuple(sorted(_all(BatchRecord, recent, "batch"), key=lambda b: b.step)),
-            epochs=_all(EpochRecord, kept, "epoch"),
+            batches=tuple(sorted(_records(BatchRecord, recent, "batch"), key=lambda b: b.step)),
+            epochs=_records(EpochRecord, kept, "epoch"),
             random_states=tuple(
-                sorted(_all(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+                sorted(_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
             ),
-            loads=_all(StateLoadRecord, kept, "load"),
-            saves=_all(StateSaveRecord, kept, "save"),
-            reads=_all(FileReadRecord, kept, "read"),
+            loads=_records(StateLoadRecord, kept, "load"),
+            saves=_records(StateSaveRecord, kept, "save"),
+            reads=_records(FileReadRecord, kept, "read"),
             rates=tuple(
                 LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
                 for line in kept
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
-            workers=_all(WorkerRandomnessRecord, lines.of_workers(), "worker"),
-            wrappers=_all(DataParallelRecord, kept, "wrapper"),
-            rank_weights=_all(RankWeightsRecord, kept, "parallel"),
-            values=_all(ParameterValuesRecord, kept, "value"),
-            nonfinite_gradients=_all(NonFiniteGradientRecord, kept, "gradient"),
-            corrupted_weights=_all(CorruptedWeightsRecord, kept, "spoiled"),
-            forward_passes=_all(ForwardPassRecord, kept, "flow"),
-            padding_masks=_all(PaddingMaskRecord, kept, "mask"),
-            probes=_all(ProbeRecord, kept, "probe"),
-            losses=_all(LossRecord, kept, "loss"),
-            evaluations=_all(EvaluationPassRecord, kept, "evaluation"),
-            inputs=_all(InputRecord, kept, "input"),
-            rows=_all(RowsRecord, kept, "rows"),
-            target_samples=_all(TargetSampleRecord, kept, "pair"),
-            nonfinite_tensors=_all(NonFiniteTensorRecord, kept, "bad_numbers"),
-            out_of_range_indices=_all(OutOfRangeIndexRecord, kept, "ids"),
-            notes=_all(TraceNote, kept, "note"),
-            recent_steps=_recent(recent, positions),
-            num_steps_without_sequence=num_untold,
-            truncated_lines=lines.torn,
+            workers=_records(WorkerRandomnessRecord, lines.of_workers(), "worker"),
+            wrappers=_records(DataParallelRecord, kept, "wrapper"),
+            rank_weights=_records(RankWeightsRecord, kept, "parallel"),
+            values=_records(ParameterValuesRecord, kept, "value"),
+            nonfinite_gradients=_records(NonFiniteGradientRecord, kept, "gradient"),
+            corrupted_weights=_records(CorruptedWeightsRecord, kept, "spoiled"),
+            forward_passes=_records(ForwardPassRecord, kept, "flow"),
+            padding_masks=_records(PaddingMaskRecord, kept, "mask"),
+            probes=_records(ProbeRecord, kept, "probe"),
+            losses=_records(LossRecord, kept, "loss"),
+            evaluations=_records(EvaluationPassRecord, kept, "evaluation"),
+            inputs=_records(InputRecord, kept, "input"),
+            rows=_records(RowsRecord, kept, "rows"),
+            target_samples=_records(TargetSampleRecord, kept, "pair"),
+            nonfinite_tensors=_records(NonFiniteTensorRecord, kept, "bad_numbers"),
+            out_of_range_indices=_records(OutOfRangeIndexRecord, kept, "ids"),
+            notes=_records(TraceNote, kept, "note"),
+            recent_steps=_recent_steps(recent, positions),
+            num_steps_without_sequence=num_overflow_steps,
+            truncated_lines=lines.num_truncated,
         )
     except (ValidationError, KeyError, TypeError, ValueError) as error:
         raise ContractError(
@@ -169,7 +169,7 @@ class _Lines:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.torn = 0
+        self.num_truncated = 0
 
     def of_workers(self) -> Iterator[dict[str, Any]]:
         """Return the lines that DataLoader workers wrote; most programs have none."""
@@ -188,7 +188,7 @@ class _Lines:
                 fix="Pass the folder of one traced process.",
             ) from error
         *whole, last = content.split(b"\n")
-        self.torn += bool(last)
+        self.num_truncated += bool(last)
         for number, line in enumerate(whole, start=1):
             try:
                 yield json.loads(line)
@@ -204,11 +204,11 @@ def _record(cls: type[R], line: dict[str, Any]) -> R:
     return cls.model_validate({key: value for key, value in line.items() if key != "record"})
 
 
-def _all(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
+def _records(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
     return tuple(_record(cls, line) for line in lines if line["record"] == record)
 
 
-def _numbers(
+def _step_scalars(
     step: int, losses: list[float], clips: list[list[float]], scale: float | None
 ) -> StepScalars:
     return StepScalars.model_validate(
@@ -227,7 +227,7 @@ def _numbers(
 def _step_sequences(
     kept: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
-    """Return the sequences by first step, their positions, and the number of overflow steps."""
+    """Return sequences sorted by first step, their positions, and the number of overflow steps."""
     events_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}
     for line in kept:
@@ -235,9 +235,9 @@ def _step_sequences(
             events_by_index[line["index"]] = line
         elif line["record"] == "order":
             for key, first, last, count in line["rows"]:
-                before = counts.get(key, (first, last, 0))
-                counts[key] = before[0], last, before[2] + count
-    _, _, num_untold = counts.pop(OVERFLOW, (0, 0, 0))
+                known_first, _, known_count = counts.get(key, (first, last, 0))
+                counts[key] = known_first, last, known_count + count
+    _, _, num_overflow_steps = counts.pop(OVERFLOW, (0, 0, 0))
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
     for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
@@ -255,10 +255,12 @@ def _step_sequences(
                 is_open=is_open,
             )
         )
-    return tuple(sequences), positions, num_untold
+    return tuple(sequences), positions, num_overflow_steps
 
 
-def _recent(lines: Iterable[dict[str, Any]], positions: dict[int, int]) -> tuple[RecentStep, ...]:
+def _recent_steps(
+    lines: Iterable[dict[str, Any]], positions: dict[int, int]
+) -> tuple[RecentStep, ...]:
     steps = [
         RecentStep(
             step=step,

@@ -38,7 +38,7 @@ class Tracer:
     """
 
     # Reading a slot takes one memory access, reading a dictionary entry five. Code that runs
-    # between two operations of the program finds its data out of the processor's cache.
+    # between two operations of the program does not find its data in the processor's cache.
     __slots__ = (
         "__weakref__", "_began_ns", "_describe", "_print_line", "bus", "clock", "events", "is_on",
         "local", "objects", "patches", "recorder", "sampling", "settings", "steps",
@@ -94,16 +94,16 @@ class Tracer:
                 f"{DISK_FULL_MESSAGE} {folder}: {error.strerror}, {free_bytes(folder):,} bytes "
                 "are free on its disk"
             )
-        loss_text = ""
+        lost_text = ""
         try:
             self.steps.pass_on()
             self.note("failed", text)
             self.recorder.flush()
             self.recorder.close()
         except Exception as second:  # the folder is full or removed, as in the first error
-            loss_text = f" The last seconds of the trace are lost ({type(second).__name__})."
+            lost_text = f" The last seconds of the trace are lost ({type(second).__name__})."
         self.print_line(
-            f"sluice trace: tracing stopped ({text}); the program continues.{loss_text}"
+            f"sluice trace: tracing stopped ({text}); the program continues.{lost_text}"
         )
 
     def detach(self) -> None:

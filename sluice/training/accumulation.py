@@ -20,7 +20,7 @@ LossWeight = Callable[[Tensor], float]
 or unpadded tokens."""
 
 _CHECK_ROWS = 3
-"""Rows of the batch on which the loss is checked: micro-batches of 2 rows and 1 row."""
+"""Number of rows on which the loss is checked; they form micro-batches of 2 rows and 1 row."""
 
 _TOLERANCE = 1e-3
 """Relative tolerance when two losses are compared. It is far above float32 rounding, and far below

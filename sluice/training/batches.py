@@ -137,7 +137,7 @@ class Batches:
         checked = self._reader.reads_sources
         for number, inputs in enumerate(self._read(epoch, first), start=first):
             if isinstance(inputs, SluiceError):
-                raise self._named(inputs, epoch, number) from inputs
+                raise self._with_position(inputs, epoch, number) from inputs
             x, y = inputs
             if checked:
                 self._require_layout(x, y, epoch, number)
@@ -165,10 +165,10 @@ class Batches:
             cause="The row source or the augmentation returned something else for these rows.",
             fix="Convert every example to one dtype and one number of dimensions.",
         )
-        raise self._named(error, epoch, number)
+        raise self._with_position(error, epoch, number)
 
-    def _named(self, error: SluiceError, epoch: int, number: int) -> SluiceError:
-        """Return the error with the place of the batch."""
+    def _with_position(self, error: SluiceError, epoch: int, number: int) -> SluiceError:
+        """Return the error with the epoch, batch and rows in its message."""
         rows = self._plan.batch(epoch, number).tolist()
         shown = ", ".join(map(str, rows[:_SHOWN_ROWS])) + ", ..." * (len(rows) > _SHOWN_ROWS)
         what = f"Epoch {epoch}, batch {number + 1} of {self.steps} (rows {shown}): {error.what}"
@@ -218,11 +218,12 @@ def _init_worker(parent: int, _worker: int) -> None:
 
 
 class _BatchIndex(NamedTuple):
-    """What a loader process needs to read a batch."""
+    """Epoch and rows of one batch, as sent to a loader process."""
 
     epoch: int
     rows: NDArray[np.int64]
-    """Not a tensor, which would be sent through shared memory: slower for a few numbers."""
+    """Row numbers. An array, because a tensor would be sent through shared memory, which is slower
+    for a few numbers."""
 
 
 class _EpochSampler:

@@ -22,8 +22,9 @@ class CheckpointWriter:
     When they are written does not affect the result of the training.
 
     Args:
-        folder: As for ``save_checkpoint``.
-        subject: As for ``save_checkpoint``.
+        folder: Folder that holds only the checkpoints of this training.
+        subject: Everything that determines the result bit for bit (settings, data, seed), by name,
+            as plain JSON.
         every_epochs: Interval between checkpoints [epochs]. If None, write once the training has
             run for 50 times the duration of the last checkpoint, within an epoch too. If the
             process is killed, at most that much training is lost.
@@ -54,9 +55,9 @@ class CheckpointWriter:
         """Write the state after an epoch if a checkpoint is due, or any state with ``force``.
 
         Raises:
-            StorageError: As for ``save_checkpoint``.
+            StorageError: The folder cannot be written or the disk is full.
         """
-        if not (force or self._is_due(len(state.history))):
+        if not (force or self._is_due_after(len(state.history))):
             return
         started = self._clock()
         save_checkpoint(self._folder, state, subject=self._subject)
@@ -64,7 +65,7 @@ class CheckpointWriter:
         self._cost_s = self._last_end - started
         self.spent_s += self._cost_s
 
-    def _is_due(self, epochs: int) -> bool:
+    def _is_due_after(self, epochs: int) -> bool:
         if self._every_epochs is not None:
             return epochs % self._every_epochs == 0
         return self.is_due()

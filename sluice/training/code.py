@@ -61,7 +61,7 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
     modules |= {
         name: digest_bytes(path.read_bytes())
         for name, path in graph.sluice.items()
-        # The package itself contains only the names that other modules define.
+        # The package itself only re-exports names of other modules.
         if name != "sluice" and name.split(".")[1:2] not in [[package] for package in _PACKAGES]
     }
     return CodeIdentity(

@@ -65,7 +65,10 @@ class DiagnosisSettings(Settings):
         description="Relative decrease of the train loss below which it counts as constant.",
     )
     max_gradient_norm: float = Field(
-        100.0, gt=0, description="Maximum gradient norm, multiplied by the loss if that is above 1."
+        100.0,
+        gt=0,
+        description="Maximum gradient norm. For a loss above 1, the limit is this value times the "
+        "loss.",
     )
     max_gradient_jump: float = Field(
         30.0,
@@ -118,7 +121,7 @@ def diagnose_curves(
     Args:
         history: Its epochs, in order.
         settings: Thresholds of the symptoms.
-        max_epochs: As in the training settings.
+        max_epochs: Maximum number of epochs in the training settings.
         expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant
             loss is no symptom.
         trivial_loss: Mean train loss of the best constant prediction, if known.
@@ -149,8 +152,8 @@ def diagnose_curves(
 def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the change along a fitted straight line, and whether it is significant.
 
-    Significant means four times its own standard error, which occurs by chance in about one of a
-    hundred windows of six independent values.
+    A change is significant if it exceeds four times its standard error. That occurs by chance in
+    about one of a hundred windows of six independent values.
     """
     x_T = np.arange(len(values_T)) - (len(values_T) - 1) / 2
     slope = float(x_T @ values_T / (x_T @ x_T))
@@ -235,8 +238,8 @@ def _not_learning(
 def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     for index, result in enumerate(history):
         fp16 = result.skipped_steps > 0
-        losses = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
-        if not losses and not fp16:
+        is_finite = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
+        if not is_finite and not fp16:
             return _not_finite(result)
         norm = result.grad_norm_max
         limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))

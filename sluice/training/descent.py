@@ -123,7 +123,7 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
 
 
 def _descends_significantly(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return which windows descend significantly; False for all after that of the lowest loss."""
+    """Return which windows descend significantly; those after the lowest mean loss do not."""
     # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
 

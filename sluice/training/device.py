@@ -91,7 +91,7 @@ def device_of(model: nn.Module, default: torch.device) -> torch.device:
 def place_rows(rows: Examples, device: torch.device) -> Examples:
     """Move the rows to ``device`` if they fit into half of its free memory; else return them as is.
 
-    The caller moves rows that do not fit, and rows that are no tensor, batch by batch.
+    The caller moves rows that do not fit, and rows that are not tensors, batch by batch.
     """
     if device.type == "cpu":
         return rows

@@ -57,8 +57,8 @@ def _owners(
         top_levels = _read_text(metadata / "top_level.txt").split() or _top_levels(record) or [name]
         for top in top_levels:
             owners.setdefault(top, []).append((name, version, f"\n{record}"))
-    # The RECORD text can have a megabyte. It is needed only if several distributions share a
-    # namespace package, and is dropped otherwise.
+    # The RECORD text can be a megabyte long. It is kept only if several distributions share a
+    # namespace package.
     return {
         top: entries if len(entries) > 1 else [(*entries[0][:2], "")]
         for top, entries in owners.items()

@@ -23,12 +23,12 @@ from sluice.training.settings import TrainSettings
 from sluice.training.train_state import EpochProgress
 
 _BLOCK_STEPS = 1024
-"""Steps whose numbers are packed together."""
+"""Number of steps whose losses and norms are packed into one block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStatistics:
-    """Statistics of an epoch's steps; see ``EpochResult`` for the fields."""
+    """Statistics of an epoch's steps; ``EpochResult`` describes the fields of the same names."""
 
     loss: float
     learning_rate: float
@@ -44,7 +44,8 @@ class StepRecords:
     A read per step would synchronise the accelerator at every step.
 
     Args:
-        start: Steps before those that are added.
+        start: Finished steps of the epoch, which precede the steps that are added; None for no
+            steps.
     """
 
     def __init__(self, start: EpochProgress | None) -> None:
@@ -121,7 +122,8 @@ def fit_epoch(
     Raises:
         TrainingFailed: A loss or a gradient is not finite; the message names epoch, step and cause.
             Steps that fp16 skipped because of an overflow do not raise.
-        ContractError: As for ``Batches.iter_epoch``.
+        ContractError: A batch differs in layout from the first one, or a row source breaks its
+            contract.
     """
     model.train()
     first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
@@ -129,7 +131,7 @@ def fit_epoch(
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
     records, first = StepRecords(start), 0 if start is None else start.steps
-    # Without an iterator for no batch: loader processes would start for it.
+    # If no batch remains, no iterator is created, because it would start loader processes.
     remaining = batches.iter_epoch(epoch, first=first) if first < batches.steps else ()
     for index, (x, y) in enumerate(remaining, start=first):
         optimizer.zero_grad(set_to_none=True)

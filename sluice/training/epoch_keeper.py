@@ -17,8 +17,8 @@ class EpochKeeper:
     Args:
         due: Returns whether to keep the state now; called after every step and every chunk of
             validation rows.
-        keep: Keeps the state of the random generators and the progress of the epoch, with all that
-            the caller adds.
+        keep: Stores the state of the random generators and the progress of the epoch, with the rest
+            of the training's state.
         mixed_precision: Number format of the steps.
         steps_per_epoch: Number of batches of an epoch.
         clock: Monotonic time [s].
@@ -59,8 +59,8 @@ class EpochKeeper:
     def after_chunk(self, records: StepRecords) -> Callable[[], None]:
         """Return a function that keeps the state after all steps of the epoch, if it is due.
 
-        The state of the random generators is that of now: code that runs during validation may
-        draw from them, and draws again after a resume.
+        The state of the random generators is read now, before validation: code that runs during
+        validation may draw from them, and draws again after a resume.
         """
         rng = rng_state()
 

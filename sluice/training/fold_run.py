@@ -257,7 +257,7 @@ def _fit(
     timer: Callable[[], float],
     ranks: Ranks,
 ) -> Member | None:
-    """Return the member, or None on a rank that writes nothing."""
+    """Train the network and return its member, or None on a rank other than the first."""
     store = ArtifactStore(spec.artifacts)
     frame = load_table(spec.table, store)
     fold = spec.fold
@@ -299,7 +299,7 @@ def _fit(
     checkpoints = CheckpointWriter(
         folder, subject=subject, every_epochs=spec.training.checkpoint_every_epochs, clock=timer
     )
-    # Several ranks would not stop at the same step.
+    # With several ranks, SIGTERM is not delayed, because they would not stop at the same step.
     delay = (
         delayed_termination()
         if ranks.shard.world_size == 1

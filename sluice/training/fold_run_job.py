@@ -44,11 +44,11 @@ def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc
     try:
         return train_fold_run(spec, reporter, clock=clock)
     except SluiceError as error:
-        raise reporter.report(_with_name(spec, error)) from error
-    except (BrokenPipeError, ConnectionResetError):
+        raise reporter.report(with_name(spec, error)) from error
+    except (BrokenPipeError, ConnectionResetError):  # the process that receives events has ended
         raise
     except Exception as error:  # process boundary: user code may raise anything
-        raise reporter.report(_with_name(spec, training_error(error))) from error
+        raise reporter.report(with_name(spec, training_error(error))) from error
 
 
 def failed_event(spec: FoldRunSpec, epochs_done: int, error: SluiceError) -> FoldRunEvent:
@@ -63,22 +63,23 @@ class _FailureReporter:
         self._spec = spec
         self._on_event = on_event
         self._epochs_done = 0
-        self._has_receiver = True
-        """Whether every call of ``on_event`` has returned; False if the error is its own."""
+        self._was_delivered = True
+        """Whether the last call of ``on_event`` returned. If it raised, the failure is its own and
+        is not sent to it."""
 
     def __call__(self, event: FoldRunEvent) -> None:
         self._epochs_done = event.epochs_done
-        self._has_receiver = False
+        self._was_delivered = False
         self._on_event(event)
-        self._has_receiver = True
+        self._was_delivered = True
 
     def report(self, error: SluiceError) -> SluiceError:
         """Emit the event of the error and return the error."""
-        if self._has_receiver:
+        if self._was_delivered:
             self._on_event(failed_event(self._spec, self._epochs_done, error))
         return error
 
 
-def _with_name(spec: FoldRunSpec, error: SluiceError) -> SluiceError:
+def with_name(spec: FoldRunSpec, error: SluiceError) -> SluiceError:
     """Return the error with the seed and fold of the fold run in its message."""
     return type(error)(f"{spec.name}: {error.what}", cause=error.cause, fix=error.fix)

@@ -15,7 +15,7 @@ from sluice.training.fold_run import (
     train_fold_run,
     utc_now,
 )
-from sluice.training.fold_run_job import failed_event
+from sluice.training.fold_run_job import failed_event, with_name
 from sluice.training.members import Member
 
 
@@ -50,7 +50,7 @@ def train_fold_run_on_ranks(
     try:
         return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_message)
     except SluiceError as error:
-        named = type(error)(f"{spec.name}: {error.what}", cause=error.cause, fix=error.fix)
+        named = with_name(spec, error)
         on_event(failed_event(spec, epochs_done, named))
         raise named from error
 

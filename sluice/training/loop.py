@@ -98,10 +98,9 @@ def train(
 
     Training stops after ``max_epochs``, or when the last ``patience_epochs`` epochs were not
     selected. If the caller stops iterating earlier, the model has the weights of the last epoch.
-    The caller's random generators are
-    neither read nor changed. For bit-identical results on every machine, run inside
-    ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it and back at the
-    end; results are bit-identical only on the same GPU model.
+    The caller's random generators are neither read nor changed. For bit-identical results on every
+    machine, run inside ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it
+    and back at the end; results are bit-identical only on the same GPU model.
 
     Args:
         model: Maps ``train.x`` to predictions.
@@ -199,7 +198,7 @@ def train(
             )
 
         keeper: EpochKeeper | None = None
-        # With several ranks the first one does not have the losses of the others.
+        # With several ranks, the first rank lacks the losses of the others within an epoch.
         if keep is not None and due is not None and ranks.shard.world_size == 1:
             keep_state = keep  # not None in the function below
             keeper = EpochKeeper(
@@ -281,12 +280,12 @@ def train(
         model.to(original_device)
 
 
-def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, largest: int) -> str | None:
+def _batch_splitting_setting(settings: TrainSettings, ranks: Ranks, max_rows: int) -> str | None:
     """Return the setting that splits batches, or None if they are not split."""
     if ranks.shard.world_size > 1:
         return "ranks_per_training"
     micro_rows = settings.micro_batch_rows
-    return "micro_batch_rows" if micro_rows is not None and micro_rows < largest else None
+    return "micro_batch_rows" if micro_rows is not None and micro_rows < max_rows else None
 
 
 def _local_part(rows: Examples, shard: RankShard) -> Examples:
@@ -296,13 +295,13 @@ def _local_part(rows: Examples, shard: RankShard) -> Examples:
     local = shard.local_rows(torch.arange(len(rows)))
     return dataclasses.replace(
         rows,
-        x=_chosen(rows.x, local),
-        y=_chosen(rows.y, local),
+        x=_select_rows(rows.x, local),
+        y=_select_rows(rows.y, local),
         rows=rows.rows[local.numpy()],
     )
 
 
-def _chosen(source: Tensor | RowSource, rows: Tensor) -> Tensor | RowSource:
+def _select_rows(source: Tensor | RowSource, rows: Tensor) -> Tensor | RowSource:
     return source[rows] if isinstance(source, Tensor) else SubsetRows(source, rows)
 
 

@@ -76,12 +76,12 @@ def diagnose_members(
 
     Args:
         members: The members of the candidate.
-        workload: As in training.
+        workload: Workload that the members were trained on.
         frame: The feature frame.
-        folds: As in training.
-        model: Architecture and size, as in training.
+        folds: Folds of the members.
+        model: Architecture and size of the members.
         settings: Thresholds of the symptoms.
-        training: As in training.
+        training: Training settings of the members.
         store: Contains the weights and logs of the members.
 
     Raises:

@@ -10,8 +10,10 @@ from sluice.base.settings import suggest_nearest
 
 def _require_value(value: Any) -> Any:
     parts = value if isinstance(value, list) else [value]
-    numbers = all(isinstance(part, int | float) and not isinstance(part, bool) for part in parts)
-    if not (numbers or isinstance(value, bool | str)):
+    are_numbers = all(
+        isinstance(part, int | float) and not isinstance(part, bool) for part in parts
+    )
+    if not (are_numbers or isinstance(value, bool | str)):
         raise ValueError(
             "must be a number, true, false, a string or a list of numbers, got "
             f"{type(value).__name__}"

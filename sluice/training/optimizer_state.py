@@ -21,15 +21,15 @@ _NUMBER_TYPES = (bool, int, float)
 def split_state(optimizer: Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the state of an optimizer as tensors by name, and the rest as plain JSON.
 
-    Values in parameter groups are included only if they are not arguments of the class, such as a
+    Of the parameter groups, only values that are not arguments of the class are included, such as a
     step count. Arguments are set from the settings when training resumes.
 
     Returns:
         The live tensors, by 'parameter index/name', and a JSON tree that refers to them by name.
 
     Raises:
-        ContractError: The state contains a value that is no tensor, number, or list or mapping of
-            these.
+        ContractError: The state contains a value that is not a tensor, a number, or a list or
+            mapping of these.
     """
     tensors: dict[str, Tensor] = {}
     content = optimizer.state_dict()

@@ -13,18 +13,18 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from sluice.base.eager_optimizers import EagerAdam, EagerAdamW, eager
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_object
 from sluice.base.out_of_memory import is_out_of_memory
 from sluice.base.settings import suggest_nearest
-from sluice.training.eager_optimizers import EagerAdamW, eager
 from sluice.training.optimizer_settings import RESERVED, Argument
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.settings import TrainSettings
 
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     "adamw": EagerAdamW,
-    "adam": eager(torch.optim.Adam),
+    "adam": EagerAdam,
     "sgd": eager(torch.optim.SGD),
     "rmsprop": eager(torch.optim.RMSprop),
     "nadam": eager(torch.optim.NAdam),

@@ -31,27 +31,27 @@ _MAX_CHUNK_ROWS = 4096
 setting."""
 
 _CHUNK_BYTES = 4 * 2**20
-"""Input of a chunk of a row source [bytes]."""
+"""Target size of the inputs of a chunk of a row source [bytes]."""
 
 _OUTPUT_BYTES = 32 * 2**20
-"""Output of a network for a chunk of a row source [bytes], such as 64 texts of 64 tokens and a
-vocabulary of 2,048. Losses need a few times as much."""
+"""Target size of the outputs of a chunk [bytes], for example 64 texts of 64 tokens and a vocabulary
+of 2,048. Losses need a few times as much."""
 
 _SIZED_ROWS = 16
-"""Rows of a source whose size is measured."""
+"""Number of rows whose size is measured."""
 
 
 def predict(model: nn.Module, x: ModelInput | RowSource) -> Tensor:
     """Return the predictions for all rows of ``x``, in row order, in fp32.
 
-    They are computed and returned on the device of the model. Inputs are read and computed in
-    chunks: 4,096 rows of a tensor; of another source at most 4,096 rows and about 4 MiB.
+    The predictions are computed and returned on the device of the model, chunk by chunk: 4,096 rows
+    of a tensor; of another source at most 4,096 rows and about 4 MiB.
     """
     source = DictRows(x) if isinstance(x, dict) else x
-    training = model.training
+    was_training = model.training
     model.eval()
     outputs = torch.cat([output for _, output in _outputs(model, source, chunk_rows(source))])
-    model.train(training)
+    model.train(was_training)
     return outputs
 
 
@@ -65,7 +65,7 @@ def mean_loss(
 ) -> float:
     """Return the mean loss of ``model`` on ``rows``, without training it.
 
-    Only one loss per row is kept in memory, and the inputs and outputs of one chunk.
+    Memory holds one loss per row, and the inputs and outputs of one chunk.
 
     Args:
         model: Maps ``rows.x`` to predictions.
@@ -78,7 +78,7 @@ def mean_loss(
         ContractError: ``losses_fn`` does not return one loss per row, and there are several chunks.
     """
     size = chunk_rows(rows.x, model) if num_chunk_rows is None else num_chunk_rows
-    training = model.training
+    was_training = model.training
     model.eval()
     losses = []
     for start, output in _outputs(model, rows.x, size):
@@ -91,21 +91,21 @@ def mean_loss(
             )
         if after_chunk is not None:
             after_chunk()
-    model.train(training)
+    model.train(was_training)
     return float((losses[0] if len(losses) == 1 else torch.cat(losses)).double().mean())
 
 
 def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> int:
     """Return the number of rows of a chunk: a pure function of the source and the model's outputs.
 
-    The size of a row is measured on evenly spaced rows, which are read together, so padding to the
-    longest of them counts.
+    The size of a row is measured on evenly spaced rows. They are read together, so their padding
+    counts.
 
     Args:
         source: Inputs.
         model: Network whose outputs are bounded too, because those of a language model are much
-            larger than its inputs; None for the inputs only. The outputs of a tensor of floats are
-            not measured.
+            larger than its inputs; None for the inputs only. If the source is a tensor of floats,
+            outputs are not measured.
     """
     if not len(source) or (
         isinstance(source, Tensor) and (model is None or source.is_floating_point())
@@ -118,11 +118,11 @@ def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> in
         num_bytes = sum(part.nbytes for part in input_parts(batch))
         size = min(size, _CHUNK_BYTES * len(rows) // max(num_bytes, 1))
     if model is not None:
-        training = model.training
+        was_training = model.training
         model.eval()
         with torch.inference_mode():
             output = model(move_input(batch, device_of(model, torch.device("cpu"))))
-        model.train(training)
+        model.train(was_training)
         if isinstance(output, Tensor):
             size = min(size, _OUTPUT_BYTES * len(rows) // max(output.nbytes, 1))
     return max(1, size)
@@ -133,7 +133,7 @@ class PredictedRows:
 
     Args:
         model: Network.
-        x: Its inputs.
+        x: Inputs of the network.
     """
 
     def __init__(self, model: nn.Module, x: Tensor | RowSource) -> None:
@@ -143,12 +143,12 @@ class PredictedRows:
         return len(self._x)
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
-        training = self._model.training
+        was_training = self._model.training
         self._model.eval()
         x = move_input(gather(self._x, rows), device_of(self._model, torch.device("cpu")))
         with torch.inference_mode():
             output: Tensor = self._model(x)
-        self._model.train(training)
+        self._model.train(was_training)
         return output.cpu()
 
 

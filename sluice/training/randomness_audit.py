@@ -24,8 +24,8 @@ _UNSEEDED_TORCH = 67280421310721
 seed."""
 
 _MIN_SYSTEM_ENTROPY = 2**64
-"""Entropy from which a NumPy generator counts as not seeded. Without a seed, NumPy takes 128 bits
-of entropy from the system; seeds derived by Sluice have 63 bits."""
+"""Smallest entropy with which a NumPy generator counts as not seeded. Without a seed, NumPy takes
+128 bits of entropy from the system; seeds derived by Sluice have 63 bits."""
 
 _MT_WORDS = 624
 """Number of words in the state of a Mersenne Twister, and of numbers that it generates at a
@@ -50,7 +50,7 @@ class RandomSource(Record):
 
 
 class DeterminismSwitch(Record):
-    """One option on which it depends whether equal random numbers give equal results."""
+    """One option that decides whether equal random numbers give equal results."""
 
     name: str
     value: str

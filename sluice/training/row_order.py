@@ -18,12 +18,12 @@ from sluice.data.rows.order import MAX_SHUFFLED_ROWS, FeistelOrder, RowOrder, Ta
 from sluice.data.rows.protocol import LengthsOf, find_lengths
 
 _BLOCK_ROWS = 2**15
-"""Rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for any small
-number of rows."""
+"""Number of rows whose order is computed at once: a call of ``FeistelOrder.part`` costs 0.1 ms for
+any small number of rows."""
 
 _POOL_BATCHES = 64
-"""Batches whose rows are sorted by length together. With 64, tokens of padding are a few percent of
-all tokens for most distributions of lengths; the batches of a pool stay in shuffled order."""
+"""Number of batches in a pool, whose rows are sorted by length together. With 64, padding is a few
+percent of all tokens for most distributions of lengths."""
 
 _CPU = torch.device("cpu")
 
@@ -68,7 +68,7 @@ def example_seeds(rows: Tensor, *, seed: int, epoch: int) -> Tensor:
 
 
 def require_lengths(source: object) -> LengthsOf:
-    """Return the function of ``find_lengths``.
+    """Return the function that maps rows of a source to their lengths.
 
     Raises:
         ContractError: The source has no lengths.
@@ -93,7 +93,7 @@ class BatchPlan:
     combined with different rows in every epoch. The last batch of an epoch has the remaining rows.
 
     Args:
-        num_rows: N.
+        num_rows: Number of examples (N).
         batch_rows: Rows of a batch; the last batch of an epoch may have fewer.
         seed: Base seed, from which the seed of each epoch's order is derived.
         lengths_of: Returns the lengths of rows; None to ignore lengths.

@@ -68,8 +68,8 @@ class StepProbe:
 
     The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
     also includes freed blocks that the C allocator keeps, because a training needs this memory too.
-    For blocks below 32 MiB, up to 5.3 activations were measured where 3 are needed, depending on
-    what the process did before. The caller's random generators are not changed.
+    With blocks below 32 MiB, the size of up to 5.3 activations was measured for a step that needs
+    3, depending on what the process did before. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.
@@ -149,7 +149,7 @@ class StepProbe:
 
 
 def _longest_rows(source: Tensor | RowSource, num_rows: int) -> Tensor:
-    """Return the rows of a batch: long ones, if the source knows their lengths."""
+    """Return the first rows, or the longest rows of a sample if the source knows their lengths."""
     lengths_of = find_lengths(source)
     if lengths_of is None:
         return torch.arange(num_rows)
@@ -227,7 +227,7 @@ def _sampled_memory() -> Iterator[_Peak]:
 
 
 def _release(device: torch.device) -> None:
-    """Free the memory of the last attempt; the next one would reuse it without any growth."""
+    """Free the memory of the last attempt; memory that the next one reuses is not measured."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

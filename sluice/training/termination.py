@@ -16,10 +16,11 @@ class Termination:
         self._previous: Any = None
 
     def end_if_requested(self) -> None:
-        """Handle a received SIGTERM as without the delay: with the handler from before.
+        """Handle a received SIGTERM with the handler that was in effect before the delay.
 
-        It ends the process or raises an exception, for example ``SystemExit`` in the process of a
-        pool and ``KeyboardInterrupt`` in the command line. Does nothing without a SIGTERM.
+        That handler ends the process or raises an exception, for example ``SystemExit`` in the
+        process of a pool and ``KeyboardInterrupt`` in the command line. Does nothing without a
+        SIGTERM.
         """
         if not self.is_requested:
             return
@@ -33,8 +34,8 @@ def delayed_termination() -> Iterator[Termination]:
     """Delay SIGTERM inside the context.
 
     The code inside ends the process with ``end_if_requested`` once its state is stored. At the end
-    of the context a delayed signal is handled in any case. Outside of the main thread, where Python
-    allows no handlers, and below a handler that is not written in Python, nothing is delayed.
+    of the context a delayed signal is handled in any case. Nothing is delayed outside of the main
+    thread, where Python allows no handlers, or if the current handler is not written in Python.
     """
     termination = Termination()
     previous = signal.getsignal(signal.SIGTERM)

@@ -15,7 +15,7 @@ def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
 
     Args:
         seeds: Seeds of the examples, as passed to ``Workload.augment``, int64 (B,).
-        num_values: K.
+        num_values: Number of values per example (K).
 
     Source:
         Steele, Lea and Flood (2014), "Fast Splittable Pseudorandom Number Generators": SplitMix64.
@@ -31,6 +31,6 @@ def draw_uniform(seeds: Tensor, num_values: int) -> Tensor:
         state ^= state >> np.uint64(shift)
         state *= np.uint64(factor)
     state ^= state >> np.uint64(31)
-    # The upper 24 bits: as many as a float32 has, so that 1 is not reached by rounding.
+    # The upper 24 bits, the precision of a float32, so that no number rounds up to 1.
     numbers = (state >> np.uint64(40)).astype(np.float32) / np.float32(2**24)
     return torch.from_numpy(numbers).to(seeds.device)

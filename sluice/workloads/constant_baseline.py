@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sluice.base.eager_optimizers import EagerAdam, EagerLBFGS
 from sluice.workloads.workload import Workload
 
 _UNIT_ROWS = 512
@@ -221,7 +222,7 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
     """Minimise ``evaluate(table)`` in place; ``evaluate`` records the lowest value."""
     if not evaluate(table).requires_grad:
         return
-    optimizer = torch.optim.LBFGS(
+    optimizer = EagerLBFGS(
         [table],
         max_iter=_MAX_ITERATIONS,
         history_size=10,
@@ -239,7 +240,7 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
     if not bool(torch.isfinite(table).all()):
         return
     step = 0.1 * float(table.detach().abs().mean() + 0.1)
-    refine = torch.optim.Adam([table], lr=step)
+    refine = EagerAdam([table], lr=step)
     for index in range(_NUM_REFINE_STEPS):
         refine.param_groups[0]["lr"] = step * 0.9**index
         refine.zero_grad()

@@ -1,6 +1,6 @@
 """Workload for handwritten digits: independent rows, ten classes, logistic regression as baseline.
 
-This is the second workload that Sluice contains, as an example for data without a time order.
+It is the example of data without a time order.
 """
 
 from typing import ClassVar, Literal

@@ -80,22 +80,22 @@ def fit_state(workload: Workload, train_frame: pd.DataFrame) -> dict[str, Tensor
         ContractError: ``fit`` does not return arrays by name.
     """
     with RandomStream(derive_seed(0, "fit")).active():
-        found: Any = workload.fit(train_frame.copy())
+        arrays: Any = workload.fit(train_frame.copy())
     source = f"fit() of {type(workload).__name__}"
-    if not isinstance(found, Mapping) or not found:
+    if not isinstance(arrays, Mapping) or not arrays:
         raise ContractError(
             f"{source} must return a dict of at least one array, got "
-            f"{'an empty dict' if isinstance(found, Mapping) else type(found).__name__}.",
+            f"{'an empty dict' if isinstance(arrays, Mapping) else type(arrays).__name__}.",
             fix="Return the arrays that encode() needs, by name.",
         )
-    wrong = [name for name in found if not isinstance(name, str) or not _NAME.fullmatch(name)]
+    wrong = [name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)]
     if wrong:
         raise ContractError(
             f"{source} must name its arrays with letters, digits and underscores, got "
             f"{wrong[0]!r}.",
             fix="Rename the array.",
         )
-    return {name: _as_tensor(found[name], f"{source}: '{name}'") for name in sorted(found)}
+    return {name: _as_tensor(arrays[name], f"{source}: '{name}'") for name in sorted(arrays)}
 
 
 def digest_state(state: Mapping[str, Tensor]) -> str:
@@ -125,7 +125,7 @@ def fitted_encoder(workload: Workload) -> InputEncoder | None:
 
 
 def encode_of(workload: Workload) -> Encode:
-    """Return the function of the workload that encodes inputs; its results must be inputs."""
+    """Return the workload's function that encodes inputs, with a check of what it returns."""
     return functools.partial(_encode, workload)
 
 

@@ -62,9 +62,9 @@ class ImageFolderWorkload(Workload):
     rows. A subclass declares ``classes``, the names of the subfolders; it may override ``augment``,
     and ``folder`` for images that it generates. ``sluice init`` writes a class of this kind.
 
-    The rows contain a digest of the pixels, so changed images are changed data. The folder is no
-    data file of the workload: it would count as code, which serving compares, and a server has no
-    training images.
+    The rows contain a digest of the pixels, so changed images are changed data. The folder is not
+    a data file of the workload. As a data file it would count as code, which serving compares, but
+    a server has no training images.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ImageFolderSettings

@@ -6,7 +6,7 @@ Shape legend: N = blocks of a split, B = blocks of a chunk, L = tokens of a bloc
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -142,12 +142,12 @@ class LanguageModelWorkload(Workload):
         test = self.examples(frame, fold.test)
         return BigramRows(test.x, bigram_log_shares(train, self.vocab_size))
 
-    def _blocks(self, *, offset: int) -> TokenBlocks:
+    def _blocks(self, *, offset: Literal[0, 1]) -> TokenBlocks:
         return TokenBlocks(
             self.tokens,
             vocab_size=self.vocab_size,
             block_len=self.settings.block_len,
-            offset=1 if offset else 0,
+            offset=offset,
         )
 
 

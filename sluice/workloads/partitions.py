@@ -201,7 +201,7 @@ def join_partitions(
 def _raw_positions(
     raw: pd.DataFrame, partition: Partition, part: pd.DataFrame
 ) -> NDArray[np.int64]:
-    """Return the positions of the raw rows; of several rows with the same label, of the first."""
+    """Return the position of each row's raw row: the first one if several have its label."""
     labels = raw.index[partition.rows]
     unique = labels.unique()
     found = unique.get_indexer(part.index)

@@ -50,7 +50,7 @@ def prepare_model(
 def _sizes(workload: Workload, train: Examples, encoder: InputEncoder | None) -> tuple[int, int]:
     """Return the numbers of features and of outputs; 0 features for a dict of inputs."""
     first = train.take(torch.arange(1))
-    # The whole tensor where there is one: output_shape() may read all values, such as classes.
+    # A tensor is passed as a whole, because output_shape() may read all values, such as classes.
     targets = train.y if isinstance(train.y, Tensor) else first.targets
     output_shape = workload.output_shape(targets)
     # An output (N,) has one value per example, not N outputs.

@@ -33,7 +33,7 @@ class SentencesWorkload(LanguageModelWorkload):
 
     @property
     def tokens(self) -> Path:
-        """Folder of the tokens, which exists afterwards."""
+        """Folder of the tokens, which are written if it does not exist."""
         count = self.settings.num_sentences
 
         def write(folder: Path) -> None:

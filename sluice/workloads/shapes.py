@@ -36,7 +36,7 @@ class ShapesWorkload(ImageFolderWorkload):
 
     @property
     def folder(self) -> Path:
-        """Folder of the images, which exists afterwards."""
+        """Folder of the images, which are written if it does not exist."""
         if self.settings.folder is not None:
             return Path(self.settings.folder)
         count = self.settings.num_images

@@ -21,7 +21,7 @@ periods."""
 
 _ALTERNATIVES = (
     "; do other preprocessing in compute_features, or in the network's forward(). Inputs that are "
-    "no windows need a codec: return one from codec() of the workload (docs/how-to/"
+    "not windows need a codec: return one from codec() of the workload (docs/how-to/"
     "serve-other-inputs.md)."
 )
 
@@ -34,12 +34,12 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     multiples of 1/4, or integers if the workload's inputs are integers, such as token ids and
     pixels.
 
-    Returns:
-        The dtype of the inputs, to which a client's windows must be converted.
-
     Args:
         workload: Workload that builds the examples.
         source: Name for the start of the message.
+
+    Returns:
+        The dtype of the inputs, to which a client's windows must be converted.
 
     Raises:
         ContractError: The inputs differ, or ``examples`` cannot process the small table.

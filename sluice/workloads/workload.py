@@ -347,15 +347,15 @@ class Workload(ABC):
         """Return the examples of a train batch with random changes; by default unchanged.
 
         It is called for train batches only, in the process that reads them. ``seeds`` has one
-        number per example, which depends only on (seed, epoch, row). Draw only from it, for each
-        example by itself: then the result does not depend on the batch size, the number of loader
-        processes or an interruption. Example, which mirrors half of the images::
+        number per example, which depends only on (seed, epoch, row). Draw random numbers only from
+        it, for each example separately. Then the result does not depend on the batch size, the
+        number of loader processes or an interruption. This example mirrors half of the images::
 
             def augment(self, x, y, seeds):
                 mirrored = draw_uniform(seeds, 1) < 0.5
                 return torch.where(mirrored[:, :, None, None], x.flip(-1), x), y
 
-        with ``draw_uniform`` of ``sluice.workloads.augmentation``. For a function of one image that
+        ``draw_uniform`` is in ``sluice.workloads.augmentation``. For a function of one image that
         takes a generator, use ``torch.Generator().manual_seed(int(seed))`` for each seed.
 
         Args:
@@ -432,10 +432,10 @@ class Workload(ABC):
         """
         y = examples.targets
         losses = self.losses(output.detach(), y)
-        found = self.metrics_from_losses(losses, examples, frame)
+        from_losses = self.metrics_from_losses(losses, examples, frame)
         if self.task == "classification":
-            return {**found, **classifier_metrics(output, y)}
-        return found
+            return {**from_losses, **classifier_metrics(output, y)}
+        return from_losses
 
     def metrics_from_losses(
         self,

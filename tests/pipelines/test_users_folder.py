@@ -70,16 +70,18 @@ def sluice(*arguments: str, cwd: Path, **environ: str) -> "subprocess.CompletedP
     )
 
 
-def test_modules_beside_the_file_are_found_from_any_folder(tmp_path: Path) -> None:
-    """The run contains the gate, which imports them in a process of its own."""
+@pytest.mark.parametrize("command", ["poc", pytest.param("run", marks=pytest.mark.exhaustive)])
+def test_modules_beside_the_file_are_found_from_any_folder(tmp_path: Path, command: str) -> None:
+    """The gate imports them in a process of its own, also in a run."""
     file = project(tmp_path / "models" / "demand", "sluice_probe_demand")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
-    line = sluice("run", str(file), "--no-rehearsal", cwd=elsewhere)
+    options = {"poc": ["--minimum"], "run": ["--no-rehearsal"]}[command]
+    done = sluice(command, str(file), *options, cwd=elsewhere)
 
-    assert line.returncode == 0, line.stderr
-    assert "PROMOTED" in line.stdout
+    assert done.returncode == 0, done.stderr
+    assert ("PROMOTED" in done.stdout) == (command == "run")
 
 
 def test_two_modules_of_one_name_are_refused_not_mixed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from rich.console import Console
 from sluice.base.command_lines import program_name
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError, StorageError
 from sluice.base.files import make_folder, storage_error
+from sluice.base.garbage_collection import collection_paused
 from sluice.base.home import Home
 from sluice.cli.doctor import doctor_group
 from sluice.cli.output import results
@@ -61,8 +62,9 @@ def register(app: typer.Typer) -> None:
         Example: sluice run sp500_volatility
         """
         started = time.perf_counter()
-        from sluice.config.pipeline import defs_folder, find_pipeline
-        from sluice.config.resolved import resolve
+        with collection_paused():
+            from sluice.config.pipeline import defs_folder, find_pipeline
+            from sluice.config.resolved import resolve
 
         resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
         _require_machines(resolved.settings.compute)
@@ -279,10 +281,11 @@ def _run(
     as_json: bool,
     started: float,
 ) -> None:
-    from sluice.pipelines.console import RunConsole
-    from sluice.pipelines.rehearsal import with_rehearsal
-    from sluice.pipelines.run import run_pipeline
-    from sluice.pipelines.summary import print_summary
+    with collection_paused():
+        from sluice.pipelines.console import RunConsole
+        from sluice.pipelines.rehearsal import with_rehearsal
+        from sluice.pipelines.run import run_pipeline
+        from sluice.pipelines.summary import print_summary
 
     stderr = Console(stderr=True)
     with spans.span("sluice run", pipeline=pipeline.settings.name), RunConsole(stderr) as console:

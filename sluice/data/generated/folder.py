@@ -13,8 +13,8 @@ from sluice.base.home import Home
 def generate_once(name: str, write: Callable[[Path], object]) -> Path:
     """Return the folder ``SLUICE_HOME/generated/NAME``, and write it if it does not exist.
 
-    The folder gets its name when it is complete: of an interrupted process it does not exist, and
-    of several processes that write it at the same time the first one is kept.
+    The folder is renamed to its final name when it is complete. So an interrupted process leaves no
+    folder of that name, and if several processes write it at the same time, the first one is kept.
 
     Args:
         name: Name that contains every setting which determines the files.

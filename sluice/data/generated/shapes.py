@@ -12,7 +12,7 @@ SHAPES = ("circle", "cross", "square", "triangle")
 """Names of the classes, in alphabetical order."""
 
 LABEL_NOISE = 0.04
-"""Share of images in the folder of a class, drawn at random, that need not be that of the shape."""
+"""Share of images whose class is drawn at random instead of being that of the shape."""
 
 
 def write_shapes(folder: Path, num_images: int, *, seed: int, side: int = 32) -> None:

@@ -37,8 +37,8 @@ def parse_columns(declared: Sequence[str]) -> dict[str, str]:
 def declare(schema: "pa.Schema", declared: Mapping[str, str]) -> "pa.Schema":
     """Return an inferred schema with the types that the user declared.
 
-    A column that has no value in the sample becomes text, and a column of categories becomes one of
-    its values, because the categories may differ between two batches.
+    A column without values in the sample gets the type string. A dictionary-encoded column gets the
+    type of its values, because the categories may differ between two batches.
 
     Raises:
         SettingsError: A declared column does not exist.
@@ -56,7 +56,7 @@ def declare(schema: "pa.Schema", declared: Mapping[str, str]) -> "pa.Schema":
         [
             (field.name, arrow_type(declared[field.name]))
             if field.name in declared
-            else (field.name, _plain(field.type))
+            else (field.name, _value_type(field.type))
             for field in schema
         ]
     )
@@ -94,7 +94,7 @@ def infer_columns(records: Sequence[Mapping[str, Any]], source: str) -> "pa.Sche
 
 
 def to_array(values: Sequence[Any], kind: "pa.DataType") -> "pa.Array":
-    """Return JSON values as an array of a type; only integers become floats, and texts bytes.
+    """Return JSON values as an array; it converts only integers to floats and texts to bytes.
 
     ``pyarrow.array(values, kind)`` alone would cut 1.5 to 1, and drop unknown keys of objects.
 
@@ -129,9 +129,9 @@ def _fits(inferred: "pa.DataType", kind: "pa.DataType") -> bool:
     )
 
 
-def _plain(kind: "pa.DataType") -> "pa.DataType":
+def _value_type(kind: "pa.DataType") -> "pa.DataType":
     import pyarrow as pa
 
     if pa.types.is_null(kind):
         return pa.string()
-    return _plain(kind.value_type) if pa.types.is_dictionary(kind) else kind
+    return _value_type(kind.value_type) if pa.types.is_dictionary(kind) else kind

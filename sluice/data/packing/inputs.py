@@ -63,7 +63,7 @@ class SourceFiles:
             paths = sorted(self._filesystem.glob(path)) if is_pattern else [path]
             self._paths = [path for path in paths if self._filesystem.isfile(path)]
             infos = [self._filesystem.info(path) for path in self._paths]
-        except Exception as error:  # fsspec file systems have own classes, and repeat the URL
+        except Exception as error:  # fsspec raises errors of many classes, which repeat the URL
             raise self._unreadable(error) from None
         if not self._paths:
             near = "" if is_pattern else hide_secrets(suggest_name(resolved), source, environ)
@@ -109,7 +109,7 @@ class SourceFiles:
                 cause="The package for this compression is not installed.",
                 fix="Install zstandard for .zst, or compress the file with gzip.",
             ) from None
-        except Exception as error:  # as above
+        except Exception as error:  # fsspec raises errors of many classes, which repeat the URL
             raise self._unreadable(error) from None
         return io.BufferedReader(_SourceFile(raw, self._unreadable, self._on_bytes), _BUFFER_BYTES)
 

@@ -37,7 +37,9 @@ class PackProgress(Record):
     rows: int = Field(description="Records in finished shards.")
     shards: int = Field(description="Finished shards.")
     bytes_read: int = Field(description="Bytes of the source that were read and decompressed.")
-    message: str = Field(description="What happened, for events that are worth a line; or empty.")
+    message: str = Field(
+        description="Message about an event, such as a damaged shard; empty without one."
+    )
 
 
 class PackResult(Record):
@@ -125,7 +127,7 @@ def make_folder_for(folder: Path) -> None:
 
 
 class _Packing:
-    """One run of the command."""
+    """State of one packing while it runs."""
 
     def __init__(self, folder: Path, on_progress: Callable[[PackProgress], None] | None) -> None:
         self._folder, self._on_progress = folder, on_progress
@@ -215,7 +217,7 @@ class _Packing:
     def _verified(self, index: ShardIndex) -> tuple[Shard, ...]:
         """Return the shards before the first one that is missing or damaged."""
         for number, shard in enumerate(index.shards):
-            if not _is_whole(self._folder / shard.file, shard):
+            if not _is_intact(self._folder / shard.file, shard):
                 self._report(
                     f"{shard.file} is missing or damaged: packing again from record "
                     f"{sum(s.num_rows for s in index.shards[:number]):,}"
@@ -244,7 +246,7 @@ class _Packing:
             )
 
 
-def _is_whole(path: Path, shard: Shard) -> bool:
+def _is_intact(path: Path, shard: Shard) -> bool:
     try:
         with open(path, "rb") as file:
             sha = hashlib.sha256()

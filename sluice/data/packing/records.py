@@ -82,7 +82,7 @@ def read_tables(files: SourceFiles, schema: "pa.Schema", *, skip: int) -> "Itera
         case "tar":
             yield from _tar_tables(files, schema, skip)
         case "csv":
-            yield from _skipped(_csv_tables(files, schema), skip)
+            yield from _skip_rows(_csv_tables(files, schema), skip)
         case "parquet":
             yield from _parquet_tables(files, schema, skip)
 
@@ -262,7 +262,7 @@ def _parquet_file(file: Any, name: str) -> Any:
         raise _wrong_format(name, str(error)) from None
 
 
-def _skipped(tables: "Iterator[pa.Table]", skip: int) -> "Iterator[pa.Table]":
+def _skip_rows(tables: "Iterator[pa.Table]", skip: int) -> "Iterator[pa.Table]":
     for table in tables:
         remaining = table.slice(skip)
         skip -= min(skip, table.num_rows)

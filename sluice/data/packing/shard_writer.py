@@ -111,7 +111,7 @@ class _ShardFile:
     def write_batch(self) -> None:
         import pyarrow as pa
 
-        # A copy, even of a single part: Arrow fills the padding after a slice with what follows it,
+        # Even a single part is copied: Arrow fills the padding after a slice with what follows it,
         # so that the bytes of the file would depend on where the tables end.
         columns = pa.concat_tables(self._parts).columns
         copies = [pa.concat_arrays([*c.chunks, c.chunks[0].slice(0, 0)]) for c in columns]

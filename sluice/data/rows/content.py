@@ -9,7 +9,7 @@ from torch import Tensor
 from sluice.data.rows.protocol import ModelInput, RowSource, gather, input_parts
 
 _CHUNK_ROWS = 256
-"""Rows that are in memory together."""
+"""Number of rows that are in memory together."""
 
 
 def content_digests(source: RowSource | Tensor) -> list[str]:

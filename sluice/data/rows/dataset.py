@@ -57,7 +57,8 @@ class DatasetRows:
                 or a dict of the other keys.
 
         Raises:
-            ContractError: As the class; or items have no such part.
+            ContractError: The data set is a stream or empty, an item has no such part, or the first
+                item cannot be a tensor or differs when it is read again.
         """
         items = _Items(dataset)
         first = items.read([0])[0]
@@ -86,7 +87,7 @@ class DatasetRows:
             return _stack_items(items, self._reference, positions)
         for row, item in zip(positions, items, strict=True):
             if isinstance(item, Tensor) or _form(item) != _form(self._reference):
-                raise _other_form(item, self._reference, row)
+                raise _form_error(item, self._reference, row)
         return {
             name: _stack([item[name] for item in items], part)
             for name, part in self._reference.items()
@@ -100,7 +101,7 @@ class DatasetRows:
             parts = [item[field] for item in items if len(item) > field]
             if len(parts) == len(items) and {type(part) for part in parts} == {Tensor}:
                 return parts
-        return [_selected(item, field, row) for row, item in zip(rows, items, strict=True)]
+        return [_select_part(item, field, row) for row, item in zip(rows, items, strict=True)]
 
 
 class _Items:
@@ -165,7 +166,7 @@ class _Items:
         return self._last[1]
 
 
-def _selected(item: Any, field: Field | None, row: int) -> ModelInput:
+def _select_part(item: Any, field: Field | None, row: int) -> ModelInput:
     """Return the chosen part of an item as a tensor, or as tensors by name."""
     if isinstance(field, tuple):
         return {name: _as_tensor(_part(item, name, row), row, f" '{name}'") for name in field}
@@ -212,7 +213,7 @@ def _as_tensor(value: Any, row: int, name: str) -> Tensor:
     )
 
 
-def _other_form(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
+def _form_error(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
     return ContractError(
         f"All items must be as item 0, {describe_input(reference)}, and item {row} is "
         f"{describe_input(item)}.",
@@ -249,7 +250,7 @@ def _stack_items(items: Sequence[Any], reference: Tensor, rows: Sequence[int]) -
         pass
     for row, item in zip(rows, items, strict=True):
         if not isinstance(item, Tensor) or item.shape != shape or item.dtype != dtype:
-            raise _other_form(item, reference, row)
+            raise _form_error(item, reference, row)
     return _stack(items, reference)  # raises its own error, such as for several devices
 
 

@@ -22,7 +22,7 @@ IMAGE_SUFFIXES = (
 """Endings of file names that count as images, in lower case."""
 
 _PART_FILES = 256
-"""Images that a thread verifies between two reports of progress."""
+"""Number of images that a thread verifies between two reports of progress."""
 
 
 class BrokenImage(NamedTuple):
@@ -108,13 +108,13 @@ def verify_images(
     decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
 
     def broken(part: Sequence[str]) -> list[BrokenImage]:
-        broken = []
+        unreadable = []
         for path in part:
             try:
                 decoder.decode(os.path.join(folder, path), path)
             except (SourceError, ContractError) as error:
-                broken.append(BrokenImage(path, error.what))
-        return broken
+                unreadable.append(BrokenImage(path, error.what))
+        return unreadable
 
     parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
     problems, done = [], 0
@@ -151,9 +151,9 @@ def _without_broken(
 
 def _images(folder: Path) -> Iterator[str]:
     """Yield the paths of all images below a folder, relative to it, with slashes."""
-    todo = [("", str(folder))]
-    while todo:
-        prefix, directory = todo.pop()
+    pending = [("", str(folder))]
+    while pending:
+        prefix, directory = pending.pop()
         try:
             entries = os.scandir(directory)
         except OSError as error:
@@ -166,6 +166,6 @@ def _images(folder: Path) -> Iterator[str]:
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir(follow_symlinks=False):
-                    todo.append((f"{prefix}{entry.name}/", entry.path))
+                    pending.append((f"{prefix}{entry.name}/", entry.path))
                 elif entry.name.lower().endswith(IMAGE_SUFFIXES):
                     yield prefix + entry.name

@@ -50,7 +50,7 @@ class ImageFolderRows:
                 f"A source of images needs at least one path in {folder}, got none.",
                 fix="List the images with image_folder_table(folder).",
             )
-        self._decoder = _decoder(size, mode, resize)
+        self._decoder = _make_decoder(size, mode, resize)
         self._as_float = as_float
         self._size = self._decoder.size or self._decode(0).shape[1:]
 
@@ -61,7 +61,7 @@ class ImageFolderRows:
         positions = check_positions(rows, len(self))
         pixels = _empty(self._decoder, len(positions), self._size)
         for number, row in enumerate(positions):
-            pixels[number] = _fitting(self._decode(row), self._size, self._paths[row])
+            pixels[number] = _require_size(self._decode(row), self._size, self._paths[row])
         return _tensor(pixels, as_float=self._as_float)
 
     def _decode(self, row: int | np.int64) -> NDArray[np.uint8]:
@@ -75,10 +75,11 @@ class ImageShardRows:
     Args:
         folder: Folder written by ``sluice pack`` from a tar file of images.
         column: Column with the bytes of the files.
-        size: As for ``ImageFolderRows``.
-        mode: As for ``ImageFolderRows``.
-        resize: As for ``ImageFolderRows``.
-        as_float: As for ``ImageFolderRows``.
+        size: Height and width of all images, a number for a square [pixels]; by default that of
+            the first image, and every other size is an error.
+        mode: RGB for three channels, L for grey values.
+        resize: How another size becomes ``size``; see ``ImageResize``.
+        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
 
     Raises:
         ContractError: There is no such column, or a setting is invalid.
@@ -102,7 +103,7 @@ class ImageShardRows:
                 f"{self._shards.columns}.",
                 fix="Name the column with the bytes of the image files.",
             )
-        self._decoder = _decoder(size, mode, resize)
+        self._decoder = _make_decoder(size, mode, resize)
         self._as_float = as_float
         self._size = self._decoder.size or self._decode([0])[0].shape[1:]
 
@@ -113,7 +114,7 @@ class ImageShardRows:
         positions = check_positions(rows, len(self))
         pixels = _empty(self._decoder, len(positions), self._size)
         for number, image in enumerate(self._decode(positions)):
-            pixels[number] = _fitting(image, self._size, f"record {positions[number]}")
+            pixels[number] = _require_size(image, self._size, f"record {positions[number]}")
         return _tensor(pixels, as_float=self._as_float)
 
     def _decode(self, rows: Sequence[int] | NDArray[np.int64]) -> list[NDArray[np.uint8]]:
@@ -124,7 +125,7 @@ class ImageShardRows:
         ]
 
 
-def _decoder(
+def _make_decoder(
     size: int | tuple[int, int] | None, mode: ImageMode, resize: ImageResize
 ) -> ImageDecoder:
     pair = (size, size) if isinstance(size, int) else size
@@ -145,7 +146,7 @@ def _empty(decoder: ImageDecoder, num_images: int, size: tuple[int, ...]) -> NDA
     return np.empty((num_images, decoder.num_channels, *size), np.uint8)
 
 
-def _fitting(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -> NDArray[np.uint8]:
+def _require_size(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -> NDArray[np.uint8]:
     if pixels.shape[1:] == size:
         return pixels
     raise ContractError(

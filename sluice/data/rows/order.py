@@ -17,7 +17,8 @@ MAX_SHUFFLED_ROWS = 2**24
 setting."""
 
 _NUM_ROUNDS = 6
-"""Rounds of the permutation. Three make neighbouring positions unrelated; the others are margin."""
+"""Number of rounds of the permutation. Three already make neighbouring positions unrelated; the
+others are a safety margin."""
 
 _CHUNK_ROWS = 2**15
 """Positions computed at once, so that intermediate values stay in the processor's cache."""
@@ -115,7 +116,7 @@ class FeistelOrder:
 
 
 def _hash_below(digit: _Words, key: np.uint64, size: np.uint64, out: _Words, spare: _Words) -> None:
-    """Write a hash in ``range(size)`` of every digit to ``out``, and anything to ``spare``.
+    """Write a hash in ``range(size)`` of every digit to ``out``; ``spare`` is overwritten.
 
     Digits and sizes have at most 32 bits. The multiplications wrap modulo 2^64.
     """

@@ -30,7 +30,7 @@ class RowSource(Protocol):
     """
 
     def __len__(self) -> int:
-        """Return N, which must not change."""
+        """Return the number of examples (N), which must not change."""
         ...
 
     def __getitem__(self, rows: Tensor, /) -> ModelInput:

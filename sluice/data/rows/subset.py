@@ -32,13 +32,13 @@ class SubsetRows:
         return len(self._positions)
 
     def __getitem__(self, rows: Tensor, /) -> ModelInput:
-        return gather(self.source, self._chosen(rows))
+        return gather(self.source, self._source_rows(rows))
 
     @property
     def lengths_of(self) -> LengthsOf | None:
-        """Function of rows to their lengths; None if the source states none; see ``TokenRows``."""
+        """Function that maps rows to their lengths; None if the source has no lengths."""
         lengths_of = find_lengths(self.source)
-        return None if lengths_of is None else lambda rows: lengths_of(self._chosen(rows))
+        return None if lengths_of is None else lambda rows: lengths_of(self._source_rows(rows))
 
-    def _chosen(self, rows: Tensor) -> Tensor:
+    def _source_rows(self, rows: Tensor) -> Tensor:
         return self._positions[torch.from_numpy(check_positions(rows, len(self)))]

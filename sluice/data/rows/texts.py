@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sluice.base.errors import ContractError
 from sluice.data.rows.positions import check_positions
+from sluice.data.rows.token_padding import pad_documents
 
 Encode = Callable[[str], Sequence[int]]
 """Function of a text that returns its token ids, such as the ``encode`` of a tokenizer."""
@@ -17,8 +18,8 @@ Encode = Callable[[str], Sequence[int]]
 class TextRows:
     """Texts, tokenized when they are read and padded to the longest of the chosen ones.
 
-    For texts in memory, such as a column of the index table. Of a large corpus write the ids once
-    with ``write_tokens``, and read them with ``TokenRows``.
+    Suitable for texts in memory, such as a column of the index table. For a large corpus, write the
+    ids once with ``write_tokens`` and read them with ``TokenRows``.
 
     Args:
         texts: The texts.
@@ -26,7 +27,8 @@ class TextRows:
         vocab_size: Number of token ids of the network's embedding.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
         pad_id: Id at the positions after the end of a text.
-        names: As for ``TokenRows``.
+        names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
+            positions of the text: the parameters of ``forward()``.
 
     Raises:
         ContractError: There is no text, or one is not a string.
@@ -75,10 +77,8 @@ class TextRows:
 def pad_to_longest(documents: Sequence[NDArray[np.int64]], *, pad_id: int) -> tuple[Tensor, Tensor]:
     """Return token ids, int64 (B, L), and their mask, bool (B, L); L is the longest document."""
     lengths = np.array([len(document) for document in documents], np.int64)
-    ids = np.full((len(documents), int(lengths.max(initial=0))), pad_id, np.int64)
-    for line, document in zip(ids, documents, strict=True):
-        line[: len(document)] = document
-    mask = np.arange(ids.shape[1]) < lengths[:, None]
+    longest = int(lengths.max(initial=0))
+    ids, mask = pad_documents(documents, lengths, length=longest, pad_id=pad_id)
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 

@@ -20,17 +20,18 @@ TOKENS_NAME, OFFSETS_NAME, ABOUT_NAME = "tokens.npy", "offsets.npy", "about.json
 the vocabulary."""
 
 _CHUNK_TOKENS = 2**22
-"""Token ids that are checked at once."""
+"""Number of token ids that are checked at once."""
 
 _BUFFER_TOKENS = 2**16
-"""Token ids that are collected before they are written."""
+"""Number of token ids that are collected before they are written."""
 
 
 def write_tokens(path: Path | str, documents: Iterable[Sequence[int]], *, vocab_size: int) -> int:
     """Write the token ids of documents to a new folder, and return their number.
 
-    The documents are written as they arrive, in memory for a few of them. The folder gets its name
-    when it is complete; of an interrupted process it does not exist.
+    The documents are written as they arrive, with only a few of them in memory. The folder is
+    renamed to its final name when it is complete, so an interrupted process leaves no folder of
+    that name.
 
     Args:
         path: New folder with ``tokens.npy`` (uint16 if the vocabulary has at most 65,536 ids, else
@@ -77,7 +78,7 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
         ends: list[int] = []
         end = waiting = 0
         for row, document in enumerate(documents):
-            ids = _checked(document, row, vocab_size)
+            ids = _check_document(document, row, vocab_size)
             end += len(ids)
             waiting += len(ids)
             parts.append(ids.astype(dtype))
@@ -102,7 +103,7 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
     return offsets.num_rows - 1
 
 
-def _checked(document: Sequence[int], row: int, vocab_size: int) -> NDArray[np.int64]:
+def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArray[np.int64]:
     ids = np.asarray(document)
     if ids.size == 0:
         raise _empty_document(row)
@@ -208,7 +209,7 @@ class TokenCorpus:
         """
         if not self.is_inside(ids):
             at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
-            location = self._place(int(positions.reshape(-1)[at]))
+            location = self._location(int(positions.reshape(-1)[at]))
             raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, location)
 
     def _check_all(self) -> None:
@@ -217,7 +218,7 @@ class TokenCorpus:
             if not self.is_inside(ids):
                 self.check(ids, np.arange(start, start + len(ids)))
 
-    def _place(self, position: int) -> str:
+    def _location(self, position: int) -> str:
         if self._offsets is None:
             return f"position {position} of {self.path}"
         document = int(np.searchsorted(self.offsets, position, side="right")) - 1

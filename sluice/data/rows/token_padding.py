@@ -21,7 +21,7 @@ def pad_documents(
     Args:
         documents: Token ids of each document, at most ``length`` of them.
         lengths: Number of tokens of each document (B,).
-        length: L.
+        length: Padded length (L) [tokens].
         pad_id: Id at the positions after the end of a document.
     """
     ids = np.full((len(lengths), length), pad_id, np.int64)

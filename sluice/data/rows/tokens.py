@@ -28,8 +28,9 @@ class TokenRows:
             for networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
             positions of the document: the parameters of ``forward()``.
-        offsets: As for ``TokenCorpus``.
-        dtype: As for ``TokenCorpus``.
+        offsets: ``.npy`` file with the position of each document's first token and, at the end,
+            the number of tokens. Not with a folder.
+        dtype: Type of the ids in a file without a header, such as uint16.
 
     Raises:
         SourceError: A file is missing, or is not an array.
@@ -112,8 +113,8 @@ class TokenBlocks:
     """Consecutive blocks of token ids without padding, for language models.
 
     The documents of a file follow each other, so that a block may contain the end of one and the
-    beginning of the next; write a token for the end of a text with every document. Inputs and
-    targets are two sources with the offsets 0 and 1: the target of a token is the next token.
+    beginning of the next; so write an end-of-text token with every document. Inputs and targets are
+    two sources with the offsets 0 and 1: the target of a token is the next token.
 
     Shape legend: B = chosen blocks, L = ``block_len``.
 
@@ -125,7 +126,7 @@ class TokenBlocks:
         last: ``drop`` omits the last tokens if they fill no block; ``pad`` fills the last block
             with ``pad_id``.
         pad_id: Id that fills the last block. For targets that the loss ignores it is usually -100.
-        dtype: As for ``TokenCorpus``.
+        dtype: Type of the ids in a file without a header, such as uint16.
 
     Raises:
         SourceError: A file is missing, or is not an array.
@@ -170,9 +171,9 @@ class TokenBlocks:
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         positions = check_positions(rows, len(self))
         first = positions * self._block_len + self._offset
-        where = first[:, None] + np.arange(self._block_len)
+        token_positions = first[:, None] + np.arange(self._block_len)
         end = self._file.num_tokens - 1 + self._offset
-        ids = self._file.tokens[np.minimum(where, end - 1)].astype(np.int64)
-        self._file.check(ids, where)
-        ids[where >= end] = self._pad_id
+        ids = self._file.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
+        self._file.check(ids, token_positions)
+        ids[token_positions >= end] = self._pad_id
         return torch.from_numpy(ids)

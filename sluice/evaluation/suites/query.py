@@ -138,7 +138,7 @@ def _parse(text: str) -> tuple[ast.expr, dict[int, str]]:
 def _require_shallow(body: ast.expr) -> None:
     """Raise an error for deep nesting, before any recursive evaluation."""
     level: list[ast.AST] = [body]
-    # Every level has two levels of nodes, because operators are separate nodes.
+    # A nesting level has up to two levels of nodes, because operators are separate nodes.
     for _ in range(2 * MAX_DEPTH):
         level = [child for node in level for child in ast.iter_child_nodes(node)]
         if not level:
@@ -248,9 +248,8 @@ class _Evaluation:
             raise _RejectedQuery("'in' and 'not in' need a column on their left", node)
         is_member = pd.Series(False, index=column.index)
         for element in node.elts:
-            is_negated = isinstance(element, ast.UnaryOp) and isinstance(element.op, ast.USub)
             literal = element
-            if isinstance(element, ast.UnaryOp) and is_negated:
+            if isinstance(element, ast.UnaryOp) and isinstance(element.op, ast.USub):
                 literal = element.operand
             if not isinstance(literal, ast.Constant):
                 raise _RejectedQuery("a list may contain numbers and texts only", element)

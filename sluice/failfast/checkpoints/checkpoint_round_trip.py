@@ -67,18 +67,18 @@ def check_checkpoint(
     """
     if len(examples) < 2:
         return too_few_examples(len(examples), 2)
-    slice_ = _drop_single_batch(
+    sample = _drop_single_batch(
         sample_evenly(examples, settings.checkpoint_rows), training.batch_rows
     )
-    brief = training.model_copy(update={"max_epochs": _EPOCHS, "patience_epochs": _EPOCHS})
+    short_training = training.model_copy(update={"max_epochs": _EPOCHS, "patience_epochs": _EPOCHS})
 
     def start() -> StoppableTraining:
         # Differs at every call, because the caller seeds the global generators differently.
-        own_seed = int(torch.randint(2**62, ()))
-        model = prepare_model(workload, model_settings, slice_, seed=own_seed)
+        model_seed = int(torch.randint(2**62, ()))
+        model = prepare_model(workload, model_settings, sample, seed=model_seed)
         _require_tensors(model)
-        groups = complete_groups(workload.parameter_groups(model.network), brief)
-        return _EpochTraining(workload, model, groups, brief, slice_, seed).stoppable()
+        groups = complete_groups(workload.parameter_groups(model.network), short_training)
+        return _EpochTraining(workload, model, groups, short_training, sample, seed).stoppable()
 
     try:
         with deterministic():
@@ -196,9 +196,9 @@ def _require_tensors(model: Scaled) -> None:
     for name, value in model.state_dict().items():
         if not isinstance(value, Tensor):
             raise ContractError(
-                f"The model's state must consist of tensors, '{name}' is of type "
+                f"The model's state must consist of tensors, but '{name}' is of type "
                 f"{type(value).__name__}.",
-                cause="A checkpoint is never a pickle, so it can contain only tensors.",
+                cause="A checkpoint is not a pickle, so it can contain only tensors.",
                 fix="Return a tensor from get_extra_state(), or register a buffer.",
             )
 

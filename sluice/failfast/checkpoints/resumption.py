@@ -48,7 +48,7 @@ Start = Callable[[], StoppableTraining]
 
 
 def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path) -> None:
-    """Raise an error when save and load do not restore the training exactly.
+    """Raise an error unless save and load restore the training exactly.
 
     In a training script::
 
@@ -87,14 +87,14 @@ def validate_checkpoint(start: Start, *, num_steps: int, seed: int, folder: Path
 
 
 def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -> CheckOutcome:
-    """Train, save, train on; load into a new training, train on; compare bit by bit.
+    """Compare an uninterrupted training with one that is resumed from its checkpoint, bit by bit.
 
     After loading, the model, its predictions and every further state must equal the saved ones;
     so must the losses of the following steps and the state after them. Loading a checkpoint that
     was cut in half must raise an error or change nothing.
 
     Args:
-        start: Sets up the training; see ``validate_checkpoint``.
+        start: Sets up the training as a new process would, with other seeds at every call.
         num_steps: Steps before the checkpoint, and again after it.
         seed: Seeds the global generators.
         folder: An existing folder on the disk of the real checkpoints.
@@ -106,10 +106,10 @@ def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -
         ``3 * num_steps`` steps, and one more setup for the truncated checkpoint.
     """
     try:
-        made = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
+        temporary = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
     except OSError as error:
         return resumption_findings.not_writable(storage_error(folder, error))
-    with made as name:
+    with temporary as name:
         return _Comparison(start, num_steps=num_steps, seed=seed, folder=Path(name)).run()
 
 
@@ -160,6 +160,8 @@ class _Session:
 
 @dataclass(slots=True)
 class _Comparison:
+    """Runs an uninterrupted training and a resumed one, and compares their states."""
+
     start: Start
     num_steps: int
     seed: int
@@ -183,29 +185,29 @@ class _Comparison:
 
         resumed = self._session("resumed")
         untouched = resumed.registered()
-        refusal = resumed.load(path)
-        if refusal is not None:
-            return resumption_findings.load_raised(refusal, saved["model"], untouched["model"])
-        found, found_hidden = resumed.registered(), resumed.hidden()
-        unstored = first_difference(hidden, found_hidden)
-        difference = first_difference(saved["model"], found["model"])
+        load_error = resumed.load(path)
+        if load_error is not None:
+            return resumption_findings.load_raised(load_error, saved["model"], untouched["model"])
+        loaded = resumed.registered()
+        unstored = first_difference(hidden, resumed.hidden())
+        difference = first_difference(saved["model"], loaded["model"])
         if difference is not None:
-            skipped = first_difference(untouched["model"], found["model"]) is None
+            skipped = first_difference(untouched["model"], loaded["model"]) is None
             return resumption_findings.model_differs(difference, skipped=skipped)
         difference = first_difference(predictions, resumed.predictions())
         if difference is not None:
             return resumption_findings.predictions_differ(difference, unstored)
         for name in self._other_names(saved):
-            difference = first_difference(saved[name], found.get(name, {}))
+            difference = first_difference(saved[name], loaded.get(name, {}))
             if difference is not None:
                 return resumption_findings.state_differs(name, difference)
-        again = resumed.advance(self.num_steps)
-        changed = _first_change(losses, again, end, resumed.registered())
+        resumed_losses = resumed.advance(self.num_steps)
+        changed = _first_change(losses, resumed_losses, end, resumed.registered())
         if changed:
             return resumption_findings.continues_differently(
-                changed, unstored, repeatable=self._same(again, path)
+                changed, unstored, repeatable=self._is_repeatable(resumed_losses, path)
             )
-        if self._half_loaded(path, saved):
+        if self._loads_truncated(path, saved):
             return resumption_findings.half_loaded()
         return resumption_findings.round_trips(
             self.num_steps, num_values=sum(map(len, saved.values()))
@@ -217,15 +219,15 @@ class _Comparison:
     def _other_names(self, saved: Mapping[str, Flat]) -> list[str]:
         return [name for name in saved if name != "model"]
 
-    def _same(self, losses: list[float], path: Path) -> bool:
+    def _is_repeatable(self, losses: list[float], path: Path) -> bool:
         """Return whether the same checkpoint, loaded again, gives the same ``losses``."""
-        once_more = self._session("resumed")
-        if once_more.load(path) is not None:
+        repeated = self._session("resumed")
+        if repeated.load(path) is not None:
             return False
-        once_more.predictions()
-        return all(map(same_bits, losses, once_more.advance(self.num_steps)))
+        repeated.predictions()  # as in the first session, in case predictions change the state
+        return all(map(same_bits, losses, repeated.advance(self.num_steps)))
 
-    def _half_loaded(self, path: Path, saved: Mapping[str, Flat]) -> bool:
+    def _loads_truncated(self, path: Path, saved: Mapping[str, Flat]) -> bool:
         """Truncate the checkpoint to half; return whether a part is loaded without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
@@ -234,23 +236,26 @@ class _Comparison:
         untouched = truncated.registered()
         if truncated.load(path) is not None:
             return False
-        found = truncated.registered()
-        changed = [n for n in found if first_difference(untouched[n], found[n]) is not None]
-        missing = [n for n in saved if first_difference(saved[n], found.get(n, {})) is not None]
+        loaded = truncated.registered()
+        changed = [n for n in loaded if first_difference(untouched[n], loaded[n]) is not None]
+        missing = [n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None]
         return bool(changed and missing)
 
 
 def _first_change(
-    losses: list[float], again: list[float], end: Mapping[str, Flat], found: Mapping[str, Flat]
+    losses: list[float],
+    resumed_losses: list[float],
+    end: Mapping[str, Flat],
+    resumed_end: Mapping[str, Flat],
 ) -> str:
     """Describe the first difference after resuming; empty when there is no difference."""
-    for index, (one, other) in enumerate(zip(losses, again, strict=True), 1):
+    for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):
         if not same_bits(one, other):
             return f"the loss of step {index} is {one!r} uninterrupted and {other!r} resumed"
     for name, state in end.items():
-        difference = first_difference(state, found.get(name, {}))
+        difference = first_difference(state, resumed_end.get(name, {}))
         if difference is not None:
-            return f"after {len(again):,} equal losses the {name} differs, {difference}"
+            return f"after {len(losses):,} equal losses the {name} differs, {difference}"
     return ""
 
 

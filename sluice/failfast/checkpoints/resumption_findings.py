@@ -17,7 +17,7 @@ _WRAPPERS = {
     ),
 }
 _MAX_NAMES = 3
-"""Maximum number of names in a message."""
+"""Maximum number of names of each side in a message."""
 
 
 def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:

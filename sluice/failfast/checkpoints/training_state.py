@@ -36,10 +36,11 @@ class HasState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """Description of the first differing leaf, and the number of further ones."""
+    """The first differing leaf, and the number of other leaves that differ."""
 
     path: str
     seen: str
+    """Description of the difference, such as 'was 1, is 2'."""
     others: int
 
     def __str__(self) -> str:

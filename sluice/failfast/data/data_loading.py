@@ -29,7 +29,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     """Count the rows that are complete and not duplicated.
 
     A row is a duplicate when an earlier row has the same values in all columns (index label
-    excluded) and chance does not explain it: see ``repeated_rows``.
+    excluded) and chance does not explain it; ``repeated_rows`` lists the conditions.
 
     Args:
         raw: Result of ``load_rows``.

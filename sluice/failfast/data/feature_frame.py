@@ -39,10 +39,10 @@ def check_features(
 ) -> CheckOutcome:
     """Check that a feature frame is suitable for training.
 
-    Checks the schema, the labels, the number of rows, the folds (within the table, without
-    leaks) and the examples of the first fold; then a constant target, a target among the
-    features, constant features, and independent rows in an order. The first failure is returned; of
-    the last four checks, the worst outcome.
+    Checks the schema, the index labels, the number of rows, the folds (within the table, without
+    leaks) and the examples of the first fold, and returns the first failure. Otherwise returns the
+    worst outcome of four more checks: a constant target, a target among the features, constant
+    features, and independent rows in a systematic order.
 
     Args:
         workload: Declares the schema and builds the examples.
@@ -239,6 +239,7 @@ def _unusable_values(
 
 
 def _wrong_form(examples: Examples) -> str:
+    """Describe a wrong type or length of the examples; "" if type and lengths are right."""
     if not isinstance(examples, Examples):
         return f"examples() must return Examples, got {type(examples).__name__}"
     for name in ("x", "y"):

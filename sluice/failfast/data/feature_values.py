@@ -23,7 +23,7 @@ class FeatureValues:
 
     def __init__(self, whole: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
         self._columns = columns
-        # A text is encoded as the position of its first row, an unknown text as -1.
+        # A text is encoded as its position among the distinct texts, an unknown text as -1.
         self._text_keys = {
             name: _keys(whole[name]).unique() for name in columns if _is_text(whole[name])
         }

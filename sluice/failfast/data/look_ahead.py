@@ -25,9 +25,10 @@ def check_look_ahead(
     """Check whether any feature changes when only later rows change.
 
     A workload without feature columns, whose inputs are files, passes. If nothing can be compared,
-    the outcome is "insufficient". For limits see ``find_look_ahead``. For rows declared independent
-    (``horizon_rows = 0``) one changed table is sufficient: only statistics of the whole table can
-    leak into a row, and these change in every changed table.
+    the outcome is "insufficient". A leak that affects only few rows may be missed, as
+    ``find_look_ahead`` explains. For rows declared independent (``horizon_rows = 0``) one changed
+    table is sufficient: only statistics of the whole table can leak into a row, and these change in
+    every changed table.
 
     Args:
         workload: Computes the features again; its ``feature_columns`` are compared.
@@ -69,12 +70,12 @@ def check_look_ahead(
             outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
         )
     if not found:
-        one = " One table is sufficient for independent rows (horizon_rows = 0)."
-        one = one if independent else ""
+        note = " One table is sufficient for independent rows (horizon_rows = 0)."
+        note = note if independent else ""
         return CheckOutcome(
             outcome="pass",
             summary=f"None of {len(search.compared):,} features changed in "
-            f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{one}"
+            f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{note}"
             f"{search.sample.note}",
             numbers=numbers,
         )
@@ -170,7 +171,10 @@ _FIX = "Provide more rows, or let compute_features accept fewer and reordered ro
 
 @dataclass
 class _Search:
-    """State of the search; ``worst`` has one entry for each column that changed."""
+    """State of the search for columns that depend on later rows.
+
+    ``worst`` contains the largest change of each column that changed.
+    """
 
     sample: LookAheadSample
     compared: set[str] = field(default_factory=set)
@@ -230,9 +234,9 @@ def _search_block(
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
     for number, cut in enumerate(cuts):
-        own = search.sample.columns_of(number, np.random.default_rng(seed))
-        if before is None or own is not search.sample.columns:
-            before = FeatureValues(whole, own, settings.tolerance)
+        columns = search.sample.columns_of(number, np.random.default_rng(seed))
+        if before is None or columns is not search.sample.columns:
+            before = FeatureValues(whole, columns, settings.tolerance)
         kept_share = kept_shares[number % len(kept_shares)]
         for share in (kept_share, 1.0):
             changed, known = change_later_rows(
@@ -246,7 +250,7 @@ def _search_block(
                 continue
             if before.compare(after, known, search.worst):
                 search.comparisons += 1
-                search.compared.update(own)
+                search.compared.update(columns)
             break
 
 

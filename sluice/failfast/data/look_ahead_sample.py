@@ -98,8 +98,8 @@ def draw_sample(
         )
     if len(columns) > settings.max_columns:
         omitted.append(
-            f"each table compared {settings.max_columns} other columns of {len(columns):,} "
-            "features (poc.look_ahead.max_columns)"
+            f"each changed table was compared in {settings.max_columns} of {len(columns):,} "
+            "features, in turn (poc.look_ahead.max_columns)"
         )
     return LookAheadSample(
         blocks=blocks or (RowBlock(raw=raw, features=whole),),

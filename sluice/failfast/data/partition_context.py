@@ -36,7 +36,7 @@ def check_partition_context(
     if not own.index.equals(wide.index):
         raise ContractError(
             f"The features of partition '{name}' must depend only on {context}, but with more rows "
-            f"it has {len(wide):,} feature rows in place of {len(own):,}.",
+            f"it has {len(wide):,} feature rows instead of {len(own):,}.",
             cause=cause,
             fix=fix,
         )

@@ -33,13 +33,13 @@ def check_served_inputs(
         workload: Builds the examples and the codec.
         required: Whether the inputs must be servable: true for a pipeline, whose promoted model is
             served. A standalone training script may use any inputs.
-        raw: Raw rows, which the codecs other than windows need.
-        frame: Feature frame, as ``raw``.
-        folds: Folds of the frame, as ``raw``.
+        raw: Raw rows; required for a codec other than windows.
+        frame: Feature frame; required for a codec other than windows.
+        folds: Folds of the frame; required for a codec other than windows.
 
     Raises:
-        ContractError: Inputs are not windows of the feature columns, or are decoded in another way
-            than in the training, although required.
+        ContractError: ``required`` is true, and inputs are not windows of the feature columns, or
+            decoded requests differ from the examples.
     """
     if required and not workload.is_served:
         return CheckOutcome(
@@ -77,19 +77,19 @@ def _check_codec(
             fix="Run the check on the pipeline.",
         )
     identity = codec.identity()
-    outcome = check_round_trip(workload, codec, raw, frame, folds[-1].test)
+    round_trip = check_round_trip(workload, codec, raw, frame, folds[-1].test)
     same = (
         "the same bits"
-        if outcome.max_deviation == 0
-        else f"the same values within {outcome.max_deviation:.2g} standard deviations"
+        if round_trip.max_deviation == 0
+        else f"the same values within {round_trip.max_deviation:.2g} standard deviations"
     )
     return CheckOutcome(
         outcome="pass",
-        summary=f"Requests for {pluralize(outcome.num_rows, 'row')}, decoded by the codec "
+        summary=f"Requests for {pluralize(round_trip.num_rows, 'row')}, decoded by the codec "
         f"'{codec.kind}', have {same} as the examples.",
         numbers={
-            "rows": outcome.num_rows,
-            "max_deviation": outcome.max_deviation,
+            "rows": round_trip.num_rows,
+            "max_deviation": round_trip.max_deviation,
             "codec": codec.kind,
             "codec_digest": identity.digest,
         },

@@ -33,6 +33,8 @@ _MAX_INPUT_VALUES = 1024
 
 _MAX_TOKEN = 2**31
 _MAX_VALUES = 100_000_000
+"""Maximum number of input values in memory; inputs with more values are tested on fewer rows."""
+
 _MAX_COLUMNS = 512
 _RANDOM_COLUMNS = 256
 _MAX_PRODUCT_INPUTS = 24
@@ -45,7 +47,7 @@ _CLIP_DEVIATIONS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalTest:
-    """Share of the targets explained by generic regressions, compared with shuffled targets."""
+    """Share of the variance of the targets that generic regressions explain, and its p-value."""
 
     r2: float
     """Largest generalised cross-validated share of explained variance."""

@@ -22,12 +22,13 @@ _MAX_READ_ROWS = 64
 """Maximum number of common examples that are read from a source that is not in memory."""
 
 _Part = tuple[str, pd.DataFrame, RowRange]
+"""Description of the removed rows, the table, and the rows of the split that remain."""
 
 
 def check_split_independence(
     workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...], settings: PocSettings
 ) -> CheckOutcome:
-    """Compute the same examples among fewer rows and compare them with the original ones.
+    """Compute the same examples from fewer rows and compare them with the original examples.
 
     The examples of the train and validation rows of the first fold are computed for all rows,
     without the last quarter, without the first quarter, and with all later rows of the table
@@ -120,7 +121,7 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
         if differs.any():
             first = int(differs.argmax())
             return common.size, (
-                f"{name} of {differs.sum():,} of {common.size:,} examples, first of row "
+                f"{name} of {differs.sum():,} of {common.size:,} examples, first in row "
                 f"{common[first]}"
             )
     return common.size, ""
@@ -142,7 +143,8 @@ def _differing(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     if one.dtype != two.dtype or one.ndim != two.ndim:
         return np.ones(len(one), bool)
     if one.shape != two.shape:
-        # Padded to the longest of the split: the shorter must be the start or end of the longer.
+        # Sequences are padded to the longest of the split: the shorter tensor must be the start or
+        # the end of the longer one.
         width = min(one.shape[1], two.shape[1])
         front = _differing_same_shape(one[:, :width], two[:, :width])
         back = _differing_same_shape(one[:, -width:], two[:, -width:])

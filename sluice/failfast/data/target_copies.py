@@ -88,7 +88,7 @@ def _near_copies(near: dict[str, float], target: str, min_correlation: float) ->
         numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
         fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "
-        "really explains nearly all of the target.",
+        "explains nearly all of the target for a good reason.",
         fix=f"Make sure that '{first}' is known before '{target}'; otherwise remove it from "
         "feature_columns.",
     )

@@ -1,4 +1,4 @@
-"""Finds rows that are declared independent, but are in an order."""
+"""Finds rows that are declared independent, but are in a systematic order."""
 
 import math
 
@@ -17,9 +17,9 @@ def find_unshuffled_rows(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
     """Return a warning if targets of neighbouring rows are similar despite independent rows.
 
     A workload with ``horizon_rows = 0`` declares that rows are independent. The gate then counts
-    every row as one observation, and the folds divide the table at positions. If the rows are in
-    an order, such as by class or by time, train and test rows differ systematically, and the gate
-    is too confident. In a random order, the ranks of neighbouring targets are uncorrelated.
+    every row as one observation, and the folds divide the table at positions. If the rows are
+    sorted, such as by class or by time, train and test rows differ systematically, and the gate is
+    too confident. In a random order, the ranks of neighbouring targets are uncorrelated.
 
     Args:
         workload: Declares the horizon and the target.

@@ -61,7 +61,11 @@ class _GateTarget:
 
 
 def serve(handle: int) -> None:
-    """Receive one task and run it; this is the only work of the process."""
+    """Receive one task and run it; this is the only work of the process.
+
+    Args:
+        handle: File descriptor of the connection to the supervisor.
+    """
     pipe: Connection[WorkerMessage, SupervisorMessage] = Connection(handle)
     lock = threading.Lock()
 
@@ -228,7 +232,10 @@ def _is_import_path(name: str) -> bool:
 
 
 def _workload_type(target: Target, resolved: _GateTarget) -> type:
-    """Import the user's module or run the script; may never return, see ``nested``."""
+    """Import the user's module or run the script, and return the workload's class.
+
+    Does not return if that code calls ``check()`` with the class: the gate then runs in that call.
+    """
     if isinstance(target, WorkloadTarget) and target.script is not None:
         return _from_script(target.script, target)
     sys.argv = [resolved.path]

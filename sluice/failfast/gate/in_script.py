@@ -111,7 +111,7 @@ def require_workload(
     frame: "pd.DataFrame | None",
     target: str | None,
 ) -> Workload | type[Workload]:
-    """Return the workload, or that of a data frame.
+    """Return the workload, or a workload of the data frame.
 
     Raises:
         SettingsError: Neither or both were given.
@@ -162,7 +162,8 @@ def rebuildable(workload: Workload) -> Workload:
     """Return the instance if its settings alone reproduce it.
 
     Raises:
-        SettingsError: They do not, so another process would check a different instance.
+        SettingsError: The settings do not reproduce the instance, so another process would check a
+            different one.
     """
     cls = type(workload)
     try:

@@ -30,7 +30,7 @@ declares that its outputs are large."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredData:
-    """Tables stored by an earlier stage; the gate then checks exactly these."""
+    """Tables and folds that an earlier stage stored, which the gate checks instead of new ones."""
 
     raw: TableRecord
     features: TableRecord

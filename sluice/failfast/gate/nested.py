@@ -24,7 +24,8 @@ def run_on_check_call(qualified_name: str, then: Callable[[type], NoReturn]) -> 
 def is_inside_gate(workload_type: type) -> bool:
     """Return whether this is the gate's process, where ``check()`` must not start another gate.
 
-    Does not return when ``run_on_check_call`` registered a callback for the class.
+    Does not return if ``run_on_check_call`` registered a callback for the class: the callback runs
+    the checks and exits the process.
     """
     if _awaited is not None and workload_type.__qualname__ == _awaited[0]:
         _awaited[1](workload_type)

@@ -15,7 +15,9 @@ from sluice.failfast.gate.nested import ENVIRONMENT
 
 _START = (
     "import sys; sys.path[:] = {path!r}\n"
-    "from sluice.failfast.gate.child import serve\n"
+    "from sluice.base.garbage_collection import collection_paused\n"
+    "with collection_paused():\n"
+    "    from sluice.failfast.gate.child import serve\n"
     "serve({handle})"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -32,14 +34,14 @@ class GateProcess:
     """
 
     def __init__(self, task: GateTask) -> None:
-        here, there = Pipe()
+        supervisor_end, child_end = Pipe()
         package = str(Path(sluice.__file__).parent.parent)
         path = [*(os.path.abspath(folder) for folder in sys.path), package]
-        self._pipe: Connection[SupervisorMessage, WorkerMessage] = here
-        with there:
+        self._pipe: Connection[SupervisorMessage, WorkerMessage] = supervisor_end
+        with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START.format(path=path, handle=there.fileno())],
-                pass_fds=[there.fileno()],
+                [sys.executable, "-P", "-c", _START.format(path=path, handle=child_end.fileno())],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
                 env={**os.environ, **_ONE_THREAD, "PYTHONHASHSEED": "0", ENVIRONMENT: "1"},

@@ -49,6 +49,7 @@ class _Stop:
 
     finding: CheckOutcome
     whole_gate: bool = False
+    """Whether the remaining checks must not run in another process."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -127,7 +128,7 @@ def _report(request: GateRequest, scratch: Path, progress: _Progress) -> GateRep
         if stop is None or stop.whole_gate or not progress.remaining:
             break
     assert progress.plan is not None
-    for check in progress.remaining:  # the time limit of the whole gate is exceeded
+    for check in progress.remaining:  # the whole gate exceeded its time limit
         progress.record(check.result(_not_run(), 0.0))
     seconds = time.monotonic() - progress.started
     progress.record(check_total_time(seconds, progress.plan.whole_gate))

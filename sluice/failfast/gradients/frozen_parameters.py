@@ -40,23 +40,22 @@ def check_frozen(
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
         for pattern in declared
     }
-    unmatched = [pattern for pattern, names in matched.items() if not names]
+    unmatched = [pattern for pattern, flags in matched.items() if not flags]
     if unmatched:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{_quoted(unmatched)} of frozen_parameters must match a parameter of the "
-            f"network, and does not. Its parameters: {format_names(trainable)}.",
+            summary=f"No parameter of the network matches {_quoted(unmatched)} of "
+            f"frozen_parameters. The parameters are: {format_names(trainable)}.",
             numbers={"num_unmatched_patterns": len(unmatched)},
             fault="unintended freeze",
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
-    not_frozen = [pattern for pattern, names in matched.items() if all(names)]
+    not_frozen = [pattern for pattern, flags in matched.items() if all(flags)]
     if not_frozen:
         return CheckOutcome(
             outcome="warn",
-            summary=f"{_quoted(not_frozen)} of frozen_parameters matches only trainable "
-            "parameters.",
+            summary=f"Only trainable parameters match {_quoted(not_frozen)} of frozen_parameters.",
             numbers={"num_patterns_without_frozen": len(not_frozen)},
             fault="unintended freeze",
             cause="requires_grad was not set to False, or was set to True again.",

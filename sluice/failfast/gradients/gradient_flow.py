@@ -47,12 +47,13 @@ def check_gradient_flow(
 ) -> CheckOutcome:
     """Run one backward pass on one real batch and check the gradients.
 
-    Frozen parameters must be declared, and every trainable one must be in one parameter group.
-    ``loss`` must return one finite number, ``losses`` one per example, and all gradients must be
-    finite. A missing or zero gradient is checked again after ``probe_steps`` optimizer steps on
-    other batches, by when healthy designs with zero initialisation have a gradient. Parameters
-    that still have none fail or warn (see ``judge_missing_gradients``), and units that stay equal
-    fail. A norm above ``warn_gradient_norm`` warns.
+    Frozen parameters must be declared, and every trainable parameter must be in one parameter
+    group. ``loss`` must return one finite number, ``losses`` one number per example, and all
+    gradients must be finite. A missing or zero gradient is checked again after ``probe_steps``
+    optimizer steps on other batches: by then, healthy designs with zero initialisation have a
+    gradient. Parameters without a gradient after these steps fail or warn (see
+    ``judge_missing_gradients``), and units that stay equal fail. A norm above
+    ``warn_gradient_norm`` warns.
 
     Args:
         workload: Builds the model and defines the loss and the parameter groups.

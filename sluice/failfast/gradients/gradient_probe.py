@@ -47,14 +47,14 @@ class GradientProbe:
         num_steps: int,
         seed: int,
     ) -> None:
-        """Take optimizer steps as training does, at its peak learning rate, on new batches.
+        """Take optimizer steps on new batches, as the training does, at its peak learning rate.
 
         Stops early, without a finding, when the loss becomes non-finite: the mini training detects
         a learning rate that is too high.
 
         Args:
             workload: Defines the loss.
-            groups: Parameter groups, as returned by ``listed_groups``.
+            groups: Parameter groups, as returned by ``complete_groups``.
             training: Learning rate, weight decay, clipping.
             train: Examples from which the batches are drawn.
             recorder: Records the forward passes.

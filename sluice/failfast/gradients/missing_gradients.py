@@ -127,7 +127,7 @@ class _Diagnosis:
         )
 
     def dead(self) -> CheckOutcome | None:
-        """Return a failure for layers whose units are never active; a warning if they learn."""
+        """Return a failure if a layer without active units blocks learning, else a warning."""
         seen = (
             self._layer_before_dead_rectifier()
             or self._dead_layer()

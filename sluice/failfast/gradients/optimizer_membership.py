@@ -53,7 +53,7 @@ def validate_optimizer(
     """
     if isinstance(groups, torch.optim.Optimizer):
         groups = groups.param_groups
-    counts = Counter(id(parameter) for group in groups for parameter in _of(group["params"]))
+    counts = Counter(id(parameter) for group in groups for parameter in _tensors(group["params"]))
     known: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in named_parameters:
         known.setdefault(id(parameter), (name, parameter))
@@ -102,7 +102,8 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
     return None
 
 
-def _of(params: Any) -> Iterable[Tensor]:
+def _tensors(params: Any) -> Iterable[Tensor]:
+    """Return the parameters of a group, which torch accepts as a tensor or an iterable."""
     if isinstance(params, Tensor):
         return [params]
     # torch also accepts pairs of name and parameter.

@@ -116,7 +116,7 @@ def _suffixes(module: nn.Module) -> tuple[str, ...]:
 
 
 def _gradients(layer: str, module: nn.Module, suffix: str) -> RecurrentGradients:
-    # The gate order is i, f, g, o in all of them: the forget gate is the second block.
+    # The gate order is i, f, g, o in all three classes: the forget gate is the second block.
     has_forget = isinstance(module, (nn.LSTM, nn.LSTMCell, SLSTMLayer))
     names = ["bias"] if isinstance(module, SLSTMLayer) else ["bias_ih", "bias_hh"]
     biases = [_gradient(module, f"{name}{suffix}") for name in names] if has_forget else []

@@ -66,7 +66,7 @@ def find_batch_dependence(
 def _predict_separately(
     model: nn.Module, batch: Examples, output_shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor]:
-    """Return positions in the batch, and their outputs without the rest of the batch."""
+    """Return positions of examples, and their outputs when they are predicted separately."""
     x, all_positions = batch.inputs, torch.arange(len(batch))
     chosen = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
@@ -114,14 +114,16 @@ def _batch_dependent(
     settings: PocSettings,
 ) -> CheckOutcome:
     rows = batch.take(index)
-    apart = "alone" if len(index) < len(batch) else f"with {(len(batch) + 1) // 2} of the batch"
+    separately = (
+        "alone" if len(index) < len(batch) else f"with {(len(batch) + 1) // 2} of the batch"
+    )
     suspects = _suspects(model)
     cause = find_fault("batch dependence").cause
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
         f"{_largest_difference(output[index], alone, output, rows, settings)} when it is "
-        f"predicted {apart}.",
+        f"predicted {separately}.",
         fault="batch dependence",
         cause=f"Most likely {suspects}. {cause}" if suspects else "",
     )

@@ -14,6 +14,7 @@ from sluice.findings.check_outcome import CheckOutcome
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 _TestCase = tuple[str, dict[int, float], int | None]
+"""Description, scores by epoch, and the correct epoch (None: the selector must raise an error)."""
 
 
 def check_epoch_selector(
@@ -57,7 +58,6 @@ def check_epoch_selector(
 
 
 def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
-    """Yield the description, the scores, and the correct answer (None: an error)."""
     epochs = list(settings.selector_epochs)
     rng = np.random.default_rng(seed)
 

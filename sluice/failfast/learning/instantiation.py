@@ -25,7 +25,7 @@ def check_instantiation(
     """Build the model for the real number of features and run it on one real batch.
 
     The output must be a finite tensor of the shape that the workload declares for the targets,
-    and the output of an example must not depend on the others; see ``find_batch_dependence``.
+    and the output of an example must not depend on the rest of the batch.
 
     Args:
         workload: Builds the model and declares the output shape.
@@ -35,7 +35,8 @@ def check_instantiation(
         seed: Base seed of the initial weights.
 
     Raises:
-        Exception: Any exception of the model's own code; see ``finding_from_error``.
+        Exception: Any exception of the model's own code, which ``finding_from_error`` can convert
+            to a finding.
     """
     if len(train) < settings.probe_batch_rows:
         return too_few_examples(len(train), settings.probe_batch_rows)

@@ -70,7 +70,8 @@ def check_mini_training(
 ) -> CheckOutcome:
     """Run the mini training and check its losses.
 
-    See ``run_mini_training`` and ``judge_mini_training``.
+    ``run_mini_training`` explains the arguments, errors and cost, ``judge_mini_training`` the
+    outcomes.
     """
     mini = run_mini_training(workload, model_settings, training, examples, settings, seed=seed)
     return judge_mini_training(mini, settings, learning_rate=training.learning_rate)
@@ -224,13 +225,13 @@ def judge_mini_training(
     if not below <= 0:
         return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     if not below < -_MAX_UNITS_ABOVE:
-        seen = f"{seen} It is not yet below that of the constant output."
+        seen = f"{seen} The loss is not yet below that of the constant output."
         return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{seen} It still exceeds that of the constant output by {-below:.4g} times the "
-        "gain from knowing the target, so it only shows that the outputs approach the target's "
-        "level.",
+        summary=f"{seen} The loss still exceeds that of the constant output by {-below:.4g} times "
+        "the gain from knowing the target. Its decrease only shows that the outputs approach the "
+        "target's level.",
         numbers=numbers,
         fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
@@ -308,7 +309,7 @@ def _describe(
     share = (
         f"its first value ({mini.baseline.problem})"
         if mini.baseline.problem
-        else f"the learnable loss (the best constant output has {mini.baseline.loss:.4g})"
+        else f"the learnable loss (the best constant output has a loss of {mini.baseline.loss:.4g})"
     )
     seen = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples):,} examples the loss went from "

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sluice.base.eager_optimizers import EagerAdam
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import ModelInput, flat_input
@@ -46,10 +47,15 @@ class _Attempt:
 
     num_rows: int
     baseline_loss: float
+    """Loss of the best constant output."""
     required: float
+    """Largest loss that counts as success."""
     reached: float
+    """Lowest loss of the model over all learning rates."""
     steps: int
+    """Steps after which the lowest loss was reached."""
     rate: float
+    """Learning rate with which the lowest loss was reached."""
 
     @property
     def succeeded(self) -> bool:
@@ -111,9 +117,9 @@ def check_overfit_one_batch(
             f"{len(candidates):,} examples."
         )
     model_seed = derive_seed(seed, "poc_memorization")
-    fresh = prepare_model(workload, model_settings, examples, seed=model_seed)
+    untrained = prepare_model(workload, model_settings, examples, seed=model_seed)
     model = calibrate_buffers(
-        fresh,
+        untrained,
         candidates,
         batch_rows=_CALIBRATION_ROWS,
         num_passes=_CALIBRATION_PASSES,
@@ -182,7 +188,7 @@ def _minimise(
     lowest = (math.inf, 0)
     if not parameters:
         return float(workload.losses(model(x), y).detach().mean()), 0
-    optimizer = torch.optim.Adam(parameters, lr=rate)
+    optimizer = EagerAdam(parameters, lr=rate)
     # cudnn does not support the backward pass of a recurrent layer in eval mode.
     with torch.backends.cudnn.flags(enabled=False), torch.enable_grad():
         for step in range(max_steps + 1):
@@ -214,8 +220,8 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     }
     seen = (
         f"A loss of {last.required:.4g} or less is required on {last.num_rows:,} examples (the "
-        f"best constant output has {last.baseline_loss:.4g}); the model reached {last.reached:.4g} "
-        f"after {last.steps} of at most {settings.overfit_steps} steps."
+        f"best constant output has a loss of {last.baseline_loss:.4g}); the model reached "
+        f"{last.reached:.4g} after {last.steps} of at most {settings.overfit_steps} steps."
     )
     if not last.succeeded and last.steps == 0:
         return CheckOutcome(
@@ -251,7 +257,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
         numbers=numbers,
         fault="cannot overfit one batch",
-        cause="The model is very small, or its inputs are nearly equal; it does learn.",
+        cause="The model learns, but is very small, or its inputs are nearly equal.",
         fix="Increase hidden or layers if the problem needs a larger model.",
     )
 
@@ -290,7 +296,7 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
         if not score_N.max() > 0:
             if len(chosen) < 2:
                 break
-            # Every target is selected once: continue with equal targets for new inputs.
+            # Every distinct target was selected once: continue with repeated targets.
             gap_y_N = np.full(len(x_NP), 1.0)
             score_N = gap_x_N
             if not score_N.max() > 0:

@@ -59,9 +59,9 @@ def check_scoring(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
-    rule, num_rows, required = _baseline(workload, frame, fold)
-    if not isinstance(rule, Tensor) or tuple(rule.shape) != tuple(required):
-        got = tuple(rule.shape) if isinstance(rule, Tensor) else type(rule).__name__
+    baseline, num_rows, required = _baseline(workload, frame, fold)
+    if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required):
+        got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
         seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
         if type(workload).baseline is Workload.baseline:
             return CheckOutcome(
@@ -70,23 +70,22 @@ def check_scoring(
                 fault="invalid scoring method",
                 cause="The default predicts the mean of the targets, but the outputs of this "
                 "workload have another meaning.",
-                fix="Write baseline() in the workload before an evaluation: it is what a candidate "
-                "has to beat.",
+                fix="Write baseline() in the workload before an evaluation, in which a candidate "
+                "must be better than the baseline.",
             )
         return _failure(seen)
-    num_bad = int((~torch.isfinite(rule)).sum())
+    num_bad = int((~torch.isfinite(baseline)).sum())
     if num_bad:
         return _failure(
-            f"{num_bad:,} of {rule.numel():,} predictions of baseline() are not finite."
+            f"{num_bad:,} of {baseline.numel():,} predictions of baseline() are not finite."
         )
-    note_on_rule = _compare_with_simple_rule(workload, output, held_out, frame, fold)
+    rule_note = _compare_with_simple_rule(workload, output, held_out, frame, fold)
     undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
     note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
     return CheckOutcome(
         outcome="pass",
         summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out):,} held-out rows"
-        f"{note}; "
-        f"the baseline predicts {num_rows:,} test rows.{note_on_rule}",
+        f"{note}; the baseline predicts {num_rows:,} test rows.{rule_note}",
         numbers={"num_metrics": len(metrics), "num_baseline_rows": num_rows},
     )
 
@@ -98,14 +97,14 @@ def _baseline(
 
     Of a workload that does not keep its outputs, the predictions are those of evenly spaced rows.
     """
-    rule, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
-    is_source = isinstance(rule, Tensor | RowSource)
-    if workload.keep_outputs or not is_source or len(rule) != len(test):
-        num_rows = len(rule) if is_source else 0
-        return rule, num_rows, workload.output_shape(test.targets)
+    baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
+    is_source = isinstance(baseline, Tensor | RowSource)
+    if workload.keep_outputs or not is_source or len(baseline) != len(test):
+        num_rows = len(baseline) if is_source else 0
+        return baseline, num_rows, workload.output_shape(test.targets)
     sample = spread_rows(len(test), _MAX_BASELINE_ROWS)
-    predictions = gather_tensor(rule, sample, what="baseline predictions")
-    return predictions, len(rule), workload.output_shape(gather_targets(test.y, sample))
+    predictions = gather_tensor(baseline, sample, what="baseline predictions")
+    return predictions, len(baseline), workload.output_shape(gather_targets(test.y, sample))
 
 
 def _compare_with_simple_rule(
@@ -116,12 +115,12 @@ def _compare_with_simple_rule(
         return ""
     rule = best_rule(workload, frame, fold, BaselineSettings())
     best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
-    ours = float(workload.losses(output, held_out.targets).double().mean())
-    if ours <= best + _NEAR_SHARE * (default - best):
+    trained = float(workload.losses(output, held_out.targets).double().mean())
+    if trained <= best + _NEAR_SHARE * (default - best):
         return ""
     return (
-        f" The mini training has a loss of {ours:.4g} on the held-out rows, which is not near the "
-        f"{best:.4g} of the simple rule '{rule.name}', with which the gate compares."
+        f" The mini training has a loss of {trained:.4g} on the held-out rows, which is not near "
+        f"the {best:.4g} of the simple rule '{rule.name}' that the evaluation compares it with."
     )
 
 

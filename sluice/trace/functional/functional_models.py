@@ -53,6 +53,7 @@ class FunctionalModel:
         """How training inputs are combined with the leaf: number of uses in a pass, side of the
         operation, and kind of the autograd node."""
         self.columns: slice | None = None
+        """Columns of the operand that are the input, if others are concatenated; None for all."""
         self.num_inspections = 0
         """Number of inspected passes that use this leaf."""
 
@@ -93,10 +94,14 @@ class FunctionalModelWatch:
     """Inspects the graphs of the first losses of threads that call no ``nn.Module``."""
 
     def __init__(
-        self, sink: EventSink, inputs: InputWatch, losses: LossWatch, on_first: Callable[[], None]
+        self,
+        sink: EventSink,
+        inputs: InputWatch,
+        losses: LossWatch,
+        on_first_model: Callable[[], None],
     ) -> None:
         self._sink, self._input_watch, self._loss_watch = sink, inputs, losses
-        self._on_first, self._has_model = on_first, False
+        self._on_first_model, self._has_model = on_first_model, False
         self.reset()
 
     def reset(self) -> None:
@@ -107,11 +112,8 @@ class FunctionalModelWatch:
         """Leaves of the loss whose backward pass runs, if the pass is inspected."""
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
-        self._passes_left, self._sampler, self._inspected_step = (
-            MAX_CALLS,
-            LogSpacedSampler(_MAX_LATER_PASSES),
-            -1,
-        )
+        self._passes_left, self._inspected_step = MAX_CALLS, -1
+        self._sampler = LogSpacedSampler(_MAX_LATER_PASSES)
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
@@ -149,7 +151,7 @@ class FunctionalModelWatch:
         if self._passes_left:
             self._passes_left -= 1
             return True
-        if not bool(loss.detach().isfinite()) if loss.is_cpu else False:
+        if loss.is_cpu and not bool(loss.detach().isfinite()):
             return True
         sink = self._sink
         if not sink.sampling.statistics or self._inspected_step == sink.steps.last:
@@ -176,7 +178,7 @@ class FunctionalModelWatch:
         self._passes_left = MAX_CALLS
         if not self._has_model:
             self._has_model = True
-            self._on_first()
+            self._on_first_model()
         return model
 
     def _record(

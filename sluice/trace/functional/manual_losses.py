@@ -1,6 +1,7 @@
-"""Detects errors in losses that the program computes itself, from their autograd graph.
+"""Detects errors in losses that the program computes itself.
 
-Covered are broadcasts of every output against every target, double activations and masked losses.
+The autograd graph of the loss shows broadcasts of every output against every target, double
+activations and masked targets.
 """
 
 import math
@@ -9,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from sluice.trace.functional.masked_losses import masked_targets
-from sluice.trace.inspection.autograd_graph import SHAPE_NODES
+from sluice.trace.inspection.autograd_graph import SHAPE_NODES, output_shape
 from sluice.trace.inspection.token_statistics import best_alignment
 from sluice.trace.program_events import LossComputed
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
@@ -27,7 +28,7 @@ from sluice.trace.thread_state import ThreadState
 _FIRST_PASSES = 8
 """Backward passes that are inspected at the start and after each new form of loss."""
 _FORM_LENGTH, _MAX_FORMS = 4, 64
-"""Number of last autograd nodes that identify the form of a loss, and number of forms."""
+"""Number of last autograd nodes that identify the form of a loss, and maximum number of forms."""
 _MAX_LATER_PASSES = 128
 """Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
 _MAX_COMPARED_NODES = 32
@@ -60,7 +61,8 @@ _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
 )  # fmt: skip
-"""Nodes where the model begins; losses of torch are inspected in ``hooks.losses``."""
+"""Nodes that end the search: layers of the model, and losses of torch, which ``hooks.losses``
+inspects."""
 _OUTER_ACTIVATIONS = (
     (MANUAL_CROSS_ENTROPY, ("Logsumexp", "LogSoftmax")),
     (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
@@ -184,16 +186,16 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         if node is None or node.name() not in _ELEMENTWISE_NODES:
             continue
         inputs = node.next_functions
-        shape = _output_shape(node, output_index)
-        learning = [edge for edge in inputs if edge[0] is not None]
+        shape = output_shape(node, output_index)
+        grad_edges = [edge for edge in inputs if edge[0] is not None]
         is_square = len(shape) == 2 and shape[0] == shape[1] > 1
-        if is_square and len(inputs) == 2 and len(learning) == 1:
-            name, output_shape = learning[0][0].name(), _output_shape(*learning[0])
+        if is_square and len(inputs) == 2 and len(grad_edges) == 1:
+            name, learned_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
             compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
-            if compares and not is_explicit and output_shape in ((shape[0], 1), (shape[0],)):
-                return name, output_shape
-        pending += learning
+            if compares and not is_explicit and learned_shape in ((shape[0], 1), (shape[0],)):
+                return name, learned_shape
+        pending += grad_edges
     return None
 
 
@@ -220,7 +222,7 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
                 and is_log
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
-                activations.setdefault(kind, (kind, producer[0].name(), _output_shape(*producer)))
+                activations.setdefault(kind, (kind, producer[0].name(), output_shape(*producer)))
         pending += [input_node for input_node, _ in node.next_functions]
     return list(activations.values())
 
@@ -237,8 +239,3 @@ def _producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set
         passed.add(kind)
         node, output_index = node.next_functions[0]
     return None, passed
-
-
-def _output_shape(node: Any, output_index: int) -> tuple[int, ...]:
-    metadata: Any = getattr(node, "_input_metadata", ())  # the inputs of the backward pass
-    return tuple(metadata[output_index].shape) if output_index < len(metadata) else ()

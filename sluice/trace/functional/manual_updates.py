@@ -1,7 +1,7 @@
 """Detects steps of programs without a torch optimizer, which update their weights themselves.
 
-Such a step calls no function that could be hooked. If weights differ before a forward pass from
-those after the preceding backward pass, a step was made in between.
+Such a step calls no function that could be hooked. If the weights before a forward pass differ
+from those after the preceding backward pass, the program made a step in between.
 """
 
 from typing import Any
@@ -17,7 +17,8 @@ from sluice.trace.thread_state import ThreadState
 _BEFORE_STEP = ("backward", "clip")
 _MAX_WATCHED = 2
 _IDLE_PASSES = 16
-"""Backward passes without a step; few programs accumulate more."""
+"""Backward passes without a step after which the loss is inspected again, for other parameters; few
+programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
 """Largest watched parameter that is copied; of larger ones only the version is compared."""
 
@@ -43,7 +44,10 @@ class ManualUpdateWatch:
         self._watched: list[Tensor] = []
         self._num_passes = 0
         """Backward passes since the last step."""
-        self._has_stepped = self._has_updated = self._is_carried = False
+        self._has_stepped = self._has_updated = False
+        """Whether a step was detected since the last backward pass, and since the start."""
+        self._is_carried = False
+        """Whether gradients from before the last step remain, as without zeroing."""
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that remain from before a step."""
@@ -75,8 +79,9 @@ class ManualUpdateWatch:
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the last network; without a network, the leaves of the loss.
 
-        If the leaves of this pass were not inspected, return the known parameters. If the program
-        creates new leaves for each pass, return the first ones, which never change.
+        If the leaves of this pass were not inspected, return the known parameters. Return nothing
+        if all leaves are new although no step was detected: the program creates new leaves for
+        each pass.
         """
         entries, models = self._sink.objects.networks.entries, self._models
         if thread.call.network not in models.indices:

@@ -21,23 +21,23 @@ _EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
 
 
 def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield flat class targets, and which of them the mask includes.
+    """Yield pairs of class targets and the boolean mask of those that the loss includes, both flat.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
     """
     for node in graph_nodes(loss, max_nodes=_MAX_NODES):
         included = _included(node)
-        learning = [child for child, _ in node.next_functions if child is not None]
-        if included is None or len(learning) != 1:
+        children = [child for child, _ in node.next_functions if child is not None]
+        if included is None or len(children) != 1:
             continue
-        targets = _targets(learning[0])
+        targets = _targets(children[0])
         if targets is not None and targets.numel() == included.numel():
             yield targets.reshape(-1), included.reshape(-1)
 
 
 def _included(node: Any) -> Tensor | None:
-    """Return which values a node includes; None unless it selects, or multiplies with 0 and 1."""
+    """Return the mask of the values that a node includes; None if it does not mask values."""
     name = node.name()
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:

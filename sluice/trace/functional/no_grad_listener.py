@@ -42,7 +42,10 @@ class _OpListener(TorchFunctionMode):
         super().__init__()
         self._listener, self._thread = listener, thread
         self.pending: list[Tensor] = []
-        self.is_muted = self.has_match = False
+        """Operands of a model that uses several per pass, until all of them are observed."""
+        self.is_muted = False
+        self.has_match = False
+        """Whether an operation with a model input was observed."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -61,8 +64,10 @@ class NoGradListener:
     def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
         self._sink, self._model_watch = sink, model_watch
         self._open: dict[int, _OpListener] = {}
-        self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
         self._sites: dict[int, Any] = {}
+        """Call sites of the observed blocks, by the id of the block."""
+        self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
+        """Observed blocks of each call site, and its last consecutive ones without a match."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""

@@ -1,4 +1,4 @@
-"""Support for programs that write out what torch has classes for.
+"""Support for programs that replace a class of torch with their own code.
 
 Such a program has a model without ``nn.Module``, a loss without a loss function of torch, or a
 weight update without an optimizer. It calls no function that could be hooked, so everything is
@@ -27,12 +27,12 @@ _NAME = "manual updates"
 
 
 def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
-    """Find models, losses and weight updates that are no objects of torch."""
+    """Detect models, losses and weight updates that use no class of torch."""
     _FunctionalPrograms(sink, inputs, losses)
 
 
 class _FunctionalPrograms:
-    """Passes backward passes on to the parts that find models, losses and updates."""
+    """Forwards backward passes to the parts that detect models, losses and updates."""
 
     def __init__(self, sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
         self._sink, bus = sink, sink.bus
@@ -67,7 +67,7 @@ class _FunctionalPrograms:
             self._updates.after_backward(ended.thread)
         self._models.release()
 
-    # An optimizer that existed before may belong to another part of the program, so only its step
+    # An optimizer from before the trace may belong to another part of the program, so only its step
     # ends the detection of manual updates.
 
     def _watch_updates(self) -> None:

@@ -1,4 +1,4 @@
-"""What is known of the calls of one network in one mode, on the batches of one loader."""
+"""State of the calls of one network in one mode, on the batches of one loader."""
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ _WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
 """Thresholds for the number of positions in which two rows differ: sample size, minimum of the
 median over pairs, and minimum of the closest pair relative to the median."""
 _MIN_HALF_COLUMNS = 8
+"""Minimum number of columns of 16-bit values."""
 _MIN_UNIQUE_SHARE = 0.5
 """Minimum share of distinct values in a sample of continuous values."""
 
@@ -31,7 +32,9 @@ class CallGroup:
     def __init__(self, network: int, loader: int, *, has_grad: bool, is_training: bool) -> None:
         self.network, self.loader = network, loader
         self.is_learning = has_grad and is_training
+        """Whether the calls are training calls."""
         self.may_learn = has_grad
+        """Whether gradients are enabled during the calls."""
         self.sampled: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.calls = self.rows = self.first_step = self.step = 0

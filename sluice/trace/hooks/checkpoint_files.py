@@ -41,7 +41,7 @@ class _CheckpointWatch:
             record = StateSaveRecord(
                 step=self._step,
                 path=_path(f),
-                num_keys=_size(obj),
+                num_keys=_num_keys(obj),
                 to="file",
                 content=state_fingerprint(_network_in(obj)),
             )
@@ -55,7 +55,7 @@ class _CheckpointWatch:
             record = StateSaveRecord(
                 step=self._step,
                 path="",
-                num_keys=_size(state),
+                num_keys=_num_keys(state),
                 to="memory",
                 content=state_fingerprint(state),
             )
@@ -106,5 +106,5 @@ def _path(file: Any) -> str:
     return name if isinstance(name, str) else ""
 
 
-def _size(obj: Any) -> int:
+def _num_keys(obj: Any) -> int:
     return len(obj) if isinstance(obj, Mapping) else 0

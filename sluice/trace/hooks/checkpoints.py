@@ -40,7 +40,7 @@ def _watched(sink: EventSink, original: Callable[..., Any], what: str) -> Callab
             sink.run_safely(_find_aliased_tensors, owner, state_dict, aliased)
         result = original(owner, state_dict, *args, **kwargs)
         if sink.is_on:
-            sink.run_safely(_loaded, sink, owner, what, state_dict, result, sum(aliased))
+            sink.run_safely(_record_load, sink, owner, what, state_dict, result, sum(aliased))
         return result
 
     return load_state_dict
@@ -52,7 +52,7 @@ def _find_aliased_tensors(owner: Any, state: Any, aliased: list[int]) -> None:
     aliased += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
 
 
-def _loaded(
+def _record_load(
     sink: EventSink, owner: Any, what: str, state: Any, result: Any, num_aliased: int
 ) -> None:
     object_id = _object_index(sink, owner, what)

@@ -17,7 +17,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUMBERS = (float, int)
-"""A module constant: a union of types would be created at every call."""
+"""Types of a maximum norm. A constant, because a union of types would be created at every call."""
 
 _SCALE_FUNCTION = "_clip_grads_with_norm_"
 """Function that ``clip_grad_norm_`` calls with the norm; exists in some versions of torch."""
@@ -74,14 +74,14 @@ def _watched(
         except RuntimeError:  # a non-finite norm with error_if_nonfinite=True
             sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
             raise
-        bound = args[0] if args else kwargs.get("max_norm")
+        max_norm = args[0] if args else kwargs.get("max_norm")
         try:
-            clipped(thread, inputs, result, bound)
+            record_clip(thread, inputs, result, max_norm)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
         return result
 
-    def clipped(thread: ThreadState, inputs: list[Tensor], result: Any, bound: Any) -> None:
+    def record_clip(thread: ThreadState, inputs: list[Tensor], result: Any, max_norm: Any) -> None:
         entry = optimizers.of(inputs[0]) if inputs else None
         index = -1 if entry is None else entry.index
         code = None if entry is None else entry.clip_codes.get(flag)
@@ -92,13 +92,13 @@ def _watched(
         sink.events.record(thread, code)
         if len(thread.step.losses) > 1:
             thread.edits.snapshot(sink.objects.optimizers.entries)
-        if type(result) is Tensor and isinstance(bound, _NUMBERS):
+        if type(result) is Tensor and isinstance(max_norm, _NUMBERS):
             norm = thread.clipped_norm
             if norm is None:
                 norm = result.item() if result.is_cpu else result.detach()
             elif entry is not None:
                 entry.last_clipped_step = entry.steps + 1
-            thread.step.clips.append((index, norm, float(bound)))
+            thread.step.clips.append((index, norm, float(max_norm)))
 
     return clip
 
@@ -112,7 +112,7 @@ class _OptimizerLookup:
         sink.bus.subscribe(TraceBegan, lambda _: self._known.clear())
 
     def of(self, parameter: Tensor) -> OptimizerEntry | None:
-        """Return the entry of the first optimizer that has a parameter; None if no one has it."""
+        """Return the entry of the first optimizer that has a parameter; None if none has it."""
         known = self._known.get(id(parameter))
         if known is not None and known[0]() is parameter and known[1].ref() is not None:
             return known[1]

@@ -119,7 +119,7 @@ class _LoaderWatch:
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
-        self._all: list[tuple[LoaderRecord, LoaderEntry]] = []
+        self._known: list[tuple[LoaderRecord, LoaderEntry]] = []
         self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
             lambda index, it: IteratorEntry(index, weakref.ref(it))
         )
@@ -127,16 +127,16 @@ class _LoaderWatch:
         """Iterator that yielded the last batch."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
-        record = loader_record(len(self._all), loader)
-        # A program that creates an equal loader for every epoch uses one logical loader.
-        for known, entry in self._all:
-            same = {"index": known.index, "seed": known.seed}
-            if entry.ref() is None and known == record.model_copy(update=same):
+        record = loader_record(len(self._known), loader)
+        # Equal loaders that a program creates one after the other, for each epoch, count as one.
+        for known, entry in self._known:
+            may_differ = {"index": known.index, "seed": known.seed}
+            if entry.ref() is None and known == record.model_copy(update=may_differ):
                 entry.ref = weakref.ref(loader)
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
-        self._all.append((record, entry))
+        self._known.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
 
@@ -166,7 +166,7 @@ class _LoaderWatch:
     def _update_index_hook(self, *, is_recorded: bool) -> None:
         """Observe row indices if this epoch or a running epoch of another loader is recorded."""
         others = (
-            other.iteration is not None and records_epoch(other.epoch) for _, other in self._all
+            other.iteration is not None and records_epoch(other.epoch) for _, other in self._known
         )
         self._index_hook.enable(is_enabled=is_recorded or any(others))
 
@@ -204,7 +204,7 @@ class _LoaderWatch:
 
     def close(self) -> None:
         """Write the epochs that are not finished."""
-        for _, entry in self._all:
+        for _, entry in self._known:
             self._close_epoch(entry, is_finished=False)
 
     def _close_epoch(self, entry: LoaderEntry, *, is_finished: bool) -> None:

@@ -40,6 +40,7 @@ class _Wrapper:
     ref: "weakref.ref[Any]"
     inner: "weakref.ref[Any]"
     written: DataParallelRecord | None = None
+    """Last written record; None before the first."""
 
 
 def watch_parallel(sink: EventSink) -> None:
@@ -102,8 +103,8 @@ class _DataParallelWatch:
             record = DataParallelRecord(
                 index=index,
                 kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
-                network=self._index(inner),
-                wrapper=self._index(wrapper),
+                network=self._network_index(inner),
+                wrapper=self._network_index(wrapper),
                 step=sink.steps.last,
             )
             written = entry.written
@@ -191,7 +192,7 @@ class _DataParallelWatch:
         wrapped = {id(p) for module in modules for p in module.parameters()}
         return [p for p in plain if id(p) in wrapped]
 
-    def _index(self, module: Any) -> int:
+    def _network_index(self, module: Any) -> int:
         entry = None if module is None else self._sink.objects.networks.get(module)
         return -1 if entry is None else entry.index
 
@@ -210,7 +211,7 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
     """Return whether a tensor contains weights.
 
-    Ranks that average their weights, not their gradients, differ between two averages.
+    Ranks that average weights instead of gradients have different weights between two averages.
     """
     first = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
     values = tensor.detach().reshape(-1)[: len(first)].to(first)

@@ -1,6 +1,6 @@
 """Inspects single training passes through networks: gradient flow, detached tensors, masks, probes.
 
-The passes at the first step and at powers of two are inspected, so an inspection may be slow.
+Only passes at the first step and at powers of two are inspected, so an inspection may be slow.
 """
 
 import threading
@@ -31,19 +31,19 @@ from sluice.trace.sink import EventSink
 
 _MAX_CALLS = 1024
 _MAX_HELD_OUTPUTS = 512
-"""Outputs that are kept alive until the step, so that their memory is not reused."""
+"""Outputs that are kept alive until the backward pass, so that their memory is not reused."""
 
 _MAX_PENDING_PASSES = 4
-"""Inspected passes that wait for a backward pass."""
+"""Maximum number of inspected passes that wait for a backward pass."""
 
 _MAX_MASK_RECORDS = 32
-"""Padding mask records in a trace."""
+"""Maximum number of padding mask records in a trace."""
 
 _MIN_GROWTH_HALVES = 3
-"""Growth of the sequence length, in halves of the previous maximum, that repeats the probes."""
+"""Probes are repeated if a sequence is longer than this many halves of the previous maximum."""
 
 _MAX_INDEX_RECORDS = 64
-"""Records of out-of-range indices in a trace."""
+"""Maximum number of records of out-of-range indices in a trace."""
 
 
 class ForwardPassInspector:
@@ -57,10 +57,12 @@ class ForwardPassInspector:
 
     def _reset(self) -> None:
         self._held: dict[int, tuple[Tensor, str]] = {}
+        """Outputs and the full names of their modules, by storage address."""
         self._passes: list[InspectedPass] = []
+        """Inspected passes that wait for a backward pass."""
         self.current: dict[int, InspectedPass] = {}
         """Inspected pass of each thread; read at every call."""
-        self._masks = self._lookups = 0
+        self._num_masks = self._num_lookups = 0
         self._probes = NetworkProbes(self._sink)
         self.is_due = False
         """Whether an inspected pass waits for its backward pass."""
@@ -82,7 +84,7 @@ class ForwardPassInspector:
         )
 
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
-        """Inspect again if sequences are longer by half than before: a mask may be too short."""
+        """Inspect again after a sequence of over 1.5 times the maximum: a mask may be too short."""
         if 2 * length > _MIN_GROWTH_HALVES * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
@@ -112,36 +114,40 @@ class ForwardPassInspector:
             return
         full = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
         if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_CALLS:
-            inspected.calls.append(self._call(name, module, (args, kwargs), output))
+            inspected.calls.append(self._call_record(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
-            self._mask(inspected, name, args, kwargs)
+            self._record_mask(inspected, name, args, kwargs)
         if not name:
             inspected.nodes = [tensor.grad_fn for tensor in float_tensors(output)]
         # Outputs of trainable modules under no_grad are kept, too: a later layer may use them.
-        is_off = not torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        is_no_grad = not torch.is_grad_enabled() and any(
+            p.requires_grad for p in module.parameters()
+        )
         for tensor in float_tensors(output):
-            if (tensor.requires_grad or is_off) and len(self._held) < _MAX_HELD_OUTPUTS:
+            if (tensor.requires_grad or is_no_grad) and len(self._held) < _MAX_HELD_OUTPUTS:
                 self._held.setdefault(_storage_address(tensor), (tensor.detach(), full))
 
-    def _call(self, name: str, module: nn.Module, arguments: Any, output: Any) -> ModuleCallRecord:
+    def _call_record(
+        self, name: str, module: nn.Module, arguments: Any, output: Any
+    ) -> ModuleCallRecord:
         inputs = list(float_tensors(arguments))
-        cuts = (
+        detached_from = (
             self._held[_storage_address(t)][1]
             for t in inputs
             if not t.requires_grad and _storage_address(t) in self._held
         )
         # The output projection of an attention module is used without a call.
-        owner = isinstance(module, nn.MultiheadAttention)
+        is_attention = isinstance(module, nn.MultiheadAttention)
         return ModuleCallRecord(
             module=name,
             kind=type(module).__name__,
             parameters=tuple(
                 self._sink.objects.parameters.get_or_add(p).index
-                for p in module.parameters(recurse=owner)
+                for p in module.parameters(recurse=is_attention)
             ),
             input_requires_grad=any(t.requires_grad for t in inputs),
             output_requires_grad=any(t.requires_grad for t in float_tensors(output)),
-            detached_from=next(cuts, ""),
+            detached_from=next(detached_from, ""),
         )
 
     def end(self) -> None:
@@ -180,23 +186,23 @@ class ForwardPassInspector:
         sink, thread = self._sink, self._sink.local.thread
         step = sink.steps.last
         for done in passes:
-            if not nodes or self._masks >= _MAX_MASK_RECORDS:
+            if not nodes or self._num_masks >= _MAX_MASK_RECORDS:
                 continue
             for pads in find_paddings((done.args, done.kwargs)):
                 for mask in masks_from_graph(nodes, pads, step=step, network=done.entry.index):
-                    self._masks += 1
+                    self._num_masks += 1
                     sink.recorder.write("mask", mask)
-        if self._lookups < _MAX_INDEX_RECORDS:
+        if self._num_lookups < _MAX_INDEX_RECORDS:
             inputs = [t for done in passes for t in tensor_arguments((done.args, done.kwargs))]
             at = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
             for ids in (
                 *negative_index_records(nodes, **at),
                 *clamped_index_records(nodes, inputs, **at),
             ):
-                self._lookups += 1
+                self._num_lookups += 1
                 sink.recorder.write("ids", ids)
 
-    def _mask(
+    def _record_mask(
         self,
         inspected: InspectedPass,
         name: str,
@@ -204,13 +210,13 @@ class ForwardPassInspector:
         kwargs: dict[str, Any],
     ) -> None:
         mask = kwargs.get("key_padding_mask", args[3] if len(args) > 3 else None)
-        if mask is None or self._masks >= _MAX_MASK_RECORDS:
+        if mask is None or self._num_masks >= _MAX_MASK_RECORDS:
             return
         paddings = find_paddings((inspected.args, inspected.kwargs))
         pads = next((pads for pads in paddings if pads.shape == mask.shape), None)
         if pads is None:
             return
-        self._masks += 1
+        self._num_masks += 1
         masked = masked_positions(mask)
         record = PaddingMaskRecord(
             step=self._sink.steps.last,

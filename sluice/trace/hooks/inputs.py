@@ -7,7 +7,11 @@ import torch
 from torch import Tensor
 
 from sluice.trace.hooks.call_groups import CallGroup, IterativeSamplingDetector, is_continuous
-from sluice.trace.inspection.column_statistics import ColumnStatistics, is_channels_first
+from sluice.trace.inspection.column_statistics import (
+    MAX_COLUMNS,
+    ColumnStatistics,
+    is_channels_first,
+)
 from sluice.trace.inspection.fingerprints import NETWORK
 from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.inspection.plain_tensors import first_tensor, tensor_refs
@@ -26,6 +30,7 @@ from sluice.trace.thread_state import ThreadState
 MAX_CALLS = 64
 """Calls of a group that are inspected."""
 _WRITTEN_AFTER_CALLS = (1, 4, 16)
+"""Numbers of calls of a group after which its statistics are written."""
 _MAX_GROUPS = 16
 _MAX_ROWS = 1024
 _MAX_NONFINITE_RECORDS = 8
@@ -117,9 +122,10 @@ class InputWatch:
             return True
         self._num_nonfinite += 1
         self._seen_nonfinite.add(key)
-        row = values[0].numel()
+        row_numel = values[0].numel()
         table = bad.reshape(values.shape[0], -1)
-        if row > 64 and values.dim() > 2:  # same definition of a column as in ColumnStatistics
+        # A column is defined as in ``ColumnStatistics``.
+        if row_numel > MAX_COLUMNS and values.dim() > 2:
             columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
         else:
             columns = table.any(0).nonzero()[:, 0].tolist()
@@ -212,7 +218,7 @@ class InputWatch:
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:
         sink = self._sink
         sample_size = sink.settings.row_sample_size
-        prints = sink.sampling.fingerprints.fingerprint(
+        fingerprints = sink.sampling.fingerprints.fingerprint(
             tensor, sample_size=sample_size, stage=NETWORK
         )
         record = RowsRecord(
@@ -222,7 +228,7 @@ class InputWatch:
             is_learning=group.is_learning,
             is_integer=not tensor.is_floating_point(),
             is_continuous=group.is_continuous,
-            rows=prints[:_MAX_ROWS],
+            rows=fingerprints[:_MAX_ROWS],
             num_rows=tensor.shape[0],
         )
         if group.may_learn and not group.is_learning:

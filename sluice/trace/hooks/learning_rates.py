@@ -23,12 +23,12 @@ def watch_learning_rates(sink: EventSink) -> None:
         rates = [*map(_GET_LR, optimizer.param_groups)]
         if rates == entry.learning_rates:
             return
-        entry.learning_rates, before = rates, entry.learning_rates
+        entry.learning_rates, previous = rates, entry.learning_rates
         if entry.index not in samplers:
             samplers[entry.index] = LogSpacedSampler(_MAX_DENSE_ROWS)
-        if not {*map(type, (*rates, *before))} <= {float, int}:
+        if not {*map(type, (*rates, *previous))} <= {float, int}:
             return
-        if samplers[entry.index].keeps_next() or max(rates) > _JUMP_FACTOR * max(before):
+        if samplers[entry.index].keeps_next() or max(rates) > _JUMP_FACTOR * max(previous):
             sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
 
     sink.bus.subscribe(StepBegins, record_change)

@@ -34,7 +34,9 @@ class LoaderEntry:
     """Event code of its batches."""
     epoch: int = 0
     num_batches: int = 0
+    """Batches of the current epoch."""
     num_seen: int = 0
+    """Inspected batches of all epochs."""
     is_hashed: bool = False
     """Whether the configured number of batches is already fingerprinted."""
     iteration: "IteratorEntry | None" = None

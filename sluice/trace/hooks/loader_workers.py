@@ -79,6 +79,7 @@ class _WorkerObserver:
         self._origin = origin
         self.num_batches = 0
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
+        """Generators, each with its state and its stream before the batch."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""

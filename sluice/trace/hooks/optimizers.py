@@ -93,10 +93,10 @@ def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optim
         if entry.reruns_closure:
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
-    # A pre-step hook may have set gradients to zero; a post-step hook is free to do so.
-    may_clear = optimizer._optimizer_step_pre_hooks
+    # A pre-step hook that zeroes gradients does so before the update, which is a fault. A post-step
+    # hook may zero them, which is correct, so optimizers with one are not checked.
     if (
-        may_clear
+        optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
         and entry.gradient_tracker.is_zeroed()
     ):
@@ -168,7 +168,7 @@ def _watch_zero(sink: EventSink) -> None:
                 sink.fail(error)
 
     def module_cleared(*_: Any, **__: Any) -> None:
-        # The gradients that it clears are observed later, at the step.
+        # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_zeroed_since = True
         sink.events.record_event(local.thread, "zero")
 

@@ -35,7 +35,7 @@ class InspectedPass:
     kwargs: dict[str, Any]
     calls: list[ModuleCallRecord] = field(default_factory=list)
     nodes: list[Any] = field(default_factory=list)
-    """Autograd nodes of its outputs; None for an output without a graph."""
+    """Autograd nodes of the network's outputs; None for an output without a graph."""
 
 
 class NetworkProbes:
@@ -63,30 +63,30 @@ class NetworkProbes:
             probe = functools.partial(
                 perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
             )
-            self._try(done, "later tokens", probe)
+            self._run_once(done, "later tokens", probe)
         else:
             ids = None if loss is None else find_copied_inputs(loss, arguments)
             if ids is not None:
                 probe = functools.partial(
                     perturb_later_tokens, network, arguments, ids, with_first_changed=True
                 )
-                self._try(done, "own tokens", probe)
+                self._run_once(done, "own tokens", probe)
         ref = self._sink.local.thread.losses.shifted_input
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
-            self._try(done, "later tokens", probe)
+            self._run_once(done, "later tokens", probe)
         if find_padding(arguments) is not None:
-            self._try(done, "padding", functools.partial(perturb_padding, network, arguments))
+            self._run_once(done, "padding", functools.partial(perturb_padding, network, arguments))
         unused = self._without_gradient(done, network) if self._sink.steps.last >= 2 else []
         if unused and loss is not None:
             reached = find_reached_outputs(loss, done.nodes)
             if reached:
                 probe = functools.partial(perturb_weights, network, arguments, unused, reached)
-                self._try(done, "weights", probe)
+                self._run_once(done, "weights", probe)
 
     def _without_gradient(self, done: InspectedPass, network: nn.Module) -> list[str]:
-        """Return names of parameters that several steps used and that never had a gradient."""
+        """Return names of parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
         called = {p for call in done.calls for p in call.parameters}
         names = []
@@ -97,18 +97,19 @@ class NetworkProbes:
                 names.append(name)
         return names
 
-    def _try(self, done: InspectedPass, kind: Any, probe: Any) -> None:
+    def _run_once(self, done: InspectedPass, kind: Any, probe: Any) -> None:
+        """Run a probe of a network and record its effect, unless this kind was run before."""
         sink, key = self._sink, (done.entry.index, kind)
         if key in self._probed:
             return
         self._probed.add(key)
-        thread, before = sink.local.thread, sink.local.thread.forward.is_running
-        # Calls of the copy are no events, and its losses are not recorded.
+        thread, was_running = sink.local.thread, sink.local.thread.forward.is_running
+        # Neither the calls of the copy nor its losses are recorded.
         thread.forward.is_running = thread.forward.is_probe = True
         try:
             effect: PerturbationEffect | None = probe()
         finally:
-            thread.forward.is_running, thread.forward.is_probe = before, False
+            thread.forward.is_running, thread.forward.is_probe = was_running, False
         if effect is not None:
             sink.recorder.write(
                 "probe",

@@ -28,7 +28,7 @@ def scheduler_entry(sink: EventSink, scheduler: Any) -> SchedulerEntry:
             kind=type(scheduler).__name__,
             optimizer=entry.optimizer,
             options=_options(scheduler),
-            # This runs after the first step of the scheduler.
+            # The entry is created after the first traced step of the scheduler.
             start=max(int(getattr(scheduler, "last_epoch", 0)) - 1, 0),
             end=_end(scheduler),
         )
@@ -53,7 +53,7 @@ def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
 
 
 def _end(scheduler: Any) -> int:
-    """Return the scheduler steps until the rate is constant or turns; 0 if this is not known."""
+    """Return the scheduler steps until the rate is constant or changes direction; 0 if unknown."""
     if isinstance(scheduler, SequentialLR):
         last = _end(scheduler._schedulers[-1])
         return int(scheduler._milestones[-1]) + last if last else 0

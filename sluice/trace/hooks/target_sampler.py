@@ -25,7 +25,7 @@ _MAX_ROWS = 1024
 
 
 class TargetSampler:
-    """Samples of each network, in each training phase."""
+    """Samples rows and targets of each network, in each training phase."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -33,13 +33,13 @@ class TargetSampler:
         self.begin_phase()
 
     def begin_phase(self) -> None:
-        """Discard the samples: rows sampled before belong to another training phase."""
+        """Discard all samples, because their rows belong to the previous training phase."""
         self._phase += 1
-        self._num: dict[int, int] = {}
+        self._num_rows: dict[int, int] = {}
         self._known: set[int] = set()
         self._scaling: dict[int, FeatureScaling] = {}
-        self._column: dict[int, int] = {}
-        """Sampled column of targets with several columns."""
+        self._columns: dict[int, int] = {}
+        """Sampled column of targets with several columns, by network."""
 
     def add(self, kind: str, values: Any, target: Any) -> None:
         """Sample the targets that a loss function compares with outputs of the last network.
@@ -50,7 +50,7 @@ class TargetSampler:
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
-        num = self._num.get(thread.call.network, 0)
+        num = self._num_rows.get(thread.call.network, 0)
         if num >= _MAX_ROWS or not thread.call.inputs or not self._is_of_last_call(thread, values):
             return
         # Every input may determine the target, so all of them are sampled.
@@ -63,19 +63,21 @@ class TargetSampler:
             return
         began = sink.clock()
         with torch.no_grad():
-            column = target_column(
-                target, inputs[0].shape[0], self._column.get(thread.call.network)
+            sampled = target_column(
+                target, inputs[0].shape[0], self._columns.get(thread.call.network)
             )
-            if column is None:
+            if sampled is None:
                 return
-            self._column[thread.call.network] = column[2]
+            targets, is_class, self._columns[thread.call.network] = sampled
             sample_size = sink.settings.row_sample_size
             cache = sink.sampling.fingerprints
-            prints = [
+            fingerprints = [
                 cache.fingerprint(batch, sample_size=sample_size, stage=LOSS)[:_MAX_ROWS]
                 for batch in inputs
             ]
-            rows = prints[0] if len(prints) == 1 else (*map(hash, zip(*prints, strict=True)),)
+            rows = fingerprints[0]
+            if len(fingerprints) > 1:
+                rows = (*map(hash, zip(*fingerprints, strict=True)),)
             new = [i for i, row in enumerate(rows) if row not in self._known][: _MAX_ROWS - num]
             if not new:
                 return
@@ -91,21 +93,21 @@ class TargetSampler:
                 phase=self._phase,
                 network=thread.call.network,
                 kind=kind,
-                is_class=column[1],
+                is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
                 rows=tuple(rows[i] for i in new),
-                targets=tuple(column[0][new].tolist()),
+                targets=tuple(targets[new].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num[thread.call.network] = num + len(new)
+        self._num_rows[thread.call.network] = num + len(new)
         sink.recorder.write("pair", record)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
-        """Return whether the last network call computed the values, or no earlier call can have."""
+        """Return whether the last network call computed the values; True without other calls."""
         interner, calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]

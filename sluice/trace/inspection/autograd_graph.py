@@ -51,7 +51,7 @@ def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
 
 
 def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
-    """Return the keys that each attention layer masked for all queries, (rows, positions).
+    """Return for each attention layer which keys it masked for all queries, (rows, positions).
 
     Args:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
@@ -71,13 +71,12 @@ def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Te
 
 
 def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
-    """Yield which keys each query attends to, (rows or rows x heads, ..., keys)."""
+    """Yield for each layer which keys each query attends to, (rows or rows x heads, ..., keys)."""
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):
             weights = saved_tensor(node, "_saved_result")
-            # Saved as an unsigned integer.
-            dim = node._saved_dim - 2**64 if node._saved_dim >= 2**63 else node._saved_dim
+            dim = signed_integer(node._saved_dim)
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
@@ -126,6 +125,17 @@ def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
     return lookups
 
 
+def signed_integer(saved: int) -> int:
+    """Return an integer that a node saved as an unsigned one, such as -1 as 2**64 - 1."""
+    return saved - 2**64 if saved >= 2**63 else saved
+
+
+def output_shape(node: Any, output_index: int = 0) -> tuple[int, ...]:
+    """Return the shape of an output of a node; () if the node does not know it."""
+    metadata: Any = getattr(node, "_input_metadata", ())  # the inputs of the backward pass
+    return tuple(metadata[output_index].shape) if output_index < len(metadata) else ()
+
+
 def saved_tensor(node: Any, name: str) -> Tensor | None:
     """Return a tensor that a node saved for its backward pass; None if it was freed or absent."""
     try:
@@ -140,5 +150,5 @@ def saved_indices(node: Any) -> tuple[Tensor | None, ...]:
     try:
         indices = node._saved_indices
         return (indices,) if isinstance(indices, Tensor) else tuple(indices)
-    except RuntimeError:  # as above
+    except RuntimeError:  # freed by another backward pass, or changed in place
         return ()

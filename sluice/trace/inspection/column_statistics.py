@@ -8,6 +8,7 @@ from torch import Tensor
 from sluice.trace.records.inputs import ColumnRecord
 
 MAX_COLUMNS = 64
+"""Maximum number of columns with statistics; of wider inputs every k-th column is measured."""
 _MAX_ELEMENTS = 2**16
 _MAX_CORRELATED = 24
 """Maximum number of columns whose correlations are computed."""
@@ -34,9 +35,8 @@ class ColumnStatistics:
         self.by_position = not by_channel and (row <= MAX_COLUMNS or batch.dim() < 3)
         self._axis = 1 if by_channel else -1
         self._width = row if self.by_position else batch.shape[self._axis]
-        step = -(-self._width // MAX_COLUMNS)
-        self._columns = range(0, self._width, step)
-        self._step = step
+        self._stride = -(-self._width // MAX_COLUMNS)
+        self._columns = range(0, self._width, self._stride)
         num = len(self._columns)
         self._count = torch.zeros(num, dtype=torch.float64)
         self._sum, self._squares = self._count.clone(), self._count.clone()
@@ -44,7 +44,7 @@ class ColumnStatistics:
         self._low = torch.full((num,), torch.inf, dtype=torch.float64)
         self._high = -self._low
         self._products = torch.zeros((min(num, _MAX_CORRELATED),) * 2, dtype=torch.float64)
-        self._last: Tensor | None = None
+        self._last_sample: Tensor | None = None
         self._changes, self._num_changes = self._count.clone(), 0
 
     def add(self, batch: Tensor) -> None:
@@ -58,7 +58,7 @@ class ColumnStatistics:
         if self._axis == 1:
             values = values.movedim(1, -1)
         self._add_changes(values)
-        table = values.reshape(-1, self._width)[:, :: self._step]
+        table = values.reshape(-1, self._width)[:, :: self._stride]
         if table.numel() > _MAX_ELEMENTS:
             table = table[:: -(-table.numel() // _MAX_ELEMENTS)]
         table = table.to("cpu", torch.float64)
@@ -77,20 +77,20 @@ class ColumnStatistics:
         shifted = table - self._shift
         self._sum += shifted.sum(0)
         self._squares += (shifted * shifted).sum(0)
-        some = shifted[:, : len(self._products)]
-        self._products += some.T @ some
+        correlated = shifted[:, : len(self._products)]
+        self._products += correlated.T @ correlated
 
     def _add_changes(self, values: Tensor) -> None:
         """Add the squared changes between consecutive samples, also across batches."""
         samples = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
         samples = samples.to("cpu", torch.float64)
-        before, self._last = self._last, samples[-1:].clone()
+        before, self._last_sample = self._last_sample, samples[-1:].clone()
         if len(samples) < len(values):
-            self._last = None
+            self._last_sample = None
         if before is not None and before.shape[1:] == samples.shape[1:]:
             samples = torch.cat([before, samples])
         if len(samples) > 1:
-            changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._step]
+            changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
             self._changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
             self._num_changes += len(changes)
 
@@ -98,12 +98,12 @@ class ColumnStatistics:
         """Return the statistics of each column with a finite value."""
         mean = self._sum / self._count
         std = (self._squares / self._count - mean * mean).clamp(min=0).sqrt()
-        step = (self._changes / (self._num_changes or math.nan)).sqrt()
-        rows = torch.stack([mean + self._shift, std, self._low, self._high, step], 1).tolist()
+        change = (self._changes / (self._num_changes or math.nan)).sqrt()
+        rows = torch.stack([mean + self._shift, std, self._low, self._high, change], 1).tolist()
         return tuple(
             ColumnRecord(column=column, mean=m, std=0.0 if low == high else s, smallest=low,
-                       largest=high, step=change)
-            for column, (m, s, low, high, change), count in zip(
+                       largest=high, step=c)
+            for column, (m, s, low, high, c), count in zip(
                 self._columns, rows, self._count.tolist(), strict=True
             )
             if count

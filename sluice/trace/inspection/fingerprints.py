@@ -21,10 +21,11 @@ _NUM_FIRST = 32
 _SKETCH_SIZE = 1024
 """Maximum number of values of a sketch; the sketch of a smaller set is complete."""
 _MAX_TENSORS, _ELEMENTS_PER_TENSOR = 1024, 16
+"""Maximum number of tensors of a state dict that is fingerprinted, and elements read of each."""
 _MAX_ELEMENTS, _NUM_COLUMNS = 2**14, 4
 """Maximum number of elements per batch, and number of columns in which repeats are counted."""
 _MAX_REPEAT_SHARE = 0.05
-
+"""Maximum share of repeated values in continuous columns."""
 
 LOADER, NETWORK, LOSS = range(3)
 """Stages at which a batch is fingerprinted, in this order."""
@@ -33,12 +34,13 @@ LOADER, NETWORK, LOSS = range(3)
 class RowFingerprintCache:
     """Caches the row fingerprints of the last batch for loader, network and loss.
 
-    The same tensor at the same stage may contain other rows, because NumPy writes to shared memory
-    do not change its version.
+    Fingerprints are only reused at a later stage. At the same stage a tensor may contain other
+    rows, because NumPy writes to shared memory do not change its version.
     """
 
     def __init__(self) -> None:
         self._last: tuple[weakref.ref[Tensor], int, tuple[int, ...], int] | None = None
+        """Last batch, its version, its fingerprints, and its stage."""
 
     def fingerprint(self, batch: Tensor, *, sample_size: int, stage: int) -> tuple[int, ...]:
         """Return the ``row_fingerprints`` of a batch as integers."""
@@ -166,14 +168,14 @@ class FieldFingerprint:
             : _SKETCH_SIZE + 1
         ]
 
-    def record(self, place: int) -> FloatFieldRecord:
-        """Return the record of the batches added so far."""
+    def record(self, position: int) -> FloatFieldRecord:
+        """Return the record of the batches added so far, for a position in the batch."""
         repeats = 1.0
         if len({samples.shape[1] for samples in self._columns}) == 1:
             columns = torch.cat(self._columns).T.contiguous().sort().values
             repeats = float((columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel())
         return FloatFieldRecord(
-            place=place,
+            place=position,
             values=make_sketch(self._smallest),
             is_continuous=repeats <= _MAX_REPEAT_SHARE,
         )

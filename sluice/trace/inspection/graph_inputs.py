@@ -11,13 +11,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sluice.trace.inspection.autograd_graph import SHAPE_NODES, saved_indices, saved_tensor
+from sluice.trace.inspection.autograd_graph import (
+    SHAPE_NODES,
+    output_shape,
+    saved_indices,
+    saved_tensor,
+    signed_integer,
+)
 
 _MAX_HOPS = 8
 _MAX_USES = 256
 """Maximum number of uses of a leaf per pass; inputs of longer series are skipped."""
 _MAX_ELEMENTS = 2**24
-_MIN_ELEMENTS = _MATRIX_DIMS = 2
+_MIN_ELEMENTS = 2
+"""Minimum number of elements of a factor; a single number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
 """Saved names of the left operand in matrix products."""
 _INDEX_DTYPES = (torch.int64, torch.int32)
@@ -86,15 +93,15 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
     """
-    above = {part: node for node in reversed(nodes) for part, _ in node.next_functions}
+    consumers = {source: node for node in reversed(nodes) for source, _ in node.next_functions}
     leaves: dict[int, Tensor] = {}
     values: dict[int, list[Tensor]] = {}
     details: dict[int, tuple[bool, str, slice | None]] = {}
     inner = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for leaf, used, part, is_left in _leaf_uses(node, above.get(node)):
-            leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), part)
+        for leaf, used, columns, is_left in _leaf_uses(node, consumers.get(node)):
+            leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), columns)
             if used is None:
                 inner.add(id(leaf))
             else:
@@ -111,7 +118,7 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
 def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
     """Return the loss function in the graph of a loss, its targets and its input.
 
-    None unless the graph contains exactly one.
+    None unless the graph contains exactly one loss function.
     """
     targets = list[tuple[str, Tensor, Tensor | None]]()
     for node in nodes:
@@ -134,26 +141,26 @@ def _indexes_log_probabilities(node: Any) -> bool:
     return source is not None and source.name() in _LOG_PROBABILITIES
 
 
-def _leaf_uses(node: Any, above: Any) -> list[_LeafUse]:
+def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     """Return the leaves among the operands of a product, each with the other operand."""
-    parts = node.next_functions
+    edges = node.next_functions
     if node.name() in LOOKUP_NODES:
-        leaf, ids = _leaf(parts[0][0]), _ids(node)
+        leaf, ids = _leaf(edges[0][0]), _ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
     (left, at_left), (right, at_right) = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
     for position, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
-        leaf = _leaf(parts[position][0])
+        leaf = _leaf(edges[position][0])
         if leaf is None:
             continue
-        if parts[other][0] is not None:
+        if edges[other][0] is not None:
             uses.append(
-                _LeafUse(leaf, *_concatenated_columns(node, parts[other][0], name), name == left)
+                _LeafUse(leaf, *_concatenated_columns(node, edges[other][0], name), name == left)
             )
         elif (values := saved_tensor(node, name)) is not None:
             rows = as_rows(values, leaf, kind=node.name(), is_left=name == left)
             if rows is not None:
-                uses.append(_LeafUse(leaf, _restore_shape(rows, above), None, name == left))
+                uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, name == left))
     return uses
 
 
@@ -178,7 +185,7 @@ def _ids(node: Any) -> Tensor | None:
         ids = indices[0] if len(indices) == 1 else None
     if ids is None or ids.dtype not in _INDEX_DTYPES or not ids.dim() or not ids.numel():
         return None
-    # Position indices of a positional embedding.
+    # A range consists of the positions of a positional embedding, not of inputs.
     is_range = ids.dim() == 1 and torch.equal(ids, torch.arange(len(ids)).to(ids))
     return None if is_range else ids.detach()
 
@@ -216,28 +223,28 @@ def _row_factors(values: Tensor, leaf: Tensor) -> Tensor | None:
     return values if values.dim() > leaf.dim() else None
 
 
-def _restore_shape(rows: Tensor, above: Any) -> Tensor:
+def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
     """Restore the dimensions of an operand that was flattened to a matrix."""
-    shape = _shape(above) if above is not None and "View" in above.name() else ()
+    shape = output_shape(consumer) if consumer is not None and "View" in consumer.name() else ()
     if len(shape) > 2 and rows.dim() == 2 and torch.Size(shape[:-1]).numel() == rows.shape[0]:
         return rows.reshape(*shape[:-1], rows.shape[1])
     return rows
 
 
-def _concatenated_columns(node: Any, joins: Any, name: str) -> tuple[Tensor | None, slice | None]:
-    """Return the columns without a gradient that are concatenated with others, as embeddings."""
+def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
+    """Return the columns of an operand without a gradient, if others have one; otherwise None."""
     operand = (
         saved_tensor(node, name)
-        if joins.name() == "CatBackward0" and name in _LEFT_OPERANDS
+        if concat.name() == "CatBackward0" and name in _LEFT_OPERANDS
         else None
     )
-    if operand is None or operand.dim() != _MATRIX_DIMS or joins._saved_dim not in (1, 2**64 - 1):
+    if operand is None or operand.dim() != 2 or signed_integer(concat._saved_dim) not in (1, -1):
         return None, None
-    parts = [node for node, _ in joins.next_functions]
-    if parts.count(None) != 1:
+    sources = [source for source, _ in concat.next_functions]
+    if sources.count(None) != 1:
         return None, None
-    position = parts.index(None)
-    widths = [0 if part is None else _width(part, at) for part, at in joins.next_functions]
+    position = sources.index(None)
+    widths = [0 if s is None else _width(s, output) for s, output in concat.next_functions]
     start, stop = sum(widths[:position]), operand.shape[1] - sum(widths[position:])
     if not 0 <= start < stop or 0 in widths[:position] + widths[position + 1 :]:
         return None, None
@@ -247,18 +254,14 @@ def _concatenated_columns(node: Any, joins: Any, name: str) -> tuple[Tensor | No
 def _width(node: Any, position: int) -> int:
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
-    metadata: Any = getattr(node, "_input_metadata", ())
-    return int(metadata[position].shape[-1]) if position < len(metadata) else 0
+    shape = output_shape(node, position)
+    return shape[-1] if shape else 0
 
 
-def _shape(node: Any) -> tuple[int, ...]:
-    metadata: Any = getattr(node, "_input_metadata", ())
-    return tuple(metadata[0].shape) if metadata else ()
-
-
-def _stack_uses(uses: list[Tensor], part: slice | None) -> Tensor | None:
-    if part is not None:  # the initial state without a gradient may be concatenated, too
-        uses = [t if t.shape[-1] == part.stop - part.start else t[..., part] for t in uses]
+def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
+    if columns is not None:  # the initial state without a gradient may be concatenated, too
+        width = columns.stop - columns.start
+        uses = [t if t.shape[-1] == width else t[..., columns] for t in uses]
     if len(uses) == 1:
         return uses[0]
     is_small = len(uses) <= _MAX_USES and len(uses) * uses[0].numel() <= _MAX_ELEMENTS
@@ -266,13 +269,13 @@ def _stack_uses(uses: list[Tensor], part: slice | None) -> Tensor | None:
     return torch.stack(uses, 1) if is_small and is_even else None
 
 
-def _drop_duplicates(leaves: list[LeafInput]) -> list[LeafInput]:
+def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
     """Drop repeated inputs, and constant ones if there are others.
 
     Constant inputs are an initial state of zeros, or an intercept.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
-    for leaf_input in leaves:
+    for leaf_input in inputs:
         values = leaf_input.values
         key = (
             values.data_ptr() if leaf_input.num_uses == 1 else id(leaf_input),
@@ -285,9 +288,9 @@ def _drop_duplicates(leaves: list[LeafInput]) -> list[LeafInput]:
                 key,
             )
         kept.setdefault(key, leaf_input)
-    repeated = [
+    varying = [
         leaf_input
         for leaf_input in kept.values()
         if bool((leaf_input.values != leaf_input.values.flatten()[0]).any())
     ]
-    return repeated or [*kept.values()][:1]
+    return varying or [*kept.values()][:1]

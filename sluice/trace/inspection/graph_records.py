@@ -22,7 +22,7 @@ _MIN_DISTINCT_IDS = 8
 def masks_from_graph(
     nodes: list[Any], pads: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
-    """Yield which positions each attention layer masked in the padded rows.
+    """Yield for each attention layer which positions it masked in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.

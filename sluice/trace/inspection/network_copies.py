@@ -94,17 +94,17 @@ def run_with_embedding_noise(
 def map_tensors(call_args: CallArguments, change: Callable[[Tensor], Tensor]) -> CallArguments:
     """Return the arguments with every tensor changed, also those in containers."""
 
-    def one(value: Any) -> Any:
+    def mapped(value: Any) -> Any:
         if isinstance(value, Tensor):
             return change(value)
         if type(value) in (list, tuple):
-            return type(value)(one(item) for item in value)
+            return type(value)(mapped(item) for item in value)
         if type(value) is dict:
-            return {key: one(item) for key, item in value.items()}
+            return {key: mapped(item) for key, item in value.items()}
         return value
 
     args, kwargs = call_args
-    return tuple(one(a) for a in args), {key: one(v) for key, v in kwargs.items()}
+    return tuple(mapped(a) for a in args), {key: mapped(v) for key, v in kwargs.items()}
 
 
 def float_tensors(output: Any) -> Iterator[Tensor]:

@@ -60,7 +60,7 @@ def _token_padding(ids: Tensor) -> Tensor | None:
 
 
 def _trailing_run(hits: Tensor) -> Tensor:
-    """Return the hits that are followed by hits alone in their row."""
+    """Return the hits after which every position of their row is a hit."""
     return hits.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
 
 

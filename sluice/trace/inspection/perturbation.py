@@ -30,12 +30,15 @@ _MAX_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class PerturbationEffect:
-    """Effect of a perturbation; see ``ProbeRecord``."""
+    """Effect of a perturbation on the compared outputs, relative to the largest output."""
 
     changed: int
+    """Number of changed positions or parameters."""
     largest_effect: float
     real_effect: float = float("nan")
+    """Effect of changed real tokens; NaN unless padding was perturbed."""
     parameters: tuple[nn.Parameter, ...] = ()
+    """Changed parameters."""
 
 
 def perturb_later_tokens(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 TENSOR_TYPES = (Tensor, nn.Parameter)
-"""Plain tensor types. Operations on other subclasses, as distributed tensors, differ in meaning."""
+"""Plain tensor types. Operations of subclasses, such as distributed tensors, differ in meaning."""
 
 _STRIDED = torch.strided
 _MAX_TENSORS = 4

@@ -69,6 +69,13 @@ class GeneratorSource:
         return "no" if stream == before else "yes"
 
 
+def generator_types() -> tuple[type, ...]:
+    """Return the classes of random generators of torch, Python and, if it is imported, NumPy."""
+    numpy = sys.modules.get("numpy")
+    numpy_types = () if numpy is None else (numpy.random.Generator, numpy.random.RandomState)
+    return (torch.Generator, random.Random, *numpy_types)
+
+
 def process_generators() -> list[GeneratorSource]:
     """Return the global generators of the process: torch, Python and NumPy."""
     generators = [GeneratorSource("torch", torch.default_generator)]
@@ -92,11 +99,9 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
     Cost:
         Well under a millisecond: visits at most 256 objects.
     """
-    kinds: tuple[type, ...] = (torch.Generator, random.Random)
-    numpy = sys.modules.get("numpy")
+    kinds, numpy = generator_types(), sys.modules.get("numpy")
     global_ids = {id(torch.default_generator), id(getattr(random, "_inst", None))}
     if numpy is not None:
-        kinds += (numpy.random.Generator, numpy.random.RandomState)
         global_ids.add(id(getattr(numpy.random.mtrand, "_rand", None)))
     generators: list[GeneratorSource] = []
     waiting = [(name, value, 0) for name, value in roots.items()]
@@ -154,14 +159,14 @@ def _captured_objects(function: types.FunctionType) -> Iterator[tuple[str, Any]]
             yield f".{name}", cell.cell_contents
         except ValueError:  # the cell is empty
             continue
-    for name in list(_names(function.__code__))[:_MAX_ITEMS]:
+    for name in list(used_names(function.__code__))[:_MAX_ITEMS]:
         if name in function.__globals__:
             yield f".{name}", function.__globals__[name]
 
 
-def _names(code: types.CodeType) -> Iterator[str]:
+def used_names(code: types.CodeType) -> Iterator[str]:
     """Yield the names that code uses, including nested code such as comprehensions."""
     yield from code.co_names
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from _names(part)
+            yield from used_names(part)

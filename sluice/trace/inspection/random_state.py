@@ -1,14 +1,16 @@
-"""Preserves all random states around an extra forward pass."""
+"""Preserves all random states around an extra forward pass; finds generators in networks."""
 
 import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
+
+from sluice.trace.inspection.random_generators import generator_types, used_names
 
 _MAX_FUNCTIONS = 256
 
@@ -38,10 +40,7 @@ def has_own_generator(network: nn.Module) -> bool:
     Searches the names that its methods use, and the functions that these call. A generator in the
     same file that only serves the batches does not count.
     """
-    kinds: tuple[type, ...] = (torch.Generator, random.Random)
-    numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:
-        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    kinds = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}
     todo = [
         method
@@ -56,18 +55,12 @@ def has_own_generator(network: nn.Module) -> bool:
         if function in seen or function.__module__.split(".")[0] == "torch":
             continue
         seen.add(function)
-        used = [function.__globals__.get(name) for name in _names_in(function.__code__)]
+        used = [function.__globals__.get(name) for name in {*used_names(function.__code__)}]
         used += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
         if any(isinstance(value, kinds) for value in used):
             return True
         todo += [value for value in used if isinstance(value, FunctionType)]
     return False
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Return the names that code uses, including those of nested functions."""
-    inner = (c for c in code.co_consts if isinstance(c, CodeType))
-    return set(code.co_names).union(*map(_names_in, inner))
 
 
 def _has_content(cell: Any) -> bool:

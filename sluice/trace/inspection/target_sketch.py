@@ -12,6 +12,7 @@ _NUM_MEANS, _NUM_BANDS = 24, 8
 _FLOAT16_LIMIT = 6e4
 """Bound below the largest float16, which is 65,504."""
 _NUM_BUCKETS = 24
+"""Number of buckets in which the integers of a row are counted."""
 
 
 @dataclass(slots=True)

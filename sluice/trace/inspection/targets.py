@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.inspection.autograd_graph import graph_nodes
+from sluice.trace.inspection.autograd_graph import graph_nodes, signed_integer
 from sluice.trace.inspection.padding import is_token_batch, tensor_arguments
 
 _MAX_NODES = 64
@@ -65,9 +65,7 @@ def _targets(loss: Tensor) -> list[Tensor]:
             saved = getattr(node, "_saved_index", None) if saved is None else saved
             if isinstance(saved, Tensor) and saved.numel() and not saved.is_floating_point():
                 flat = saved.detach().reshape(-1).to(torch.int64)
-                ignored = getattr(node, "_saved_ignore_index", -100)
-                # Saved as an unsigned integer.
-                ignored = ignored - 2**64 if ignored >= 2**63 else ignored
+                ignored = signed_integer(getattr(node, "_saved_ignore_index", -100))
                 targets.append(torch.where((flat == ignored) | (flat < 0), -1, flat))
     return targets
 

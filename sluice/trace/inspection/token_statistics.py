@@ -38,7 +38,7 @@ class TokenCounts:
         """Number of rows that begin with this token twice and do not contain it again."""
         self._num_longer = 0
         """Number of rows that begin with this token three or more times."""
-        self._ignored = 0
+        self._num_ignored = 0
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
@@ -54,7 +54,7 @@ class TokenCounts:
         self._num_doubled += values[1]
         self._num_longer += values[2]
         self._low, self._high = min(self._low, values[3]), max(self._high, values[4])
-        self._ignored += values[3] == values[4] == IGNORE_INDEX
+        self._num_ignored += values[3] == values[4] == IGNORE_INDEX
         self._positions = ids.shape[1]
         self._rows += ids.shape[0]
 
@@ -66,7 +66,7 @@ class TokenCounts:
             largest=self._high,
             first=self._first,
             num_rows=self._rows,
-            num_ignored=self._ignored,
+            num_ignored=self._num_ignored,
             num_first=self._num_first,
             num_doubled=self._num_doubled,
             num_longer=self._num_longer,
@@ -101,10 +101,10 @@ def align_with_next_tokens(
     same_share = float(is_same.sum()) / max(int(included.sum()), 1) if width == positions else 0.0
     position = torch.arange(width, device=ids.device)
     last = torch.where(included, position, -1).amax(1)
-    tails = width - 1 - last
+    tails = width - 1 - last  # number of ignored targets at the end of each row
     ends = (tails > 0) & (last >= 0)
-    final = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][ends]
-    kinds, frequency = final.unique(return_counts=True)
+    last_targets = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][ends]
+    distinct, frequency = last_targets.unique(return_counts=True)
     num_ends = int(ends.sum())
     return NextTokenTargets(
         num_rows=rows,
@@ -115,7 +115,7 @@ def align_with_next_tokens(
         num_tails=int((tails > 0).sum()),
         shortest_tail=int(tails.min()) if rows else 0,
         longest_tail=int(tails.max()) if rows else 0,
-        num_last=kinds.numel(),
+        num_last=distinct.numel(),
         last_share=int(frequency.max()) / num_ends if num_ends else 0.0,
         num_unsupervised=int((last < 0).sum()),
     )

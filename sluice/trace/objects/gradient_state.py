@@ -15,6 +15,7 @@ from torch import Tensor
 GradientState = Literal["fresh", "none", "zero", "stale"]
 
 _MAX_SAMPLED = 2
+"""Maximum number of parameters per optimizer whose gradients are compared."""
 
 _MAX_ELEMENTS = 2**14
 """Maximum size of a gradient that is checked after every backward pass."""
@@ -41,7 +42,7 @@ class GradientTracker:
 
     def __init__(self) -> None:
         self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
-        """Sampled parameters, each with its gradient after the last step and the version of it."""
+        """Sampled parameters, each with its gradient after the last step and its version."""
         self.is_cleared = True
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
@@ -67,13 +68,13 @@ class GradientTracker:
 
     def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
         """Return the state of the gradients at a step, with 'carried' if nothing cleared them."""
-        is_none, is_stale, probes = True, self._has_stepped, self._sampled
-        for i, (parameter, previous, version) in enumerate(probes):
+        is_none, is_stale, sampled = True, self._has_stepped, self._sampled
+        for i, (parameter, previous, version) in enumerate(sampled):
             grad = parameter.grad
             if grad is None:
                 is_stale = False
                 if previous is not None:  # cleared without zero_grad
-                    self.is_cleared, probes[i] = True, (parameter, None, -1)
+                    self.is_cleared, sampled[i] = True, (parameter, None, -1)
                 continue
             is_none, version_now = False, grad._version
             if grad is not previous:
@@ -82,7 +83,7 @@ class GradientTracker:
             elif version_now != version:
                 is_stale = False
             # Hold the small tensors, so that their addresses are not reused.
-            probes[i] = (parameter, grad, version_now)
+            sampled[i] = (parameter, grad, version_now)
         if is_none:
             self._choose_parameters(owner.parameters())
         state: GradientState = "fresh"
@@ -181,7 +182,7 @@ class GradientSample:
         return True
 
     def is_cleared(self) -> bool:
-        """Return, once, whether the last nonzero gradient was set to zero since it was checked."""
+        """Return whether the last nonzero gradient was zeroed since its check; then discard it."""
         last, self.last_nonzero = self.last_nonzero, None
         if last is None:
             return False

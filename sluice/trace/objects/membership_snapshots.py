@@ -48,8 +48,8 @@ class MembershipSnapshots:
             optimizers=optimizers,
             networks=networks,
         )
-        before, self._last = self._last, membership
-        if before is not None and _comparison_key(before) == _comparison_key(membership):
+        previous, self._last = self._last, membership
+        if previous is not None and _comparison_key(previous) == _comparison_key(membership):
             return None
         return membership
 
@@ -62,7 +62,7 @@ class MembershipSnapshots:
     ) -> NetworkRecord:
         indices = []
         for name, parameter in network.named_parameters(remove_duplicate=False):
-            index = self._index(parameter, tensors)
+            index = self._parameter_index(parameter, tensors)
             names.setdefault(index, []).append(f"{entry.name}.{name}")
             indices.append(index)
         unregistered = [
@@ -78,7 +78,9 @@ class MembershipSnapshots:
                 UnregisteredModuleRecord(
                     kind=type(module).__name__,
                     parameters=tuple(
-                        self._index(p, tensors) for p in module.parameters() if p.requires_grad
+                        self._parameter_index(p, tensors)
+                        for p in module.parameters()
+                        if p.requires_grad
                     ),
                 )
                 for module in unregistered
@@ -104,7 +106,7 @@ class MembershipSnapshots:
                     owner=f"{name}.{inner}" if inner else name,
                     attribute=attribute,
                     value=vars(owner)[attribute],
-                    parameters=tuple(self._index(p, tensors) for p in inside),
+                    parameters=tuple(self._parameter_index(p, tensors) for p in inside),
                 )
 
     def _optimizer_record(
@@ -116,7 +118,7 @@ class MembershipSnapshots:
             steps=entry.steps,
             groups=tuple(
                 ParameterGroupRecord(
-                    parameters=tuple(self._index(p, tensors) for p in group["params"]),
+                    parameters=tuple(self._parameter_index(p, tensors) for p in group["params"]),
                     options={
                         name: value
                         for name, value in group.items()
@@ -127,7 +129,7 @@ class MembershipSnapshots:
             ),
         )
 
-    def _index(self, parameter: Tensor, tensors: dict[int, Tensor]) -> int:
+    def _parameter_index(self, parameter: Tensor, tensors: dict[int, Tensor]) -> int:
         index = self._objects.parameters.get_or_add(parameter).index
         tensors[index] = parameter
         return index

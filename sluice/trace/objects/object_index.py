@@ -29,32 +29,32 @@ class ObjectIndex(Generic[E]):
         checks that, and hot paths that read this directly must do so, too."""
         self._next = 0
         self.entries: tuple[E, ...] = ()
-        """All entries, including those of objects deleted a moment ago. A tuple, because it is read
+        """All entries, including those of recently deleted objects. A tuple, because it is read
         at every step."""
 
-    def get(self, subject: object) -> E | None:
+    def get(self, obj: object) -> E | None:
         """Return the entry of an object; None if it has none."""
-        entry = self.by_id.get(id(subject))
+        entry = self.by_id.get(id(obj))
         # Python reuses the address of a deleted object.
-        return entry if entry is not None and entry.ref() is subject else None
+        return entry if entry is not None and entry.ref() is obj else None
 
-    def get_or_add(self, subject: object) -> E:
+    def get_or_add(self, obj: object) -> E:
         """Return the entry of an object; create it if it does not exist."""
-        entry = self.by_id.get(id(subject))
-        if entry is not None and entry.ref() is subject:
+        entry = self.by_id.get(id(obj))
+        if entry is not None and entry.ref() is obj:
             return entry
-        entry = self._make(self._next, subject)
+        entry = self._make(self._next, obj)
         self._next += 1
-        self.by_id[id(subject)] = entry
+        self.by_id[id(obj)] = entry
         self.entries = tuple(self.by_id.values())
         return entry
 
     def live_items(self) -> Iterator[tuple[E, Any]]:
         """Yield every entry with its object, and remove the entries of deleted objects."""
         for key, entry in list(self.by_id.items()):
-            subject = entry.ref()
-            if subject is None:
+            obj = entry.ref()
+            if obj is None:
                 del self.by_id[key]
                 self.entries = tuple(self.by_id.values())
             else:
-                yield entry, subject
+                yield entry, obj

@@ -80,10 +80,10 @@ class NetworkEntry:
     """Event codes of its forward passes, by (requires gradient, loader). Empty if the mode must be
     read again."""
     module_names: dict[int, str] | None = None
-    """Names of its modules by id; None if they must be read again."""
+    """Names of its modules by the id of the module; None if they must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
     output_row_shape: tuple[int, ...] | None = None
-    """Shape of a row of the first output; None before that."""
+    """Shape of a row of the first output; None before the first call."""
     max_length: int = 0
     """Largest second dimension of an input, which is the length of a text or series."""
     next_inspection_step: int = 0
@@ -132,27 +132,27 @@ class ObjectTracker:
         self.optimizers: ObjectIndex[OptimizerEntry] = ObjectIndex(
             lambda index, it: OptimizerEntry(index, weakref.ref(it))
         )
-        self.networks: ObjectIndex[NetworkEntry] = ObjectIndex(self._network)
+        self.networks: ObjectIndex[NetworkEntry] = ObjectIndex(self._network_entry)
         self.parameters: ObjectIndex[ParameterEntry] = ObjectIndex(
             lambda index, it: ParameterEntry(index, weakref.ref(it))
         )
-        self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler)
+        self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler_entry)
         self.tied_parameters = TiedParameters()
         self.is_stale = True
         """Whether an object was added since the last snapshot."""
         self._names: dict[str, int] = {}
 
-    def _network(self, index: int, network: nn.Module) -> NetworkEntry:
+    def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
         self.is_stale = True
         kind = type(network).__name__
         self._names[kind] = number = self._names.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
         return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
 
-    def _scheduler(self, index: int, scheduler: Any) -> SchedulerEntry:
+    def _scheduler_entry(self, index: int, scheduler: Any) -> SchedulerEntry:
         optimizer = getattr(scheduler, "optimizer", None)
-        owner = -1 if optimizer is None else self.optimizers.get_or_add(optimizer).index
-        return SchedulerEntry(index, weakref.ref(scheduler), owner)
+        optimizer_index = -1 if optimizer is None else self.optimizers.get_or_add(optimizer).index
+        return SchedulerEntry(index, weakref.ref(scheduler), optimizer_index)
 
     def invalidate_modes(self) -> None:
         """Make the next call of each network read its mode again."""

@@ -51,6 +51,7 @@ class StepPredictor:
         """Number of predicted steps between two fully recorded ones; 0 if steps are long."""
 
     def _learn(self, passed: StepsPassedOn) -> None:
+        """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
@@ -67,13 +68,13 @@ class StepPredictor:
         following = None if pattern is None else pattern.successor
         if following is None:
             return
-        left = self._repeats
+        repeats = self._repeats
         if following is not pattern:
-            # Even, so that of two alternating optimizers both get fully recorded steps.
-            left -= left % 2
-        left = min(left, recorded.due_step - self._sink.steps.last - 1)
-        if left > 0:
-            thread.prediction.repeats_left = left
+            # An even number, so that both of two alternating optimizers get fully recorded steps.
+            repeats -= repeats % 2
+        repeats = min(repeats, recorded.due_step - self._sink.steps.last - 1)
+        if repeats > 0:
+            thread.prediction.repeats_left = repeats
             thread.skips_details = True
             _expect(thread.prediction, following)
 

@@ -9,7 +9,9 @@ class EndedStep(NamedTuple):
     """Buffered data of one fully recorded step, or of several steps that repeated a pattern."""
 
     step: int
+    """Number of the step; of repeated steps, the last one."""
     thread: int
+    """Index of the thread."""
     events: list[int]
     """Event codes and times, alternating."""
     losses: list[Any]

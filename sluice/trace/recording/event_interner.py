@@ -7,6 +7,7 @@ from typing import Any
 from sluice.trace.records.events import TraceEvent, TraceEventKind
 
 _MAX_BLOCK_LENGTH = 8
+"""Maximum number of events in a block whose repeats are folded."""
 _MAX_SEQUENCES = 2048
 _MAX_CACHED = 4096
 
@@ -48,15 +49,15 @@ class EventInterner:
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the sequence index of a step, and the positions of the events it keeps.
 
-        Repeated blocks are kept once; see ``fold_repeats``.
+        Of a block of events that repeats, only one copy is kept.
         """
         key = (thread, tuple(codes))
         known = self._cache.get(key)
         if known is None:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
-            shown, positions = self.fold_repeats(codes)
-            known = self._cache[key] = (self._sequence(thread, tuple(shown)), tuple(positions))
+            folded, positions = self.fold_repeats(codes)
+            known = self._cache[key] = (self._sequence(thread, tuple(folded)), tuple(positions))
         return known
 
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -65,28 +66,28 @@ class EventInterner:
         The position of the last event of a block is that of its last repeat, because the block
         went on until then.
         """
-        shown: list[int] = []
+        folded: list[int] = []
         positions: list[int] = []
         start = 0
         while start < len(codes):
             length, after = _repeated_block(codes, start)
-            shown += codes[start : start + length]
+            folded += codes[start : start + length]
             positions += range(start, start + length)
             if after > start + length:
-                kind, object_id, related_id, flags, _ = self._event_by_code[shown[-1]]
-                shown[-1] = self.intern((kind, object_id, related_id, flags, length))
+                kind, object_id, related_id, flags, _ = self._event_by_code[folded[-1]]
+                folded[-1] = self.intern((kind, object_id, related_id, flags, length))
                 positions[-1] = after - 1
             start = after
-        return shown, positions
+        return folded, positions
 
-    def _sequence(self, thread: int, shown: tuple[int, ...]) -> int:
-        index = self._sequences.get((thread, shown))
+    def _sequence(self, thread: int, folded: tuple[int, ...]) -> int:
+        index = self._sequences.get((thread, folded))
         if index is None:
             if len(self._sequences) >= _MAX_SEQUENCES:
                 return OVERFLOW
-            index = self._sequences[thread, shown] = len(self._sequences)
+            index = self._sequences[thread, folded] = len(self._sequences)
             self.unwritten.append(
-                (index, thread, tuple(self._event_by_code[code] for code in shown))
+                (index, thread, tuple(self._event_by_code[code] for code in folded))
             )
         return index
 

@@ -74,11 +74,11 @@ class EventRecorder:
     def mark_cleared_before_update(self, thread: ThreadState) -> None:
         """Correct the last recorded step: its gradients were cleared after it was recorded."""
         events = thread.step.events
-        code, when = events[-2:]
+        code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)
         if kind == "step":
             step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
-            events[-2:] = self.code("zero", object_id), when, step, when
+            events[-2:] = self.code("zero", object_id), time_ns, step, time_ns
 
     def compact(self, thread: ThreadState) -> None:
         """Assign a thread its index at its first event; fold repeats if it has too many events."""
@@ -90,9 +90,9 @@ class EventRecorder:
             thread.max_events_length = 2 * _MAX_EVENTS - 1
             step.began_ns = step.began_ns or self._clock()
         if len(step.events) >= 2 * _MAX_EVENTS:
-            shown, positions = self.interner.fold_repeats(step.codes)
-            if len(shown) >= _MAX_EVENTS // 2:  # no repeats: keep the latest events
-                shown, positions = shown[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
+            folded, positions = self.interner.fold_repeats(step.codes)
+            if len(folded) >= _MAX_EVENTS // 2:  # no repeats: keep the latest events
+                folded, positions = folded[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
             times = step.events[1::2]
-            kept = ((code, times[i]) for code, i in zip(shown, positions, strict=True))
+            kept = ((code, times[i]) for code, i in zip(folded, positions, strict=True))
             step.events = [*chain.from_iterable(kept)]

@@ -49,7 +49,7 @@ class Recorder:
         folder: Folder of this process; created at the first flush.
         settings: Limits of time and disk space.
         start: Returns the description of this process. Called when the folder is created, because
-            a process learns its rank late.
+            the rank of the process may be unknown before.
         clock: Monotonic time [ns].
     """
 
@@ -165,8 +165,8 @@ class Recorder:
                 recent_bytes=self._settings.recent_bytes,
                 history_bytes=self._settings.history_bytes,
             )
-            first = [encode_line("start", self._start().model_dump())]
-            self._files.write_history(first, needed=True)
+            start_line = encode_line("start", self._start().model_dump())
+            self._files.write_history([start_line], needed=True)
         was_full = self._files.is_full
         self._files.write_history(self._sequence_lines(), needed=True)
         self._files.write_history(
@@ -269,6 +269,10 @@ class Recorder:
     def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
         """Return the lines of recent numbers, and of those kept in the history."""
         rows, self._resolved_numbers = self._resolved_numbers, []
-        both = [row for row, kept in rows if not kept], [row for row, kept in rows if kept]
-        recent, kept = ([encode_line("numbers", {"rows": some})] if some else [] for some in both)
-        return recent, kept
+        recent = [row for row, is_kept in rows if not is_kept]
+        kept = [row for row, is_kept in rows if is_kept]
+        return _encode_numbers(recent), _encode_numbers(kept)
+
+
+def _encode_numbers(rows: Sequence[Any]) -> list[bytes]:
+    return [encode_line("numbers", {"rows": rows})] if rows else []

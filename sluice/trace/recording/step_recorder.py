@@ -1,4 +1,4 @@
-"""Records the steps of optimizers: ends their events, and passes them on in groups."""
+"""Records the steps of optimizers, and passes them on in groups."""
 
 import threading
 from collections.abc import Callable
@@ -143,7 +143,7 @@ class StepRecorder:
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
-    """Return flags: the state of the gradients before a step, and what calls the step."""
+    """Return flags of a step: state and edits of its gradients, and what calls the step."""
     may_be_zero = thread.backward.is_zeroed_since or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
     )

@@ -57,6 +57,7 @@ class TraceFiles:
         self._history = _open(folder / HISTORY)
         self._recent = [_open(folder / name) for name in RECENT]
         self._turn = 0
+        """Index of the ring file that is written."""
         self._size = {"history": 0, "recent": 0}
         self.is_full = False
 

@@ -1,11 +1,11 @@
 """Records of the order of events between two optimizer steps.
 
-Most steps of a run have the same events, so that a run of any length is stored as a few event
-sequences with counts. A sequence contains all events since the previous step of any optimizer in
-the same thread. It ends with a step, or with a step that a gradient scaler skipped. Short steps
-that repeat a sequence are mostly compared with it event by event (``sluice.trace.prediction``);
-their flags are those of a step that was recorded some steps before. Statistics are in
-``sluice.trace.records.step_statistics``.
+Most steps of a run have the same events, so a run of any length is stored as a few event sequences
+with counts. A sequence contains all events since the previous step of any optimizer in
+the same thread. It ends with a step, or with a step that a gradient scaler skipped. Most short
+steps that repeat a known sequence are only compared with it, event by event
+(``sluice.trace.prediction``); their flags are those of an earlier step that was recorded fully.
+Statistics are in ``sluice.trace.records.step_statistics``.
 """
 
 from typing import Literal
@@ -53,7 +53,7 @@ TraceEventKind = Literal[
   its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
   a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
   "edited" if the program itself changed gradients of several backward passes.
-- stepped: a step returns of an optimizer that does not run its closure exactly once in a step. The
+- stepped: an optimizer that runs its closure several times per step, or never, ends its step. The
   events of the later runs are between "step" and "stepped".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.

@@ -50,11 +50,12 @@ class ProbeRecord(Record):
 
     later tokens: the tokens of the second half are changed; the outputs of the first half are
     compared. Only for networks that are trained to predict the next token.
-    own tokens: as before, and the output at the first changed token is compared, too. Only for
+    own tokens: the same change; the output at the first changed token is compared, too. Only for
     networks whose targets are the input tokens: a network that shifts them does not change there.
     padding: the embeddings of padding are changed, and in another pass those of real tokens; the
-    outputs at other real positions are compared, or those of the rows without positions.
-    weights: parameters without a gradient are changed; all outputs are compared.
+    outputs at other real positions are compared; outputs without positions as a whole.
+    weights: parameters without a gradient are changed; the outputs that the loss depends on are
+    compared.
     """
 
     step: int

@@ -150,7 +150,8 @@ class OutOfRangeIndexRecord(Record):
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     kind: str = Field(
         description="Function of torch.nn.functional, such as 'embedding'; 'index' for table[ids]; "
-        "'clamped' for ids beyond the table that the network clamped to its last row."
+        "'class index' for log_p[rows, ids]; 'clamped' for ids beyond the table that the network "
+        "clamped to its last row."
     )
     num_allowed: int = Field(description="Size of the table: 0 to num_allowed - 1 are valid.")
     smallest: int
@@ -159,5 +160,6 @@ class OutOfRangeIndexRecord(Record):
     num_ids: int
     num_shared: int = Field(
         0,
-        description="Only for 'index': rows that are selected by valid ids and by negative ids.",
+        description="Only for 'index' and 'class index': rows or classes that both a valid and a "
+        "negative id select.",
     )

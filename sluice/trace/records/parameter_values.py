@@ -6,7 +6,7 @@ from sluice.base.settings import Record
 
 
 class ParameterValuesRecord(Record):
-    """Values of one parameter before the first step and before steps after powers of two."""
+    """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on."""
 
     parameter: int
     step: int
@@ -17,8 +17,8 @@ class ParameterValuesRecord(Record):
     largest: float
     num_rows: int = Field(description="Length of the first dimension; 0 below two dimensions.")
     num_distinct_rows: int = Field(
-        description="Rows that differ by more than a ten-thousandth of the largest value; 0 below "
-        "two dimensions."
+        description="Distinct rows of the first 512; rows that differ by less than about a "
+        "hundred-thousandth of the largest value count as equal. 0 below two dimensions."
     )
     num_non_finite: int
 
@@ -39,10 +39,10 @@ class NonFiniteGradientRecord(Record):
 
 
 class CorruptedWeightsRecord(Record):
-    """Weights that became non-finite before the first non-finite loss, without a bad gradient.
+    """Weights that became non-finite before the first non-finite loss, with finite gradients.
 
-    The gradient statistics of the optimizer are finite: the arithmetic of the optimizer, or the
-    program between two steps, wrote the values.
+    The moments of these weights in the optimizer state are finite. So the arithmetic of the
+    optimizer, or the program between two steps, wrote the values.
     """
 
     step: int = Field(description="The last step that was made.")

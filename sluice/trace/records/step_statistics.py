@@ -47,7 +47,7 @@ class OutputStatistics(Record):
 
 
 class ClippingRecord(Record):
-    """One clipping by norm."""
+    """One gradient clipping by norm."""
 
     optimizer: int
     norm: float = Field(description="Norm of all gradients together, before clipping.")

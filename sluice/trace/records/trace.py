@@ -83,18 +83,22 @@ class SchedulerRecord(Record):
     options: dict[str, float | int | bool | str | None] = Field(
         default_factory=dict, description="Plain settings, such as T_max or step_size."
     )
-    start: int = Field(0, description="Steps that it counts as made before, as after a resume.")
+    start: int = Field(
+        0, description="Scheduler steps before the trace, for example before a resume."
+    )
     end: int = Field(
-        0, description="Scheduler steps until the rate is constant or turns; 0 if unknown."
+        0,
+        description="Scheduler steps until the rate is constant or changes direction; 0 if "
+        "unknown.",
     )
 
 
 class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
-    Sequences, memberships, epochs, loads, saves, notes and the records of the start are complete.
-    Statistics and scalars cover the recent steps and a sample of earlier ones. Batches and recent
-    steps cover only the recent steps. All records are in the order of their steps.
+    Statistics and scalars cover the recent steps and a sample of earlier ones. Batches, random
+    states and recent steps cover only the recent steps. All other records cover the whole run. All
+    records are in the order of their steps.
     """
 
     start: TraceStart

@@ -44,7 +44,8 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Shares from which these phases are the bottleneck: waiting is easier to fix than computing."""
+"""Shares of the step time from which a phase is the bottleneck, although computing takes longer:
+waiting is easier to fix."""
 
 
 class PhaseTime(Record):
@@ -89,7 +90,7 @@ def profile_steps(trace: Trace) -> StepProfile | None:
         for phase in PHASES
         if any(column := [times.get(phase, 0) for times in step_times])
     ]
-    phases.sort(key=lambda one: -one.share)
+    phases.sort(key=lambda time: -time.share)
     bottleneck = _bottleneck(phases)
     return StepProfile(
         steps=len(step_times),
@@ -137,7 +138,7 @@ def _phase(sequence: StepSequence, position: int) -> Phase:
 
 
 def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
-    shares = {one.phase: one.share for one in phases}
+    shares = {time.phase: time.share for time in phases}
     for phase, min_share in _BOTTLENECK_SHARES:
         if shares.get(phase, 0.0) >= min_share:
             return phase

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.trace.diagnosis import Diagnosis, diagnose
+from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis, diagnose
 from sluice.trace.finding import TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.report.conclusion import Conclusion, conclude
@@ -15,14 +15,12 @@ from sluice.trace.report.step_profile import StepProfile, profile_steps
 from sluice.trace.rules.library import RULES, judge_all, judge_ranks
 from sluice.trace.trace_reader import find_traces, read_trace
 
-_SEVERITY = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
-
 _SKEW_RATIO = 1.5
 """The report also shows the median step time if mean / median exceeds this."""
 
 
 class ProcessReport(Record):
-    """Report on one traced process: how it ended, the problems found, and its step times."""
+    """Report on one traced process: how it ended, the problems found, and its step profile."""
 
     folder: str
     rank: int
@@ -75,7 +73,7 @@ def format_report(report: ProcessReport) -> str:
     if end.what:
         lines += [f"  {end.what}", f"    do:   {end.fix}"]
     for diagnosis in report.diagnoses:
-        lines += _lines(diagnosis)
+        lines += _diagnosis_lines(diagnosis)
     if report.is_cut_off:
         lines.append(f"  steps after {report.steps} were not checked")
     elif not report.steps and not report.diagnoses:
@@ -83,7 +81,7 @@ def format_report(report: ProcessReport) -> str:
     elif not report.diagnoses:
         lines += _no_finding(report)
     if report.profile is not None:
-        lines += _time(report.profile)
+        lines += _profile_lines(report.profile)
     return "\n".join(lines)
 
 
@@ -99,10 +97,10 @@ def _no_finding(report: ProcessReport) -> Iterable[str]:
         yield f"    not checked: {'; '.join(end.unchecked)}"
 
 
-def _lines(diagnosis: Diagnosis) -> Iterable[str]:
+def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
     finding = diagnosis.finding
     yield (
-        f"  {_SEVERITY[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
+        f"  {SEVERITY_LABELS[finding.severity]}, step {diagnosis.step}: {diagnosis.fault} "
         f"({diagnosis.confidence:.0%})"
     )
     first, *others = dict.fromkeys(f.what for f in diagnosis.findings)
@@ -117,21 +115,21 @@ def _lines(diagnosis: Diagnosis) -> Iterable[str]:
         yield f"    consequence, step {effect.step}: {effect.what}"
 
 
-def _time(times: StepProfile) -> Iterable[str]:
-    shares = ", ".join(f"{one.phase} {one.share:.0%}" for one in times.phases)
-    yield f"  step time: {times.step_us / 1000:.3g} ms ({shares})"
-    if times.step_us > _SKEW_RATIO * times.median_us:
+def _profile_lines(profile: StepProfile) -> Iterable[str]:
+    shares = ", ".join(f"{time.phase} {time.share:.0%}" for time in profile.phases)
+    yield f"  step time: {profile.step_us / 1000:.3g} ms ({shares})"
+    if profile.step_us > _SKEW_RATIO * profile.median_us:
         yield (
             f"    some steps are much slower: half of the steps take under "
-            f"{times.median_us / 1000:.3g} ms"
+            f"{profile.median_us / 1000:.3g} ms"
         )
-    if times.peak_host_bytes:
-        device = f", {times.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    if profile.peak_host_bytes:
+        device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
         yield (
-            f"  peak memory: {times.peak_host_bytes / 2**20:,.0f} MiB"
-            f"{device if times.peak_device_bytes else ''}"
+            f"  peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
+            f"{device if profile.peak_device_bytes else ''}"
         )
-    yield f"    bottleneck: {times.bottleneck}. {times.advice}"
+    yield f"    bottleneck: {profile.bottleneck}. {profile.advice}"
 
 
 def _ranks(traces: Sequence[Trace]) -> list[Trace]:

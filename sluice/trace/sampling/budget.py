@@ -27,10 +27,13 @@ class SamplingBudget:
         self._share = cost_share
         self._max_interval = max_interval
         self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
-        self._steps: deque[int] = deque(maxlen=_STEP_WINDOW)
-        self._flush_cost = 0.0
+        self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
+        self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step, after it [ns]."""
-        self._num_steps = self._due = self._origin = self._num_untimed = 0
+        self._num_steps = self._num_untimed = 0
+        """Number of steps so far, and of those whose time was not added yet."""
+        self._due = self._origin = 0
+        """Number of steps before the next step with statistics, and at the last restart."""
         self._norm_samples_left = 0
         """Number of samples of norms alone until the next full sample."""
         self.interval = 1
@@ -47,12 +50,12 @@ class SamplingBudget:
 
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Add the time of a flush, which read and wrote the statistics of some steps."""
-        self._flush_cost = cost_ns / max(num_statistics, 1)
+        self._flush_cost_ns = cost_ns / max(num_statistics, 1)
 
     @property
     def step_ns(self) -> float:
         """Median time of the latest steps without their statistics [ns]; 0 before the first."""
-        return statistics.median(self._steps) if self._steps else 0.0
+        return statistics.median(self._step_times) if self._step_times else 0.0
 
     def add_repeats(self, num: int) -> None:
         """Add steps without statistics; their time is included in the next ``add_step``."""
@@ -71,7 +74,7 @@ class SamplingBudget:
         Returns:
             Whether the next step has statistics.
         """
-        self._steps.append((step_ns - cost_ns) // (self._num_untimed + 1))
+        self._step_times.append((step_ns - cost_ns) // (self._num_untimed + 1))
         self._num_untimed = 0
         if cost_ns and self._num_steps >= self._due:
             self._schedule_next(cost_ns)
@@ -84,17 +87,17 @@ class SamplingBudget:
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        num_past = self._num_steps - self._origin
+        num_since_restart = self._num_steps - self._origin
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
             self._costs.append(cost_ns)
-            cost = statistics.median(self._costs) + self._flush_cost
-            step = max(self.step_ns, 1)
-            ideal_interval = max(math.ceil(cost / (self._share * step)), 1)
+            cost = statistics.median(self._costs) + self._flush_cost_ns
+            allowed_cost_per_step = self._share * max(self.step_ns, 1)
+            ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self.interval = min(ideal_interval, self._max_interval)
-            if num_past >= self._max_interval:
+            if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        gap = min(self.interval, max(num_past, 1))
-        # Odd, so that both of two alternating optimizers are sampled.
+        gap = min(self.interval, max(num_since_restart, 1))
+        # An odd interval, so that both of two alternating optimizers are sampled.
         self._due = self._num_steps + gap - (gap % 2 == 0)

@@ -21,9 +21,9 @@ _FULL_CHECK_PASSES = 64
 """Number of initial backward passes; all sampled gradients are checked after each of them."""
 
 _IDLE_PASSES = 5
-"""Number of passes per round without a check. Odd, so that with two alternating optimizers both get
-checked; a non-finite loss would reveal anything missed. A round of one or two optimizers is shorter
-than 10 passes."""
+"""Number of passes per round without a check. An odd number, so that both of two alternating
+optimizers are checked. A non-finite loss would reveal anything missed. A round of one or two
+optimizers is shorter than 10 passes."""
 
 
 def check_gradients(sink: EventSink) -> None:
@@ -48,8 +48,7 @@ class _GradientChecks:
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
 
-        After the initial passes, at most one gradient is checked per pass, in turn. If two
-        optimizers alternate, an odd round length ensures that both are checked.
+        After the initial passes, at most one gradient is checked per pass, in turn.
         """
         # Overflow under a loss scale that is too large is expected.
         if self._num_records >= _MAX_RECORDS or ended.is_scaled:

@@ -14,7 +14,7 @@ class MembershipSampler:
         self._objects, self._recorder = objects, recorder
         self._snapshots = MembershipSnapshots(objects)
         self._last = self._next_membership = self._next_values = self._origin = 0
-        self._count = 0
+        self._num_samples = 0
         self._values: list[list[ParameterValuesRecord]] = []
         self.due_step = 0
         """Number of steps after which the next sample is due."""
@@ -22,15 +22,15 @@ class MembershipSampler:
     def sample_if_due(self, step: int) -> None:
         """Take the samples that are due after ``step`` steps, before the next one."""
         # A program that adds modules at every step is sampled less and less often.
-        has_changed = self._objects.is_stale and step - self._last >= self._count // 8
+        has_changed = self._objects.is_stale and step - self._last >= self._num_samples // 8
         if has_changed or step >= self._next_membership:
-            self._last, self._next_membership = step, self._after(step)
-            self._count += 1
+            self._last, self._next_membership = step, self._next_due(step)
+            self._num_samples += 1
             membership = self._snapshots.take(step + 1)
             if membership is not None:
                 self._recorder.write("membership", membership)
         if step >= self._next_values:
-            self._next_values = self._after(step)
+            self._next_values = self._next_due(step)
             self._values += request_values(self._objects, step + 1, self._recorder.device_reads)
         self.due_step = min(self._next_membership, self._next_values)
 
@@ -38,12 +38,13 @@ class MembershipSampler:
         """Sample before the next step, and from there on again at powers of two."""
         self._origin = self._next_membership = self._next_values = self.due_step = step
 
-    def _after(self, step: int) -> int:
+    def _next_due(self, step: int) -> int:
+        """Return the step count at which to sample again: twice as many since the restart."""
         return step + max(step - self._origin, 1)
 
     def sample_first(self, step: int) -> None:
         """Sample if nothing was sampled yet."""
-        if not self._count:
+        if not self._num_samples:
             self.sample_if_due(step)
 
     def write(self) -> None:

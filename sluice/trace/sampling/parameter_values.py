@@ -27,8 +27,8 @@ _MAX_EXACT_INTEGER = 2**52 - 1
 """Fingerprints are limited to integers that float64 represents exactly."""
 
 _ROUNDING_STEPS = 1e5
-"""Two rows are equal if their difference from the first row, in units of max(abs)/1e5, rounds to
-the same integers."""
+"""Two rows count as equal if their differences from the first row, in units of max(abs) / 1e5,
+round to the same integers."""
 
 
 def request_values(

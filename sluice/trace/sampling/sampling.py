@@ -74,6 +74,7 @@ class Sampling:
         self._measures: list[
             tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
         ] = []
+        """Requested statistics that are not written yet: step, optimizers, outputs."""
 
     def begin_phase(self, step: int) -> None:
         """Restart all sampling that is frequent at the beginning of a training."""
@@ -133,7 +134,7 @@ class Sampling:
             record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
-                outputs=tuple(one for values in outputs for one in values),
+                outputs=tuple(output for read in outputs for output in read),
             )
             self._recorder.write_measures(record)
         self._measures = []

@@ -23,10 +23,15 @@ class PendingStep:
 
     parameters: list[Tensor]
     samples: list[Tensor]
+    """Sampled elements of each parameter before the step."""
     scales: list[float]
+    """Factor from the norm of a sample to that of the whole parameter."""
     grads: list[Tensor]
+    """Norm of the gradient of each parameter."""
     weights: list[Tensor]
+    """Norm of each parameter before the step."""
     rates: tuple[float, ...]
+    """Learning rate of each parameter group."""
 
 
 def begin_statistics(entry: OptimizerEntry, *, sampled: int) -> PendingStep:

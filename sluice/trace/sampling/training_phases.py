@@ -30,27 +30,27 @@ the baseline still precedes it."""
 class TrainingPhases:
     """Detects new phases of the training.
 
-    A phase begins at the earliest at twice the steps of the previous one. So the sampling rate of
-    a search that creates many optimizers, or of losses that jump all the time, still falls.
+    A phase begins at the earliest at twice the steps of the previous one. So the sampling rate
+    still falls in a search that creates many optimizers, or if the loss jumps often.
     """
 
     def __init__(self) -> None:
-        self._next = _MIN_STEPS
+        self._next_phase_step = _MIN_STEPS
         self._losses: deque[float] = deque(maxlen=_NUM_RECENT + _NUM_BASELINE)
         self._pending_reads, self._is_on_device = BatchedDeviceReads(), False
         """Losses that are not read yet, and whether some of them are on a device."""
-        self._since = 0
+        self._num_since_comparison = 0
         """Losses received since the last comparison."""
         self.has_loss_jump = False
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
         """Return whether enough steps have passed since the last phase began."""
-        return step >= self._next
+        return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
         """Begin a phase after a step."""
-        self._next = 2 * step
+        self._next_phase_step = 2 * step
         self._losses.clear()
         self.has_loss_jump = False
 
@@ -78,12 +78,12 @@ class TrainingPhases:
     def _compare(self, losses: Sequence[float]) -> None:
         for loss in losses:
             self._losses.append(loss)
-            self._since += 1
+            self._num_since_comparison += 1
             if (
-                self._since >= _COMPARISON_INTERVAL
+                self._num_since_comparison >= _COMPARISON_INTERVAL
                 and len(self._losses) == _NUM_RECENT + _NUM_BASELINE
             ):
-                self._since, values = 0, [*self._losses]
+                self._num_since_comparison, values = 0, [*self._losses]
                 recent, baseline = values[_NUM_BASELINE:], values[:_NUM_BASELINE]
                 if statistics.median(recent) > max(baseline) or not any(recent):
                     self.has_loss_jump = True

@@ -22,8 +22,8 @@ from sluice.workloads.codecs.request import CodecRequest, describe_invalid
 class Codec(ABC):
     """How the body of a request becomes the input of a network.
 
-    A codec is built by ``Workload.codec()`` in training and in serving; nothing of it is stored but
-    its identity, so that a stored file cannot choose code. ``decode_request`` is called in several
+    A codec is built by ``Workload.codec()`` in training and in serving. Only its identity is
+    stored, so that a stored file cannot choose code. ``decode_request`` is called in several
     threads at once.
     """
 
@@ -69,7 +69,8 @@ class Codec(ABC):
         """Return the input of the network for a request of ``request_type``.
 
         Raises:
-            PayloadError: As ``decode``.
+            PayloadError: The elements do not fit. The message names the element, what was required
+                and what arrived.
         """
 
     @abstractmethod

@@ -41,7 +41,7 @@ class CodecIdentity(Record):
         return cls(kind=kind, parts=parts, probes=probes, digest=digest_json(content))
 
     def differences(self, current: "CodecIdentity") -> list[str]:
-        """Return clauses on what differs from another identity; the first probes come first."""
+        """Return one clause for each difference to another identity; the probes come first."""
         if self.kind != current.kind:
             return [f"its kind was {self.kind} and is {current.kind}"]
         before = {probe.element: probe.result for probe in self.probes}

@@ -32,8 +32,8 @@ DEFAULT_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF")
 other packages; a server must not open these for a client."""
 
 _MAX_REQUEST_IMAGES = 4
-"""A request may have as many pixels as this number of the largest images. Solid areas compress so
-well that a body of 4 MiB can have a hundred images of that size."""
+"""Maximum number of pixels of a request, in multiples of the largest accepted image. Solid areas
+compress so well that a body of 4 MiB can have a hundred images of that size."""
 
 
 class ImagesRequest(CodecRequest):
@@ -54,9 +54,9 @@ class ImagesCodec(Codec):
 
     Args:
         size: Height and width of the network's input, a number for a square [pixels].
-        mode: As for ``ImageFolderRows``.
-        resize: As for ``ImageFolderRows``.
-        as_float: As for ``ImageFolderRows``.
+        mode: RGB for three channels, L for grey values.
+        resize: How another size becomes ``size``; see ``ImageResize``.
+        as_float: Returns float32 from 0 to 1 instead of uint8 from 0 to 255.
         folder: Folder of the training images, from which a rehearsal builds its requests.
         column: Column of the feature frame or the raw rows with the paths, relative to the folder.
         watch: Function from a decoded image (C, H, W) to the values of the workload's feature

@@ -168,7 +168,7 @@ class RawRowsCodec(Codec):
             self._decode_one(pd.DataFrame(rows, columns=request.columns, dtype=object), number)
             for number, rows in enumerate(request.rows)
         ]
-        return _joined(decoded)
+        return _join_inputs(decoded)
 
     def parts(self) -> dict[str, str]:
         """Return the columns, the number of rows, and the values for unknown columns."""
@@ -178,7 +178,7 @@ class RawRowsCodec(Codec):
             "unknown": as_part(self._unknown),
             "horizon_rows": as_part(self._workload.horizon_rows),
         }
-        # Only if they are used: the digests of other codecs stay as they are.
+        # Added only if they are used, so that the digests of other codecs do not change.
         if self._unknown_newest:
             parts["unknown_newest"] = as_part(self._unknown_newest)
         if self._as_labels:
@@ -228,7 +228,7 @@ class RawRowsCodec(Codec):
         columns = list(self.columns)
         parts = [table.iloc[end + 1 - self._context_rows : end + 1] for end in ends.tolist()]
         rows = [
-            [[_plain(value) for value in row] for row in part[columns].to_numpy(object)]
+            [[_to_json_value(value) for value in row] for row in part[columns].to_numpy(object)]
             for part in parts
         ]
         for part in rows:
@@ -249,10 +249,10 @@ class RawRowsCodec(Codec):
 
     def _decode_one(self, cells: pd.DataFrame, number: int) -> ModelInput:
         workload, name = self._workload, f"rows.{number}"
-        raw = self._typed(cells, name)
+        raw = self._convert_rows(cells, name)
         try:
             validate_schema(raw, workload.raw_schema, name)
-            features = workload.compute_features(_continued(raw, workload.horizon_rows))
+            features = workload.compute_features(_append_later_rows(raw, workload.horizon_rows))
             positions = np.flatnonzero(features.index == raw.index[-1])
             if len(positions) != 1:
                 raise PayloadError(
@@ -277,7 +277,9 @@ class RawRowsCodec(Codec):
                 cause="The workload's code does not accept these rows.",
                 fix="Correct the rows, or report it to the owner of the model.",
             ) from error
-        if input_length(inputs) != 1 or not all(_is_moderate(part) for part in input_parts(inputs)):
+        if input_length(inputs) != 1 or not all(
+            _is_within_magnitude(part) for part in input_parts(inputs)
+        ):
             raise PayloadError(
                 f"The features of {name} must be finite, got NaN or infinity in "
                 f"{describe_input(inputs)}.",
@@ -286,7 +288,7 @@ class RawRowsCodec(Codec):
             )
         return inputs
 
-    def _typed(self, cells: pd.DataFrame, name: str) -> pd.DataFrame:
+    def _convert_rows(self, cells: pd.DataFrame, name: str) -> pd.DataFrame:
         """Return the rows with the dtypes and the index of the raw schema."""
         schema = self._workload.raw_schema
         for column, value in self._unknown_newest.items():
@@ -296,7 +298,7 @@ class RawRowsCodec(Codec):
             cells[texts] = cells[texts].map(as_label, na_action="ignore")
         typed = pd.DataFrame(
             {
-                column: _converted(cells[column], kind, f"{name}, column '{column}'")
+                column: _convert_column(cells[column], kind, f"{name}, column '{column}'")
                 for column, kind in self._kinds.items()
             }
         )
@@ -309,7 +311,7 @@ class RawRowsCodec(Codec):
         return typed[columns].set_axis(pd.Index(index, name=schema.index_name), axis=0)
 
 
-def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Series[Any]":
+def _convert_column(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Series[Any]":
     """Return the cells of a column with the dtype of its kind; nulls become missing values.
 
     Raises:
@@ -345,7 +347,7 @@ def _converted(values: "pd.Series[Any]", kind: ColumnKind, name: str) -> "pd.Ser
         ) from None
 
 
-def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
+def _append_later_rows(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
     """Return the rows and ``num_rows`` later ones, which repeat the last row."""
     if not num_rows:
         return raw
@@ -358,7 +360,7 @@ def _continued(raw: pd.DataFrame, num_rows: int) -> pd.DataFrame:
     return pd.concat([raw, later])
 
 
-def _joined(inputs: list[ModelInput]) -> ModelInput:
+def _join_inputs(inputs: list[ModelInput]) -> ModelInput:
     """Return the inputs of all elements as one."""
     first = inputs[0]
     try:
@@ -374,13 +376,13 @@ def _joined(inputs: list[ModelInput]) -> ModelInput:
         ) from None
 
 
-def _is_moderate(part: torch.Tensor) -> bool:
+def _is_within_magnitude(part: torch.Tensor) -> bool:
     if not part.is_floating_point():
         return True
     return bool((part.abs() <= MAX_MAGNITUDE).all())  # False for NaN
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return a cell as plain JSON."""
     if value is None or value is pd.NaT or value is pd.NA or value != value:  # NaN
         return None

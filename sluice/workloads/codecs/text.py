@@ -49,8 +49,9 @@ class TextCodec(Codec):
         files: Files that determine the tokenizer, or their content, by name. A change of one of
             them is reported before a request is answered.
         max_len: Longer texts are cut after this number of tokens; None keeps them whole.
-        pad_id: As for ``TokenRows``.
-        pad_to: As for ``TokenRows``.
+        pad_id: Id at the positions after the end of a text.
+        pad_to: ``longest`` pads to the longest text of a request; ``max_len`` to ``max_len``, for
+            networks that need one shape.
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L): the parameters of
             ``forward()``. None passes the ids alone, as one tensor.
         column: Column of the feature frame or the raw rows with the texts, from which a rehearsal

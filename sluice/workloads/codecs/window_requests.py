@@ -53,7 +53,7 @@ class WindowReader:
 
     Args:
         columns: Feature columns, in the order of the network.
-        seq_len: L.
+        seq_len: Number of rows of a window (L).
         bounds: Lowest and highest accepted value of each column; None accepts every magnitude up to
             2^63.
     """

@@ -23,7 +23,7 @@ class WindowsCodec(Codec):
 
     Args:
         columns: Feature columns, in the order of the network.
-        seq_len: L.
+        seq_len: Number of rows of a window (L).
     """
 
     kind: ClassVar[str] = "windows"

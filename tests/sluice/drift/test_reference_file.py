@@ -1,3 +1,4 @@
+import dataclasses
 import io
 
 import pyarrow.parquet as pq
@@ -5,6 +6,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import IntegrityError
+from sluice.config.drift_settings import EmbeddingDriftSettings
 from sluice.drift.reference_file import (
     load_reference,
     parse_reference,
@@ -30,6 +32,17 @@ def test_a_loaded_reference_gives_the_same_report(reference, tmp_path):
         reports = [evaluate_window(r, frame, window="w", threads=1) for r in (reference, loaded)]
         assert reports[0].model_dump_json() == reports[1].model_dump_json()
     assert save_reference(loaded, store) == digest
+
+
+def test_settings_of_the_embedding_do_not_change_a_reference_of_columns(reference):
+    content = reference_bytes(reference)
+    other = reference.settings.model_copy(
+        update={"embedding": EmbeddingDriftSettings(max_rows=100, min_discrepancy=0.1)}
+    )
+
+    assert reference_bytes(dataclasses.replace(reference, settings=other)) == content
+    assert b"embedding" not in (pq.read_schema(io.BytesIO(content)).metadata or {})[b"sluice.drift"]
+    assert parse_reference(content).settings.column_settings == other.column_settings
 
 
 def test_a_reference_of_one_column_survives_as_well():

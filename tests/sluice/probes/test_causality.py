@@ -117,7 +117,7 @@ def test_bad_input_is_refused():
         ask(Speaker)
     with pytest.raises(ContractError, match="at least 1 rows"):
         ask(Speaker(), TOKENS[:0])
-    with pytest.raises(ContractError, match="others of the batch"):
+    with pytest.raises(ContractError, match="other values of the batch"):
         ask(Speaker(), torch.ones(2, 5, dtype=torch.int64))
     with pytest.raises(ContractError, match="one tensor of floats from GRU, got tuple"):
         ask(nn.GRU(3, 8, batch_first=True), torch.randn(2, 5, 3))

@@ -122,7 +122,7 @@ def test_a_step_before_the_optimizers_is_named():
     answer = probe_scheduler(scheduler, PLAN)
 
     assert answer.outcome == "fail"
-    assert "stepped 1 step before the optimizer's first step" in answer.seen
+    assert "stepped 1 time before the first step of the optimizer" in answer.seen
 
 
 def test_a_schedule_that_follows_a_metric_is_skipped():

@@ -63,7 +63,7 @@ def shuffled(rank, world):
         (lambda r, w: sampler(r, w, seed=7 * r), "rows are on several ranks"),
         (
             lambda r, w: range(r, ROWS, w + 1),
-            "333 of 1,001 rows are on no rank, the first is row 2",
+            "333 of 1,001 rows are on no rank; the first is row 2",
         ),
         (
             lambda r, _: range(0, 900) if r == 0 else range(900, ROWS),
@@ -88,7 +88,7 @@ def test_blocks_of_sorted_labels_are_named():
     answer = ask(blocks, labels)
 
     assert answer.outcome == "fail"
-    assert "labels of the 2 ranks are not alike" in answer.seen
+    assert "labels of the 2 ranks have different distributions" in answer.seen
     assert "label 3 has 0.0%, 52.5% of the rows by rank" in answer.seen
     assert ask([range(0, ROWS, 2), range(1, ROWS, 2)], labels).outcome == "pass"
 

@@ -214,6 +214,7 @@ def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective
     assert_same_end(own, result, end)
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
     killed = KilledAfterReport(
         objective=objective(),
@@ -265,6 +266,7 @@ def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
     assert out.cause == "Smaller batches."
 
 
+@pytest.mark.exhaustive
 def test_a_transient_error_that_disappears_is_no_failed_trial(tmp_path):
     """The error is raised after the first report of the first attempt alone."""
     toy = FailingByRate(errors={0.02: MemoryError("no room")}, forgiven=True)
@@ -274,6 +276,7 @@ def test_a_transient_error_that_disappears_is_no_failed_trial(tmp_path):
     assert result.metrics["loss"] == min(curve((steps((0, {LR: 0.02, DROPOUT: 0.1}))), 27))
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_the_users_code_ends_the_trial_with_its_place(objective, tmp_path):
     (result,) = fit(objective(raise_in_loss=True), [0.02], tmp_path)
 

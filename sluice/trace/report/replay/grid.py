@@ -39,15 +39,15 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
     owners = _owners(trace)
     rows: dict[str, dict[str, dict[int, float]]] = {}
     kinds: dict[str, str] = {}
-    for column, one in enumerate(sampled):
-        for output in one.outputs:
+    for column, statistics in enumerate(sampled):
+        for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
             kinds[module] = output.kind
             row = _row(rows, module)
             row["forward"][column] = output.norm / math.sqrt(output.numel)
             row["zeros"][column] = output.zero_share
-        for optimizer in one.optimizers:
+        for optimizer in statistics.optimizers:
             squares: dict[str, list[float]] = {}
             for index, *norms in zip(
                 optimizer.parameters,
@@ -70,7 +70,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     return ModuleGrid(
         modules=tuple(_labels(list(rows), kinds)),
-        steps=tuple(one.step for one in sampled),
+        steps=tuple(statistics.step for statistics in sampled),
         forward=values("forward"),
         backward=values("backward"),
         update=values("update"),
@@ -80,7 +80,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
     """Return sampled steps, evenly spaced over the run, and those around required steps."""
-    sampled = [m for m in trace.statistics if m.outputs or m.optimizers]
+    sampled = [s for s in trace.statistics if s.outputs or s.optimizers]
     if len(sampled) <= MAX_STEPS:
         return sampled
     near = {
@@ -91,11 +91,11 @@ def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepSta
     }
     # Spaced by step, not by index: the last steps of a long run are sampled more densely.
     limits = [sampled[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
-    even, at = set[int](), 0
+    even, index = set[int](), 0
     for limit in limits:
-        while at < len(sampled) - 1 and sampled[at].step < limit:
-            at += 1
-        even.add(at)
+        while index < len(sampled) - 1 and sampled[index].step < limit:
+            index += 1
+        even.add(index)
     return [sampled[i] for i in sorted(even | {i for i in near if 0 <= i < len(sampled)})]
 
 
@@ -110,6 +110,7 @@ def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
 
 
 def _owners(trace: Trace) -> dict[int, str]:
+    """Return the name of the module of each parameter, by parameter index."""
     return {
         record.index: record.names[0].rpartition(".")[0]
         for membership in trace.memberships

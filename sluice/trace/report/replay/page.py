@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.reports.page import Tone, html_page, tag
-from sluice.trace.diagnosis import Diagnosis
+from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis
 from sluice.trace.records.events import StepSequence, TraceEvent
 from sluice.trace.records.trace import Trace
 from sluice.trace.report.conclusion import Conclusion, conclude
@@ -19,8 +19,7 @@ from sluice.trace.report.replay.series import curves
 from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
 
 _HERE = Path(__file__).parent
-_TONE: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
-_WORD = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
+_TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
 """Event sequences on a page: the most frequent ones."""
 
@@ -132,6 +131,7 @@ def _about(trace: Trace, program: str) -> str:
 
 def _card(diagnosis: Diagnosis) -> str:
     finding = diagnosis.finding
+    tone = _TONES[finding.severity]
     rows = [
         ("seen", escape(finding.what)),
         ("why", escape(finding.cause)),
@@ -141,8 +141,8 @@ def _card(diagnosis: Diagnosis) -> str:
         *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.explains),
     ]
     return (
-        f'<div class="card {_TONE[finding.severity]}"><h3>'
-        f"{tag(_WORD[finding.severity], _TONE[finding.severity])} {escape(diagnosis.fault)} "
+        f'<div class="card {tone}"><h3>'
+        f"{tag(SEVERITY_LABELS[finding.severity], tone)} {escape(diagnosis.fault)} "
         f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> {_jump(diagnosis.step)}'
         "</h3><dl>"
         + "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
@@ -164,32 +164,33 @@ def _abnormal_card(first: AbnormalTensor | None) -> str:
     )
 
 
-def _step_time(times: StepProfile | None) -> str:
-    if times is None:
+def _step_time(profile: StepProfile | None) -> str:
+    if profile is None:
         return ""
     bars = "".join(
-        f'<i style="width:{100 * one.share:.2f}%;background:var(--c{PHASES.index(one.phase)})"></i>'
-        for one in times.phases
+        f'<i style="width:{100 * time.share:.2f}%;'
+        f'background:var(--c{PHASES.index(time.phase)})"></i>'
+        for time in profile.phases
     )
     legend = "".join(
-        f'<span><i style="background:var(--c{PHASES.index(one.phase)})"></i>{one.phase} '
-        f"<b>{100 * one.share:.0f} %</b> {one.mean_us / 1000:.3g} ms</span>"
-        for one in times.phases
+        f'<span><i style="background:var(--c{PHASES.index(time.phase)})"></i>{time.phase} '
+        f"<b>{100 * time.share:.0f} %</b> {time.mean_us / 1000:.3g} ms</span>"
+        for time in profile.phases
     )
     memory = ""
-    if times.peak_host_bytes:
-        memory = f" Peak memory: {times.peak_host_bytes / 2**20:,.0f} MiB"
-        if times.peak_device_bytes:
-            memory += f", {times.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
+    if profile.peak_host_bytes:
+        memory = f" Peak memory: {profile.peak_host_bytes / 2**20:,.0f} MiB"
+        if profile.peak_device_bytes:
+            memory += f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"
         memory += "."
     return (
         '<h2>Step time</h2><div class="card">'
         f'<div class="bars" role="img" aria-label="Shares of the step time">{bars}</div>'
         f'<div class="legend">{legend}</div>'
-        f"<p><b>Bottleneck: {times.bottleneck}.</b> {escape(times.advice)}</p>"
-        f'<p class="soft">Mean step time: {times.step_us / 1000:.3g} ms; median: '
-        f"{times.median_us / 1000:.3g} ms, over the last {times.steps:,} recorded steps.{memory}"
-        "</p></div>"
+        f"<p><b>Bottleneck: {profile.bottleneck}.</b> {escape(profile.advice)}</p>"
+        f'<p class="soft">Mean step time: {profile.step_us / 1000:.3g} ms; median: '
+        f"{profile.median_us / 1000:.3g} ms, over the last {profile.steps:,} recorded steps."
+        f"{memory}</p></div>"
     )
 
 

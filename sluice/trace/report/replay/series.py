@@ -7,7 +7,7 @@ from itertools import groupby
 from sluice.trace.records.trace import Trace
 
 MAX_POINTS = 1500
-"""Maximum number of points of a curve, which exceeds the pixels of a chart."""
+"""Maximum number of points of a curve; more than the width of a chart in pixels."""
 
 Point = tuple[int, float]
 Curve = list[Point]
@@ -67,7 +67,9 @@ def _rates(trace: Trace) -> dict[str, Curve]:
     """Join the rates at their changes, which are decimated, with those at sampled steps."""
     by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
     by_step |= {
-        (m.step, one.optimizer): one.rates for m in trace.statistics for one in m.optimizers
+        (statistics.step, optimizer.optimizer): optimizer.rates
+        for statistics in trace.statistics
+        for optimizer in statistics.optimizers
     }
     lines: dict[str, Curve] = {}
     for (step, optimizer), rates in sorted(by_step.items()):
@@ -90,25 +92,25 @@ def _clip_share(trace: Trace) -> Curve:
     clipped = [(n.step, c.norm > c.max_norm) for n in trace.scalars for c in n.clips]
     window = 100
     shares: Curve = []
-    for at in range(len(clipped)):
-        recent = clipped[max(0, at + 1 - window) : at + 1]
-        shares.append((clipped[at][0], sum(hit for _, hit in recent) / len(recent)))
+    for end, (step, _) in enumerate(clipped, 1):
+        recent = clipped[max(0, end - window) : end]
+        shares.append((step, sum(is_clipped for _, is_clipped in recent) / len(recent)))
     return shares
 
 
 def _statistics(trace: Trace) -> dict[str, dict[str, Curve]]:
     charts: dict[str, dict[str, Curve]] = {"gradient": {}, "update": {}, "moments": {}}
     for statistics in trace.statistics:
-        for one in statistics.optimizers:
-            name = f"optimizer {one.optimizer}"
-            if not one.parameters:
+        for optimizer in statistics.optimizers:
+            name = f"optimizer {optimizer.optimizer}"
+            if not optimizer.parameters:
                 continue
-            weight, update = _norm(one.weight_norms), _norm(one.update_norms)
+            weight, update = _norm(optimizer.weight_norms), _norm(optimizer.update_norms)
             curve = charts["gradient"].setdefault(f"used by {name}", [])
-            curve.append((statistics.step, _norm(one.grad_norms)))
+            curve.append((statistics.step, _norm(optimizer.grad_norms)))
             ratio = update / weight if weight > 0 else math.nan
             charts["update"].setdefault(name, []).append((statistics.step, ratio))
-            for moment, norm in one.moments.items():
+            for moment, norm in optimizer.moments.items():
                 curve = charts["moments"].setdefault(f"{name}, {moment}", [])
                 curve.append((statistics.step, norm))
     return charts

@@ -10,7 +10,10 @@ T = TypeVar("T")
 
 
 def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the record with most rows of a network, by training or evaluation, and by loader."""
+    """Return the latest record of a network's inputs, which covers the most rows, by key.
+
+    A key is (whether the inputs are used for training, index of the loader).
+    """
     records: dict[tuple[bool, int], InputRecord] = {}
     for record in trace.inputs:
         if record.network == network and record.columns:
@@ -23,27 +26,30 @@ def input_pairs(
 ) -> Iterator[tuple[int, InputRecord, list[InputRecord]]]:
     """Yield each network with its training inputs and its evaluation inputs.
 
-    Networks with fewer rows of either, or with generated training inputs, are left out.
+    Left out are networks without an evaluation, networks that are trained on several loaders, and
+    networks whose training inputs are generated. Records of fewer than ``min_rows`` rows are
+    ignored.
     """
-    for network in sorted({f.network for f in trace.inputs}):
+    for network in sorted({record.network for record in trace.inputs}):
         records = [
-            (learning, f) for (learning, _), f in largest_input_records(trace, network).items()
+            record
+            for record in largest_input_records(trace, network).values()
+            if record.num_rows >= min_rows
         ]
-        learned, judged = (
-            [f for learning, f in records if learning == wanted and f.num_rows >= min_rows]
-            for wanted in (True, False)
-        )
-        if len(learned) == 1 and judged and not learned[0].is_generated:
-            yield network, learned[0], judged
+        training = [record for record in records if record.is_learning]
+        evaluated = [record for record in records if not record.is_learning]
+        if len(training) == 1 and evaluated and not training[0].is_generated:
+            yield network, training[0], evaluated
 
 
 def consistent_difference(
-    judged: list[InputRecord], detect: Callable[[InputRecord], T | None]
+    evaluated: list[InputRecord], detect: Callable[[InputRecord], T | None]
 ) -> tuple[InputRecord, T] | None:
-    """Return the first evaluation on data and its difference, if all evaluations show a difference.
+    """Return the first evaluation on data with its difference from training.
 
-    If one evaluation has inputs like those of training, the others differ on purpose.
+    None if ``detect`` returns None for any evaluation: if one evaluation has inputs like those of
+    training, the others differ on purpose.
     """
-    matches = [(f, shown) for f in judged if (shown := detect(f)) is not None]
-    on_data = [(f, shown) for f, shown in matches if not f.is_generated]
-    return on_data[0] if len(matches) == len(judged) and on_data else None
+    differences = [(record, found) for record in evaluated if (found := detect(record)) is not None]
+    on_data = [(record, found) for record, found in differences if not record.is_generated]
+    return on_data[0] if len(differences) == len(evaluated) and on_data else None

@@ -12,19 +12,21 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 class GradientReachSettings(Settings):
     """Evidence required for the statement that no gradient reaches a parameter."""
 
-    min_measured_steps: int = Field(2, ge=1, description="Measured steps of the optimizer.")
+    min_measured_steps: int = Field(2, ge=1, description="Measured steps required of an optimizer.")
     min_later_measured_steps: int = Field(
-        5, ge=1, description="Measured steps of an optimizer that is not the first one."
+        5,
+        ge=1,
+        description="Measured steps required of an optimizer that starts after the first step.",
     )
 
 
 def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
-    """Return trainable parameters of stepping optimizers that never had a gradient or changed."""
+    """Return trainable parameters of stepping optimizers without any gradient or change."""
     membership = trace.membership
     if membership is None:
         return frozenset()
     reached = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    held: set[int] = set()
+    optimized: set[int] = set()
     for optimizer in membership.optimizers:
         measured = measurements_of(trace, optimizer.index)
         reached |= {p for _, step in measured for p in step.parameters}
@@ -32,12 +34,12 @@ def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[in
             optimizer.index in stepping_optimizers(trace)
             and len(measured) >= settings.min_measured_steps
         ):
-            held |= {p for group in optimizer.groups for p in group.parameters}
-    # If no parameter was reached, the whole loss is detached, which is another finding.
-    if not reached & held:
+            optimized |= {p for group in optimizer.groups for p in group.parameters}
+    # If no parameter was reached, the whole loss is detached, which another rule reports.
+    if not reached & optimized:
         return frozenset()
     trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
-    return frozenset((held & trainable) - reached - changed_parameters(trace))
+    return frozenset((optimized & trainable) - reached - changed_parameters(trace))
 
 
 def unreached_by(
@@ -52,13 +54,13 @@ def unreached_by(
         since: First step whose parameter samples count.
     """
     membership, measured = trace.membership, measurements_of(trace, optimizer.index)
-    held = {p for group in optimizer.groups for p in group.parameters}
+    optimized = {p for group in optimizer.groups for p in group.parameters}
     reached = {p for _, step in measured for p in step.parameters}
     if (
         membership is None
         or len(measured) < settings.min_later_measured_steps
-        or not reached & held
+        or not reached & optimized
     ):
         return frozenset()
     trainable = {p.index for p in membership.parameters if p.is_trainable and p.names}
-    return frozenset((held & trainable) - reached - changed_parameters(trace, since))
+    return frozenset((optimized & trainable) - reached - changed_parameters(trace, since))

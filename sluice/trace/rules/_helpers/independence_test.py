@@ -34,7 +34,7 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
     Source:
         Gretton et al. (2005), "Measuring Statistical Dependence with Hilbert-Schmidt Norms".
     """
-    features = _standardised(features_ND.float())
+    features = _standardize(features_ND.float())
     target_columns = _target_features(torch.tensor(targets, dtype=torch.float64), is_class=is_class)
     generator = torch.Generator().manual_seed(0)
     permutations = [
@@ -47,10 +47,10 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
     return max(*z_scores, _max_correlation_z_score(features, columns_NPC))
 
 
-def _standardised(features: Tensor) -> Tensor:
+def _standardize(features: Tensor) -> Tensor:
     varying = features[:, features.std(0) > 0]
-    standardised = (varying - varying.mean(0)) / varying.std(0)
-    return standardised.clamp(-5, 5)  # a single outlier must not dominate the statistic
+    standardized = (varying - varying.mean(0)) / varying.std(0)
+    return standardized.clamp(-5, 5)  # a single outlier must not dominate the statistic
 
 
 def _target_features(targets: Tensor, *, is_class: bool) -> Tensor:
@@ -62,10 +62,10 @@ def _target_features(targets: Tensor, *, is_class: bool) -> Tensor:
         columns = torch.nn.functional.one_hot(targets.unique(return_inverse=True)[1]).double()
     else:
         ranks = targets.unique(return_inverse=True)[1].double()
-        centred_ranks = ranks / max(float(ranks.max()), 1.0) - 0.5
-        columns = torch.stack([centred_ranks, centred_ranks.square()], 1)
-    centred = columns - columns.mean(0)
-    return (centred / centred.square().mean(0).sqrt().clamp(min=1e-12)).float()
+        centered_ranks = ranks / max(float(ranks.max()), 1.0) - 0.5
+        columns = torch.stack([centered_ranks, centered_ranks.square()], 1)
+    centered = columns - columns.mean(0)
+    return (centered / centered.square().mean(0).sqrt().clamp(min=1e-12)).float()
 
 
 def _kernels(features: Tensor) -> list[Tensor]:

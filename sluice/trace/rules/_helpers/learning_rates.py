@@ -8,9 +8,9 @@ from sluice.trace.rules._helpers.optimizer_steps import steps_of
 
 @dataclass(frozen=True, slots=True)
 class LearningRates:
-    """Largest learning rate over the parameter groups; each value holds from its step on.
+    """Learning rate of one optimizer: the largest over its parameter groups.
 
-    Contains at least one value.
+    ``values[i]`` is the learning rate from ``steps[i]`` on. There is at least one value.
     """
 
     steps: tuple[int, ...]
@@ -28,13 +28,19 @@ class LearningRates:
         known = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
         return known[-1] if known else self.values[0]
 
-    def share_below(self, to: float) -> float:
-        """Return the share of all steps, after the peak, with a rate of at most ``to * peak``."""
+    def share_below(self, peak_ratio: float) -> float:
+        """Return the share of all steps that follow the peak at a rate up to a part of the peak.
+
+        Args:
+            peak_ratio: Highest learning rate that counts, relative to the peak.
+        """
         ends = (*self.steps[1:], self.last + 1)
-        known = list(zip(self.steps, ends, self.values, strict=True))
-        after = known[self.values.index(self.peak) + 1 :]
-        held = sum(max(end - begin, 0) for begin, end, rate in after if rate <= to * self.peak)
-        return held / max(self.last + 1 - self.steps[0], 1)
+        intervals = list(zip(self.steps, ends, self.values, strict=True))
+        after_peak = intervals[self.values.index(self.peak) + 1 :]
+        num_low = sum(
+            max(end - begin, 0) for begin, end, rate in after_peak if rate <= peak_ratio * self.peak
+        )
+        return num_low / max(self.last + 1 - self.steps[0], 1)
 
 
 def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
@@ -48,13 +54,15 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
 
 
 def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded steps of a scheduler: all, or those before a step."""
+    """Return the number of recorded scheduler steps: all, or those before an optimizer step."""
     num_steps = 0
     for sequence in trace.sequences:
-        times = sum(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
-        if times and (before is None or sequence.first_step < before):
+        per_sequence = sum(
+            event.kind == "schedule" and event.object_id == scheduler for event in sequence.events
+        )
+        if per_sequence and (before is None or sequence.first_step < before):
             limit = sequence.count if before is None else before - sequence.first_step
-            num_steps += times * min(sequence.count, limit)
+            num_steps += per_sequence * min(sequence.count, limit)
     return num_steps
 
 
@@ -64,7 +72,7 @@ def first_schedule_step(trace: Trace, scheduler: int) -> int:
         (
             sequence.first_step
             for sequence in trace.sequences
-            if any(m.kind == "schedule" and m.object_id == scheduler for m in sequence.events)
+            if any(e.kind == "schedule" and e.object_id == scheduler for e in sequence.events)
         ),
         default=0,
     )

@@ -10,7 +10,7 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 
 def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
     """Return the calls of the given loss functions whose result is used for training."""
-    return tuple(f for f in trace.losses if f.is_learning and f.kind in kinds)
+    return tuple(r for r in trace.losses if r.is_learning and r.kind in kinds)
 
 
 def network_name(trace: Trace, network: int) -> str:

@@ -13,7 +13,7 @@ class LossJumpSettings(Settings):
     """Thresholds of a jump of the loss."""
 
     max_losses_before: int = Field(
-        64, ge=1, description="Losses before the jump that are considered."
+        64, ge=1, description="Number of losses before the jump that are considered."
     )
     min_losses: int = Field(16, ge=1, description="Losses required before and after the jump.")
 

@@ -28,18 +28,21 @@ class OptimizerStep:
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
-    """Return the sequences of an optimizer without a closure, in the order of their first steps."""
+    """Return the sequences that end with a step of an optimizer, in the order of first steps.
+
+    Steps that call a closure are left out.
+    """
     return _STEPS_BY_OPTIMIZER.of(trace.sequences).get(optimizer, ())
 
 
 class _StepsByOptimizer:
-    """Cache for the last trace: every rule requests the sequences of every optimizer."""
+    """Cache of the last trace, because every rule requests the sequences of every optimizer."""
 
     def __init__(self) -> None:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
 
     def of(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
-        """Return the sequences that end with a step, by optimizer."""
+        """Return the sequences that end with a step, by optimizer index."""
         cached, by_optimizer = self._last
         if cached is not sequences:
             by_optimizer = _group_by_optimizer(sequences)

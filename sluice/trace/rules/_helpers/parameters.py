@@ -36,17 +36,17 @@ def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, 
     otherwise it belongs to an object that is not an nn.Module.
     """
     membership = trace.memberships[-1]
-    once = {p.index for m in trace.memberships for p in m.parameters if p.names}
-    lost = {
+    ever_named = {p.index for m in trace.memberships for p in m.parameters if p.names}
+    orphaned = {
         p.index
         for p in membership.parameters
-        if not p.names and (p.index in once or not p.has_had_gradient)
+        if not p.names and (p.index in ever_named or not p.has_had_gradient)
     }
-    return tuple(p for group in optimizer.groups for p in group.parameters if p in lost)
+    return tuple(p for group in optimizer.groups for p in group.parameters if p in orphaned)
 
 
 def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttributeRecord]) -> int:
-    """Return the step at which one of these attributes was first recorded."""
+    """Return the step at which one of the misspelled attributes was first recorded."""
     owners = {m.owner for m in misspelled}
     return next(
         m.step

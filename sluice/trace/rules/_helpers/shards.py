@@ -23,7 +23,7 @@ class ShardSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the dataset up to which the rows of a rank are a part of it.",
+        description="Share of the dataset up to which the rows of a rank count as a shard.",
     )
     min_shared_rows: int = Field(
         8,
@@ -52,10 +52,10 @@ class LoaderShards:
 
     @property
     def overlap(self) -> tuple[int, int]:
-        """Number of rows that two ranks share, and number of rows of the smaller one.
+        """Number of rows that two ranks share, and number of rows of the smaller shard.
 
-        Of all pairs of ranks, this is the one with the largest share. Rows are compared by content,
-        because row numbers may belong to different tables.
+        The pair of ranks is the one with the largest share of common rows. Rows are compared by
+        content, because row numbers may belong to different tables.
         """
         limit = common_threshold([e.contents for e in self.epochs])
         sets = [values_up_to(limit, e.contents) for e in self.epochs]
@@ -64,7 +64,7 @@ class LoaderShards:
 
     @property
     def repeats(self) -> float:
-        """Share of its rows that a rank receives more than once, for the rank with the most."""
+        """Largest share, over the ranks, of rows that a rank receives more than once."""
         return max(
             1 - len(e.contents.values) / e.num_contents
             if e.num_contents and e.contents.is_complete
@@ -90,9 +90,9 @@ class LoaderShards:
 
     @property
     def are_copies(self) -> bool:
-        """Whether every rank receives the same rows as the others.
+        """Whether all ranks receive the same rows.
 
-        True if too few rows were recorded to decide, and the dataset is not divided.
+        Also true if the dataset is not divided and too few rows were recorded to decide.
         """
         num_shared, num_rows = self.overlap
         is_same = num_shared >= self.settings.min_copy_share * num_rows

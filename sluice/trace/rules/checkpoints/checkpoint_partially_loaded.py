@@ -19,8 +19,8 @@ class CheckpointPartiallyLoadedSettings(Settings):
     max_rate_change: float = Field(
         0.1,
         gt=0,
-        description="Relative difference of the learning rates before and after the load up to "
-        "which training continues.",
+        description="Relative difference of the learning rates before and after the load, up to "
+        "which the new optimizer continues the old one.",
     )
 
 
@@ -28,7 +28,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
     findings = []
     for read in trace.reads:
         later = {load.what for load in trace.loads if load.step >= read.step}
-        continues = any(not w.is_open and w.last_step > read.step for w in trace.sequences)
+        continues = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
         unread = [
             *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in later),
@@ -37,8 +37,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
         ]
         if not unread or "network" not in later or not continues:
             continue
-        # Loading one of the two states, or reading a file that this run wrote, continues a training
-        # run.
+        # A training run is resumed if the optimizer state is loaded, or if this run wrote the file.
         is_resume = "optimizer" in later or _is_resume(rule.settings, trace, read)
         findings.append(
             rule.finding(
@@ -60,7 +59,8 @@ def _is_resume(
 ) -> bool:
     """Whether this run wrote the file, and a new optimizer continues where a similar one stopped.
 
-    A second phase has another optimizer, other parameters or another learning rate.
+    A second phase of training is not a resume: it has another optimizer, other parameters or
+    another learning rate.
     """
     # The file may have been written under another name and renamed.
     written = {os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step}

@@ -27,7 +27,9 @@ class ResumeStateLostSettings(Settings):
         description="Steps of the first optimizer, after which it has a state worth keeping.",
     )
     num_compared_losses: int = Field(
-        5, ge=1, description="Losses at the start, before and after the restart that are compared."
+        5,
+        ge=1,
+        description="Number of losses compared at the start, before the restart and after it.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -38,17 +40,20 @@ class ResumeStateLostSettings(Settings):
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="Rates equal to those of the first steps, required for a schedule that runs a "
-        "second time.",
+        description="Learning rates that must equal those of the first steps to show that a "
+        "schedule runs a second time.",
     )
     min_rate_jump: float = Field(
-        1.5, gt=1, description="Ratio by which the repeated rates must change."
+        1.5,
+        gt=1,
+        description="Ratio by which the learning rate must jump at the restart, and vary over the "
+        "repeated rates.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _OptimizerUse:
-    """One optimizer from its first step to its last."""
+    """An optimizer and its steps, from the first to the last."""
 
     optimizer: OptimizerRecord
     membership: Membership
@@ -113,7 +118,7 @@ def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_r
 
 
 def _loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
-    """Whether an optimizer state was loaded between them, but not into the second optimizer."""
+    """Whether an optimizer state was loaded between two optimizers, but not into the second."""
     loads = [x for x in trace.loads if x.what == "optimizer"]
     loads = [x for x in loads if before.last <= x.step < after.first]
     return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
@@ -132,11 +137,14 @@ def _rate_continues(
     return 1 / settings.max_rate_ratio < new.values[0] / old.values[-1] < settings.max_rate_ratio
 
 
-def _data(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
-    """Return the loaders that the optimizer's steps use; equal for identically created loaders."""
+def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
+    """Return descriptions of the loaders that the optimizer's steps use, without index and seed."""
     training = training_loader_indices(trace)
     used = {
-        m.related_id for s in use.steps for m in s.sequence.events if m.kind == "forward"
+        event.related_id
+        for s in use.steps
+        for event in s.sequence.events
+        if event.kind == "forward"
     } & training
     return frozenset(
         repr(x.model_copy(update={"index": 0, "seed": 0})) for x in trace.loaders if x.index in used
@@ -166,7 +174,7 @@ def _starts_over(
     if not (initial and last and restarted):
         return False
     decrease = initial[0] - median(last)
-    if decrease <= max(last) - min(last):  # too small a decrease to decide
+    if decrease <= max(last) - min(last):  # the decrease is too small to decide
         return False
     return restarted[0] - median(last) > decrease / 2
 
@@ -206,14 +214,14 @@ def _repeats_first_rates(
     repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
     first_rates = [old.at(before.first + step - after.first) for step, _ in repeated]
     values = [value for _, value in repeated]
-    moves = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
+    varies = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
         values
     ) < max(values)
     is_jump = (
         old.values[-1] > 0
         and not 1 / settings.min_rate_jump < values[0] / old.values[-1] < settings.min_rate_jump
     )
-    return moves and is_jump and all(map(math.isclose, values, first_rates))
+    return varies and is_jump and all(map(math.isclose, values, first_rates))
 
 
 def _is_same_training(
@@ -222,10 +230,12 @@ def _is_same_training(
     between = range(before.last, after.first)
     was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
     if before.parameters == after.parameters:
-        is_same = was_loaded or _data(trace, before) == _data(trace, after)
+        is_same = was_loaded or _loader_descriptions(trace, before) == (
+            _loader_descriptions(trace, after)
+        )
     else:
-        gone = not before.parameters & after.parameters
-        is_same = was_loaded and gone and before.shapes == after.shapes
+        is_new_network = not before.parameters & after.parameters
+        is_same = was_loaded and is_new_network and before.shapes == after.shapes
     return is_same and not _starts_over(settings, trace, before, after)
 
 
@@ -268,13 +278,13 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             *["the position in the custom schedule"] * repeats_rates,
         ]
         # A new optimizer in every round is intentional, unless a saved state was loaded elsewhere.
-        is_habit = (
+        is_every_round = (
             len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
             and not loaded_elsewhere
         )
         findings.append(
             rule.finding(
-                severity="confirm" if is_habit else "error",
+                severity="confirm" if is_every_round else "error",
                 step=after.first,
                 what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
                 "one continued with the same weights and settings. Lost state: "

@@ -19,16 +19,16 @@ class ConstantColumnSettings(Settings):
 
     min_rows: int = Field(200, ge=1, description="Training rows required for a finding.")
     min_table_rows: int = Field(
-        1000, ge=1, description="Rows of a table in which constant columns show a missing part."
+        1000, ge=1, description="Rows of a table required to conclude that a part of it is missing."
     )
     min_constant_columns: int = Field(
-        3, ge=1, description="Constant columns that show a missing part of a table."
+        3, ge=1, description="Constant columns from which a part of a table counts as missing."
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Share of constant columns that shows a missing part of a table.",
+        description="Share of constant columns from which a part of a table counts as missing.",
     )
     max_mean_difference: float = Field(
         0.5,
@@ -43,8 +43,8 @@ class ConstantColumnSettings(Settings):
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Standard deviation, relative to the range of a column, from which more than a "
-        "few rows differ from the rest.",
+        description="Standard deviation of a column, relative to its range, from which the column "
+        "varies; below it only a few rows differ from the rest.",
     )
     max_alone: int = Field(
         2,
@@ -56,7 +56,7 @@ class ConstantColumnSettings(Settings):
         32, ge=1, description="Columns of a table in which a single constant column is conclusive."
     )
     max_standard_mean: float = Field(
-        0.3, gt=0, description="Absolute mean of a standardized column."
+        0.3, gt=0, description="Largest absolute mean of a standardized column."
     )
     standard_std_range: tuple[float, float] = Field(
         (0.6, 1.6), description="Range of the standard deviation of a standardized column."
@@ -72,7 +72,9 @@ class ConstantColumnSettings(Settings):
     min_neighbor_pairs: int = Field(
         16, ge=2, description="Pairs of neighboring positions required for that correlation."
     )
-    min_image_side: int = Field(6, ge=2, description="Side of an image [pixels].")
+    min_image_side: int = Field(
+        6, ge=2, description="Smallest side of an image [pixels]; smaller inputs are patches."
+    )
     min_neighbor_std: float = Field(
         0.4,
         gt=0,
@@ -87,10 +89,10 @@ _MAX_SHOWN = 8
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network in sorted({f.network for f in trace.inputs}):
-        records = largest_input_records(trace, network)
-        training = [f for (learning, _), f in records.items() if learning]
-        evaluated = [f for (learning, _), f in records.items() if not learning]
+    for network in sorted({record.network for record in trace.inputs}):
+        records = largest_input_records(trace, network).values()
+        training = [record for record in records if record.is_learning]
+        evaluated = [record for record in records if not record.is_learning]
         if (
             len(training) != 1
             or training[0].num_rows < rule.settings.min_rows
@@ -109,12 +111,12 @@ def _detect_constant(
     training: InputRecord,
     evaluated: list[InputRecord],
 ) -> TraceFinding | None:
-    outer = {0, max((c.column for c in training.columns), default=0)}
+    outermost = {0, max((c.column for c in training.columns), default=0)}
     constant = [
         c
         for c in training.columns
         # A column of ones at either end is an intercept.
-        if c.smallest == c.largest and not (c.smallest == 1 and c.column in outer)
+        if c.smallest == c.largest and not (c.smallest == 1 and c.column in outermost)
     ]
     if (
         not constant
@@ -130,7 +132,7 @@ def _detect_constant(
             constant if is_table else [],
         ),
         (
-            "it varies in the evaluation",
+            "the evaluation contains other values there",
             _vary_in_evaluation(rule.settings, constant, training, evaluated),
         ),
         (
@@ -145,22 +147,30 @@ def _detect_constant(
             "no other column is constant",
             constant if _is_alone(rule.settings, constant, training) else [],
         ),
-        ("its neighbors vary", [c for c in constant if _is_hole(rule.settings, c, training)]),
+        (
+            "the neighboring columns vary",
+            [c for c in constant if _is_hole(rule.settings, c, training)],
+        ),
     ):
         if columns:
             # A scaler also produces a constant 0 for pixels or words that never occur.
             may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
             column = columns[0]
             listed = list_numbers([c.column for c in columns[:_MAX_SHOWN]], len(columns))
+            num_known = training.shape[-1] if not training.by_position else len(training.columns)
+            constants = (
+                f"column {listed} of {num_known} is {column.smallest:.4g}"
+                if len(columns) == 1
+                else f"columns {listed} of {num_known} are constant, the first one "
+                f"{column.smallest:.4g},"
+            )
             return rule.finding(
                 severity="confirm" if may_be_intentional else "error",
                 step=training.first_step + 1,
-                what=f"{network_name(trace, training.network)}: column {listed} of "
-                f"{training.shape[-1] if not training.by_position else len(training.columns)} is "
-                f"{column.smallest:.4g} in all {training.num_rows} sampled rows, from the first "
-                f"batch on, and {reason}.",
-                cause="The information of this column is lost to the network.",
-                fix="Check the preprocessing step that fills or drops this column.",
+                what=f"{network_name(trace, training.network)}: {constants} in all "
+                f"{training.num_rows} sampled rows, from the first batch on, and {reason}.",
+                cause="The network receives no information from a constant column.",
+                fix="Check the preprocessing step that fills or drops values.",
                 confidence=0.5 if may_be_intentional else 0.9,
                 column=column.column,
                 num_columns=len(columns),
@@ -212,7 +222,7 @@ def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
 def _is_similarly_distributed(
     settings: ConstantColumnSettings, training: InputRecord, evaluated: Mapping[int, ColumnRecord]
 ) -> bool:
-    """Whether most columns have the training distribution: the rows are of the same task."""
+    """Whether most columns are distributed as in training: the rows are of the same task."""
     pairs = [(c, evaluated[c.column]) for c in training.columns if c.std and c.column in evaluated]
     similar = [
         abs(d.mean - c.mean) < settings.max_mean_difference * c.std

@@ -27,9 +27,9 @@ class DuplicateBosSettings(Settings):
 
 
 def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    latest = {f.network: f for f in trace.inputs if f.is_learning and f.num_rows}
+    latest = {r.network: r for r in trace.inputs if r.is_learning and r.num_rows}
     findings = []
-    statistics = [(f, tokens) for f in latest.values() for tokens in (f.tokens, *f.other_tokens)]
+    statistics = [(r, tokens) for r in latest.values() for tokens in (r.tokens, *r.other_tokens)]
     for record, tokens in statistics:
         if (
             tokens is None

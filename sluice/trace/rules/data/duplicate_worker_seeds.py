@@ -27,9 +27,9 @@ def _are_copies(first: WorkerRandomnessRecord, second: WorkerRandomnessRecord) -
 
 
 def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: int) -> bool:
-    """Whether a worker continues to draw after its first batch.
+    """Whether a worker continues to draw numbers after its first batch.
 
-    It does not if a table was drawn once, or if each row seeds the generator.
+    A worker that draws a table once, or seeds the generator for each row, does not.
     """
     return any(r.worker == worker and r.batch == 2 and _draws(r) for r in records)
 

@@ -27,20 +27,24 @@ class IndexOutOfRangeSettings(Settings):
     min_rows: int = Field(
         200, ge=1, description="Rows required for a statement about a class that never occurs."
     )
-    max_classes: int = Field(1000, ge=2, description="Classes; more outputs are a vocabulary.")
-    min_column_count: int = Field(10, ge=1, description="Rows of a class that occurs.")
+    max_classes: int = Field(
+        1000, ge=2, description="Largest number of classes; more outputs are a vocabulary."
+    )
+    min_column_count: int = Field(
+        10, ge=1, description="Rows that a class must have to count as occurring."
+    )
     min_clamped_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Share of all indices from which a shared row is no intentional row for rare "
-        "indices.",
+        description="Share of clamped indices from which the last row of a table is not an "
+        "intentional row for rare indices.",
     )
     max_buckets: int = Field(
         128,
         ge=1,
-        description="Rows of a table that may represent a quantity, whose large values share one "
-        "bucket.",
+        description="Largest number of rows of a table that may represent the buckets of a "
+        "quantity, whose large values share the last bucket.",
     )
 
 
@@ -49,15 +53,20 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
     for record in trace.out_of_range_indices:
         if record.kind in outside or record.kind in ("index", "class index", "clamped"):
             continue
-        what = "token" if record.kind == "embedding" else "class"
-        last = record.num_allowed - 1
+        is_embedding = record.kind == "embedding"
+        size = (
+            f"a table of {record.largest + 1} rows"
+            if is_embedding
+            else f"{record.largest + 1} outputs"
+        )
         outside[record.kind] = rule.finding(
             severity="error",
             step=record.step + 1,
-            what=f"{record.kind} received {record.num_outside} of {record.num_ids} {what} ids "
-            f"outside 0 to {last}: {record.smallest} to {record.largest}.",
+            what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
+            f"{'token' if is_embedding else 'class'} ids are outside 0 to "
+            f"{record.num_allowed - 1}: {record.smallest} to {record.largest}.",
             cause="On CPU this raises IndexError; on a GPU it reads out of bounds.",
-            fix=f"Make the table {record.largest + 1} wide, or number the ids from 0."
+            fix=f"Use {size}, or number the ids from 0."
             if record.smallest >= 0
             else "Number the ids from 0; mask with ignore_index, not with -1.",
             num_outside=record.num_outside,
@@ -70,7 +79,7 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 
 def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect negative indices that select rows which other indices select as well."""
-    shared = [f for f in trace.out_of_range_indices if f.kind == "index" and f.num_shared]
+    shared = [r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared]
     if not shared:
         return []
     first = shared[0]
@@ -78,9 +87,10 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
         rule.finding(
             severity="error",
             step=first.step + 1,
-            what=f"A table of {first.num_allowed} rows was indexed by {first.num_outside} of "
-            f"{first.num_ids} negative ids, down to {first.smallest}. These select rows from the "
-            f"end of the table, and {first.num_shared} of them share a row with another id.",
+            what=f"{first.num_outside} of {first.num_ids} ids that index a table of "
+            f"{first.num_allowed} rows are negative, down to {first.smallest}. They select rows "
+            f"from the end of the table, and {first.num_shared} of them share a row with another "
+            "id.",
             cause="An id that means 'none' or 'unknown' shares a row with another id: the two "
             "cannot be distinguished.",
             fix="Use a separate row for unknown ids: add 1 to all ids and a row to the table.",
@@ -92,23 +102,23 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
 
 
 def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    """Detect indices beyond a table, many of them, that the network clamps to its last row."""
+    """Detect networks that clamp a large share of the indices to the last row of a table."""
     findings = []
-    records = [f for f in trace.out_of_range_indices if f.kind == "clamped"]
-    for network, rows in sorted({(f.network, f.num_allowed) for f in records}):
-        group = [f for f in records if (f.network, f.num_allowed) == (network, rows)]
-        outside, num = sum(f.num_outside for f in group), sum(f.num_ids for f in group)
+    records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
+    for network, rows in sorted({(r.network, r.num_allowed) for r in records}):
+        group = [r for r in records if (r.network, r.num_allowed) == (network, rows)]
+        outside, num = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
-        largest = max(f.largest for f in group)
+        largest = max(r.largest for r in group)
         findings.append(
             rule.finding(
                 severity="error" if rows > rule.settings.max_buckets else "confirm",
                 step=group[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table "
-                f"of {rows} rows, and mapped {outside} of {num} ids, those from {rows} on, to "
-                f"row {rows - 1}.",
-                cause="They share one row and cannot be distinguished.",
+                f"of {rows} rows. It mapped all ids from {rows} on, {outside} of {num}, to row "
+                f"{rows - 1}.",
+                cause="These ids share one row and cannot be distinguished.",
                 fix=f"Use a table of {largest + 1} rows, or number the ids without gaps.",
                 num_outside=outside,
                 num_ids=num,
@@ -126,11 +136,11 @@ def _numbered_from_minus_one(
 
     If -1 meant 'none', the last class would occur as well.
     """
-    records = [f for f in trace.out_of_range_indices if f.kind == "class index"]
-    if not records or any(f.num_shared or f.smallest != -1 for f in records):
+    records = [r for r in trace.out_of_range_indices if r.kind == "class index"]
+    if not records or any(r.num_shared or r.smallest != -1 for r in records):
         return []
-    first, last = records[0], max(f.largest for f in records)
-    num = sum(f.num_ids for f in records)
+    first, last = records[0], max(r.largest for r in records)
+    num = sum(r.num_ids for r in records)
     if last != first.num_allowed - 2 or num < rule.settings.min_rows_per_class * first.num_allowed:
         return []  # with few rows, the last class may be missing by chance
     return [
@@ -138,8 +148,8 @@ def _numbered_from_minus_one(
             severity="error",
             step=first.step + 1,
             what=f"A custom loss over {first.num_allowed} classes selected class -1, which is "
-            f"the last one, for {first.num_outside} of {first.num_ids} targets, and never class "
-            f"{last + 1}.",
+            f"the last one, for {first.num_outside} of {first.num_ids} targets; class {last + 1} "
+            "never occurs.",
             cause="Classes are numbered one too low: the first class is learned as the last one.",
             fix="Number the classes from 0.",
             num_outside=first.num_outside,
@@ -155,10 +165,10 @@ def _targets_outside_unit_interval(
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *kinds)).items():
-        wrong = [f for f in records if f.target_smallest < 0 or f.target_largest > 1]
+        wrong = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
         if not wrong:
             continue
-        low, high = min(f.target_smallest for f in wrong), max(f.target_largest for f in wrong)
+        low, high = min(r.target_smallest for r in wrong), max(r.target_largest for r in wrong)
         findings.append(
             rule.finding(
                 severity="error",
@@ -178,12 +188,12 @@ def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> lis
     """Detect classes 1 to C - 1 that all occur while class 0 never does."""
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
-        plain = [f for f in records if _is_plain(rule.settings, f)]
+        plain = [r for r in records if _is_plain(rule.settings, r)]
         if not plain or len(plain) < len(records):
             continue
         classes = plain[0].input_shape[1]
-        rows = sum(f.num_supervised for f in plain)
-        low, high = min(f.target_smallest for f in plain), max(f.target_largest for f in plain)
+        rows = sum(r.num_supervised for r in plain)
+        low, high = min(r.target_smallest for r in plain), max(r.target_largest for r in plain)
         if (
             low != 1
             or high != classes - 1
@@ -213,13 +223,13 @@ def _missing_one_hot_column(
     findings = []
     for (kind, network), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
         evaluated = [
-            f for f in trace.losses if f.kind == kind and f.network == network and not f.is_learning
+            r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
         ]
         # Training rows without a label may be excluded on purpose; evaluation rows are not, and
         # they are never mixed by augmentation.
         sampled = evaluated or records
-        empty = sum(f.num_rows_without_class for f in sampled)
-        rows = sum(f.target_shape[0] for f in sampled if f.target_shape)
+        empty = sum(r.num_rows_without_class for r in sampled)
+        rows = sum(r.target_shape[0] for r in sampled if r.target_shape)
         if not 0 < empty < rows:
             continue
         where = "in the evaluation" if evaluated else "in training"
@@ -242,23 +252,20 @@ def _missing_one_hot_column(
 def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
 
-    The first or last column is never 1, while rows without a 1 are a class.
+    The first or last column is never 1, and about as many rows as a class has contain no 1.
     """
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     for (kind, network), records in by_function(training_losses(trace, *kinds)).items():
-        tables = [f for f in records if f.column_counts]
-        widths = {len(f.column_counts) for f in tables}
+        tables = [r for r in records if r.column_counts]
+        widths = {len(r.column_counts) for r in tables}
         if len(tables) < len(records) or len(widths) != 1:
             continue
-        counts = [*map(sum, zip(*(f.column_counts for f in tables), strict=True))]
-        rows, blank = (
-            sum(f.target_shape[0] for f in tables),
-            sum(f.num_rows_without_class for f in tables),
-        )
-        (*inner,) = counts[1:-1]
+        counts = [*map(sum, zip(*(r.column_counts for r in tables), strict=True))]
+        rows = sum(r.target_shape[0] for r in tables)
+        blank = sum(r.num_rows_without_class for r in tables)
         ends = sorted((counts[0], counts[-1]))
-        others = [*inner, ends[1]]
+        others = [*counts[1:-1], ends[1]]
         is_missing = not ends[0] and min(others) >= rule.settings.min_column_count
         if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
             continue

@@ -39,7 +39,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
     for loader in training_loaders(trace):
         epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(rule.settings, e)]
         pairs = list(itertools.pairwise(epochs))
-        same = [later for one, later in pairs if _is_same(rule.settings, one, later)]
+        same = [later for earlier, later in pairs if _is_same(rule.settings, earlier, later)]
         if not loader.shuffles or not same or len(same) < len(pairs) / 2:
             continue
         is_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
@@ -54,7 +54,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
                 f"{len(epochs)} sampled epochs have the same order of rows.",
                 cause="The loader shuffles only once: every epoch has the same batches in the "
                 "same order.",
-                fix="Call sampler.set_epoch(epoch) before each epoch."
+                fix="Call sampler.set_epoch(epoch) at the start of each epoch."
                 if is_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",
                 num_same=len(same) + 1,

@@ -20,7 +20,7 @@ class NonfiniteInputSettings(Settings):
 
 
 def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) -> bool:
-    """Whether a loss or gradient is not finite soon after a step, or none was recorded there."""
+    """Whether a recorded loss or gradient is not finite soon after a step."""
     window = range(step, step + settings.max_steps_until_visible + 1)
     losses = [v for n in trace.scalars if n.step in window for v in n.losses]
     grads = [
@@ -30,9 +30,9 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 
 
 def _first_other_cause(trace: Trace) -> float:
-    """Return the first step with non-finite gradients of a finite loss, weights or losses.
+    """Return the first step with a non-finite loss or weight, or gradient of a finite loss.
 
-    After that step the networks pass non-finite values to each other.
+    Infinity without such a step. After that step the networks pass non-finite values to each other.
     """
     grads = [g.step for g in trace.nonfinite_gradients if math.isfinite(g.loss)]
     losses = [n.step for n in trace.scalars if not all(map(math.isfinite, n.losses))]
@@ -44,11 +44,11 @@ def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFindi
     findings = []
     until = _first_other_cause(trace)
     for what in ("input", "target"):
-        records = [f for f in trace.nonfinite_tensors if f.what == what and f.step < until]
-        learning = [f for f in records if f.is_learning]
+        records = [r for r in trace.nonfinite_tensors if r.what == what and r.step < until]
+        learning = [r for r in records if r.is_learning]
         if records:
             first = (learning or records)[0]
-            reaches_output = any(f.reaches_output for f in learning)
+            reaches_output = any(r.reaches_output for r in learning)
             is_harmful = bool(learning) and (
                 reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
             )
@@ -86,7 +86,7 @@ def _build_finding(
         step=record.step + 1,
         what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
         f"{where}; {num} such {_plural('batch', num, 'es')} recorded.",
-        cause="One such value makes the loss, every gradient and then every weight NaN.",
+        cause="A single NaN or infinity makes the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
         num_nan=record.num_nan,
         num_infinite=record.num_infinite,

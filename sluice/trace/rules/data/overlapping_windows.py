@@ -24,19 +24,26 @@ class OverlappingWindowsSettings(Settings):
     )
     min_values: int = Field(30, ge=1, description="Values required for a comparison.")
     min_common_rows: int = Field(
-        5, ge=1, description="Expected number of common rows if the evaluation used training rows."
+        5,
+        ge=1,
+        description="Common rows that must be expected if the evaluation used training rows, so "
+        "that their absence is conclusive.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _SharedValues:
+    """Comparison of the distinct sampled values of an evaluation field with training values."""
+
     num: int
+    """Number of values that also occur in training."""
     of: int
+    """Number of compared values."""
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network in sorted({f.network for f in trace.rows}):
+    for network in sorted({r.network for r in trace.rows}):
         training, evaluated = (
             _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
         )
@@ -59,9 +66,9 @@ def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecor
     Loaders that are recreated for each fold count as one.
     """
     calls = {
-        (f.loader, f.step)
-        for f in trace.rows
-        if f.network == network and f.is_learning == is_learning
+        (r.loader, r.step)
+        for r in trace.rows
+        if r.network == network and r.is_learning == is_learning
     }
     return [e for e in trace.epochs if (e.loader, e.step) in calls]
 
@@ -78,7 +85,7 @@ def _find_shared_target(
     targets = [f for f in others if not inputs or f.values != inputs[0].values]
     if not targets or not _are_other_rows(settings, trace, epoch, training):
         return None
-    # If the inputs are new, all values are new.
+    # The inputs must be shared as well: new inputs with known targets are new rows.
     known = [_best_match(settings, field, training) for field in (*targets, *inputs)]
     return (
         None
@@ -110,7 +117,7 @@ def _are_other_rows(
     training is the training set, perhaps in other windows.
     """
     loaders = {e.loader for e in training}
-    sizes = [f.num_rows for f in trace.loaders if f.index in loaders]
+    sizes = [loader.num_rows for loader in trace.loaders if loader.index in loaders]
     whole = {e.num_indices for e in training if e.is_finished and e.num_indices}
     if min(sizes) < 1 or epoch.num_indices in whole:
         return False
@@ -123,17 +130,17 @@ def _are_other_rows(
 def _best_match(
     settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
 ) -> _SharedValues:
-    """Return the largest number of a field's values that one training field contains.
+    """Return the values of a field that the most similar training field contains.
 
     Inputs are compared with inputs: without augmentation noise, evaluation inputs may equal
     targets.
     """
     pairs = [
-        _comparable_values(field.values, some)
-        for some in _by_field(training, is_input=not field.place)
+        _comparable_values(field.values, sketches)
+        for sketches in _by_field(training, is_input=not field.place)
     ]
     num, total = max(
-        ((len(mine & known), len(mine)) for mine, known in pairs),
+        ((len(values & known), len(values)) for values, known in pairs),
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
@@ -149,11 +156,11 @@ def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[li
 
 
 def _comparable_values(
-    mine: SketchRecord, others: Sequence[SketchRecord]
+    one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return one set and the union of the others, below the threshold that is recorded for all."""
-    limit = common_threshold([mine, *others])
-    return values_up_to(limit, mine), frozenset().union(*(values_up_to(limit, o) for o in others))
+    """Return the hashes of one sketch and of all others, up to the limit that all of them reach."""
+    limit = common_threshold([one, *others])
+    return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 
 
 def _build_finding(
@@ -168,9 +175,9 @@ def _build_finding(
         step=epoch.step + 1,
         what=f"{network_name(trace, network)}: {shared.num} of {shared.of} distinct sampled "
         f"target values of loader {epoch.loader} are, bit for bit, in training windows, although "
-        "no window is equal.",
-        cause="Windows of one series overlap: the targets were learned with neighboring windows, "
-        "so scores say nothing about new data.",
+        "no evaluation window equals a training window.",
+        cause="Windows of one series overlap: training windows contain the targets of the "
+        "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",
         num_shared=shared.num,
         num_evaluated=shared.of,
@@ -184,8 +191,9 @@ OVERLAPPING_WINDOWS = Rule(
     priority=560,
     requires="Batches of loaders with continuous targets, for training and later for evaluation.",
     contradicted_by="A series that repeats itself bit by bit.",
-    abstains="An input is new; rows are equal, or as many as in training; the targets are the "
-    "inputs, or repeat in their column; or too few rows were recorded.",
+    abstains="The inputs are new; an evaluation row equals a training row; there are as many rows "
+    "as in training; the targets are the inputs, or repeat in their column; or too few rows were "
+    "recorded.",
     settings=OverlappingWindowsSettings(),
     judge=_judge,
 )

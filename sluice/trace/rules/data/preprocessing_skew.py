@@ -104,7 +104,7 @@ def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFi
 def _find_shift(
     settings: PreprocessingSkewSettings, training: InputRecord, evaluated: InputRecord
 ) -> _ColumnShift | None:
-    """Return how columns, or channels, differ; None when they do not."""
+    """Return the difference of the channels, or else of the columns; None without a difference."""
     if training.shape[1:] != evaluated.shape[1:] and (
         training.by_position or training.shape[-1:] != evaluated.shape[-1:]
     ):
@@ -207,7 +207,7 @@ def _rescaled_columns(
 
 
 def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
-    """Return the position of a column in a sample; for a window, its row and column."""
+    """Return the position of a column in a sample; of a multi-dimensional sample, all indices."""
     shape = inputs.shape[1:]
     if kind != "column" or not inputs.by_position or len(shape) < 2:
         return str(column.column)
@@ -226,16 +226,17 @@ def _build_finding(
     changed: _ColumnShift,
 ) -> TraceFinding:
     kind, shift, scale, pairs = changed
-    trained, other = max(pairs, key=lambda pair: _shift(*pair))
+    in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
         step=evaluated.first_step,
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
-        f"the evaluation. {kind.capitalize()} {_position_of(kind, trained, training)} has mean "
-        f"{trained.mean:.4g} and standard deviation {trained.std:.4g} in training "
-        f"({training.num_rows} rows), {other.mean:.4g} and {other.std:.4g} in the evaluation "
-        f"({evaluated.num_rows} rows). Over {len(pairs)} {kind}s the shift is {shift:.2g} standard "
-        f"deviations and the scale {math.exp(scale):.3g}.",
+        f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
+        f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
+        f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
+        f"{in_evaluation.std:.4g} in the evaluation "
+        f"({evaluated.num_rows} rows). The median over {len(pairs)} {kind}s is a shift of "
+        f"{shift:.2g} standard deviations and a scale of {math.exp(scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,

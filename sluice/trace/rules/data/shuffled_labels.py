@@ -33,14 +33,14 @@ class ShuffledLabelsSettings(Settings):
     min_sigmas_to_ask: float = Field(
         2.0,
         gt=0,
-        description="Dependence from which numbers or two classes may depend on the inputs, so "
-        "that a finding needs confirmation [std].",
+        description="Dependence from which numeric targets or two classes may depend on the "
+        "inputs, so that a finding needs confirmation [std of shuffled targets].",
     )
     min_class_sigmas: float = Field(
         4.0,
         gt=0,
-        description="Dependence from which more than two classes depend on the inputs [std]; "
-        "permuted ones exceed 3 by chance once in a hundred.",
+        description="Dependence from which more than two classes depend on the inputs [std of "
+        "shuffled targets]; shuffled classes exceed 3 by chance once in a hundred.",
     )
     min_long_steps: int = Field(
         300,
@@ -57,8 +57,8 @@ class ShuffledLabelsSettings(Settings):
     min_prior_ratio: float = Field(
         0.97,
         gt=0,
-        description="Ratio to the loss of the best constant prediction from which a loss is at "
-        "its level.",
+        description="Ratio of a loss to the loss of the best constant prediction from which the "
+        "network has learned nothing.",
     )
     min_rows_per_class: int = Field(
         10, ge=1, description="Rows of the second most frequent class required for a finding."
@@ -122,7 +122,7 @@ def _detect_independence(
         rule.settings.min_class_sigmas if has_classes else rule.settings.min_sigmas
     ):
         return None
-    is_plain = has_classes or deviations < rule.settings.min_sigmas_to_ask
+    is_clear = has_classes or deviations < rule.settings.min_sigmas_to_ask
     is_conclusive = has_classes and num_steps >= rule.settings.min_steps_without_evaluation
     if losses and len(set(targets)) == 2:
         late = fmean(losses[len(losses) // 2 :])
@@ -130,7 +130,7 @@ def _detect_independence(
             num_steps >= rule.settings.min_long_steps
             and late >= rule.settings.min_constant_ratio * prior
         )
-    is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_plain
+    is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_clear
     name = network_name(trace, network)
     evidence = (
         f"its best evaluation loss is {min(evaluation_losses):.4g}"
@@ -141,8 +141,8 @@ def _detect_independence(
         severity="error" if is_certain else "confirm",
         step=pairs[0].step + 1,
         what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
-        f"shuffled targets do ({deviations:.1f} standard deviations), and {evidence}; a constant "
-        f"prediction has {prior:.4g}.",
+        f"shuffled targets do ({deviations:.1f} standard deviations), and {evidence}; the best "
+        f"constant prediction has a loss of {prior:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
@@ -153,7 +153,7 @@ def _detect_independence(
 
 
 def _repeats_targets(pairs: Sequence[TargetSampleRecord]) -> bool:
-    """Whether every batch has the same targets in order, as for real and generated images."""
+    """Whether every batch has the same targets in the same order, as for real and fake images."""
     targets_by_batch = [p.targets for p in pairs]
     shortest = min(map(len, targets_by_batch))
     return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
@@ -199,8 +199,8 @@ SHUFFLED_LABELS = Rule(
     "several classes and 100 steps, or two classes and 300 steps. Otherwise the finding needs "
     "confirmation.",
     contradicted_by="A relation that does not affect distances between rows, such as parity.",
-    abstains="An evaluation was better than the best constant prediction, or targets have the "
-    "same order in each batch.",
+    abstains="An evaluation was better than the best constant prediction, or every batch has the "
+    "same targets in the same order.",
     settings=ShuffledLabelsSettings(),
     judge=_judge,
 )

@@ -36,20 +36,21 @@ class TrainValLeakageSettings(Settings):
         0.6,
         gt=0,
         le=1,
-        description="Share of the training rows up to which an evaluation on training rows only "
-        "is a failed split.",
+        description="Share of the training rows up to which an evaluation on training rows alone "
+        "is a failed split, not an intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
         gt=1,
-        description="Ratio of evaluation rows to training rows that no held-out part reaches.",
+        description="Ratio of evaluation rows to training rows above which the evaluation rows "
+        "are not a held-out part.",
     )
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Consecutive steps with forward passes on different rows that compute targets "
-        "and are no evaluation; also the steps with passes on single rows, and their "
-        "maximum number per step.",
+        description="Steps from which forward passes on other rows at consecutive steps belong to "
+        "training. Also the steps from which passes on single rows select actions, and the largest "
+        "number of such passes per step.",
     )
 
 
@@ -70,9 +71,9 @@ class _Overlap:
 
 def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network in sorted({f.network for f in trace.rows}):
-        training = [f for f in trace.rows if f.network == network and f.is_learning]
-        evaluated = [f for f in trace.rows if f.network == network and not f.is_learning]
+    for network in sorted({r.network for r in trace.rows}):
+        training = [r for r in trace.rows if r.network == network and r.is_learning]
+        evaluated = [r for r in trace.rows if r.network == network and not r.is_learning]
         num_optimizers = max(len(stepping_optimizers(trace)), 1)
         records = [
             *training,
@@ -82,7 +83,7 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
                 num_optimizers=num_optimizers,
             ),
         ]
-        loaders = {f.loader for f in training}
+        loaders = {r.loader for r in training}
         if not training:
             continue
         overlaps = [
@@ -91,11 +92,11 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
                 training,
                 _without_training(
                     rule.settings,
-                    [f for f in records if not f.is_learning and f.loader == loader],
+                    [r for r in records if not r.is_learning and r.loader == loader],
                     training,
                 ),
             )
-            for loader in sorted({f.loader for f in records if not f.is_learning})
+            for loader in sorted({r.loader for r in records if not r.is_learning})
             if loader not in loaders or loader == -1
         ]
         for overlap in overlaps:
@@ -109,13 +110,13 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
 def _without_single_rows(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord]
 ) -> list[RowsRecord]:
-    """Drop passes on one row, few of them at each of many steps: choices of the next action.
+    """Drop passes on single rows if many steps have a few of them: they select actions.
 
     A row-by-row evaluation has all its passes at few steps.
     """
-    alone = [record for record in evaluation if record.num_rows == 1]
-    steps = {record.step for record in alone}
-    if len(steps) < settings.min_loop_steps or len(alone) > settings.min_loop_steps * len(steps):
+    single = [record for record in evaluation if record.num_rows == 1]
+    steps = {record.step for record in single}
+    if len(steps) < settings.min_loop_steps or len(single) > settings.min_loop_steps * len(steps):
         return evaluation
     return [record for record in evaluation if record.num_rows > 1]
 
@@ -123,23 +124,23 @@ def _without_single_rows(
 def _without_loop(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], *, num_optimizers: int
 ) -> list[RowsRecord]:
-    """Drop forward passes that belong to training: at consecutive steps on different rows.
+    """Drop forward passes that belong to training: passes on different rows at consecutive steps.
 
     Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
-    If several optimizers alternate, these passes are that many steps apart.
+    If ``num_optimizers`` optimizers alternate, these passes are up to as many steps apart.
     """
     rows: dict[int, set[int]] = {}
     for record in evaluation:
         rows.setdefault(record.step, set()).update(record.rows)
-    inside = {
+    loop_steps = {
         step
         for step in rows
         for neighbor in range(step - num_optimizers, step + num_optimizers + 1)
         if neighbor in rows and rows[neighbor] != rows[step]
     }
-    if len(inside) < settings.min_loop_steps:
+    if len(loop_steps) < settings.min_loop_steps:
         return evaluation
-    return [record for record in evaluation if record.step not in inside]
+    return [record for record in evaluation if record.step not in loop_steps]
 
 
 def _without_training(
@@ -147,10 +148,10 @@ def _without_training(
 ) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
 
-    They consist of training rows and contain most of these; leaked rows are few of the training
-    rows.
+    Passes on the training set contain mainly training rows, and together most training rows. Leaked
+    rows are only a few of the training rows.
     """
-    training_rows = {row for f in training for row in f.rows}
+    training_rows = {row for r in training for row in r.rows}
     remaining: list[RowsRecord] = []
     covered: set[int] = set()
     for record in evaluation:
@@ -171,38 +172,38 @@ def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsReco
     for record in training:
         for row in record.rows:
             since.setdefault(row, record.step)
-    rows = {row for f in evaluation for row in f.rows}
-    # A row that was evaluated before it was used for training may be selected by that, as in
-    # pseudo-labeling. Before its first step a network selects nothing.
+    rows = {row for r in evaluation for row in r.rows}
+    # A row that was evaluated before it was used for training may have been selected by that
+    # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
     selected: set[int] = set()
     for record in evaluation:
         selected |= {row for row in record.rows if 0 < record.step <= since.get(row, -1)}
     shared = {
         row
-        for f in evaluation
-        for row in f.rows
-        if row in since and since[row] < f.step and row not in selected
+        for r in evaluation
+        for row in r.rows
+        if row in since and since[row] < r.step and row not in selected
     }
     coverage = _coverage(trace, training, len(since))
     pairs, num_duplicates = _count_duplicates([*training, *evaluation])
-    extra = 3.0 if any(f.is_integer for f in training) else 0.0
+    extra = 3.0 if any(r.is_integer for r in training) else 0.0
     return _Overlap(
         loader=evaluation[0].loader,
         shared=frozenset(shared),
         num_evaluated=len(rows),
-        num_in_largest_pass=max((f.num_rows for f in evaluation), default=0),
+        num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
         first_step=min((since[row] for row in shared), default=0),
         expected_by_chance=0.0
-        if all(f.is_continuous for f in training)
+        if all(r.is_continuous for r in training)
         else len(rows) * len(since) * (num_duplicates + extra) / max(pairs, 1),
     )
 
 
 def _coverage(trace: Trace, training: list[RowsRecord], num_seen: int) -> float:
     """Return the share of the training rows that was recorded."""
-    loaders = {f.loader for f in training}
-    sizes = [f.num_rows for f in trace.loaders if f.index in loaders and f.num_rows > 0]
+    loaders = {r.loader for r in training}
+    sizes = [x.num_rows for x in trace.loaders if x.index in loaders and x.num_rows > 0]
     if len(loaders) == len(sizes) and sizes:
         return min(num_seen / sum(sizes), 1.0)
     return 1.0
@@ -237,16 +238,16 @@ def _build_finding(
         or num <= rule.settings.min_chance_ratio * overlap.expected_by_chance
     ):
         return None
-    rows = {row for f in training for row in f.rows}
+    rows = {row for r in training for row in r.rows}
     if len(overlap.shared) > rule.settings.min_full_share * len(rows):
         return None  # an evaluation on all rows, including the training set
     num_rows_of_pass = overlap.num_in_largest_pass
     num_shared_of_pass = num / overlap.num_evaluated * num_rows_of_pass
     is_larger = num_rows_of_pass > rule.settings.max_held_out_ratio * len(rows)
     if is_larger and num_shared_of_pass > rule.settings.majority_share * len(rows):
-        return None  # the same, in one pass of which only the first rows were recorded
+        return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
-    # A part of the training rows, used as a held-out set by mistake.
+    # The held-out set is a part of the training rows by mistake.
     is_part = is_only and is_fully_shared and num < rule.settings.max_part_share * len(rows)
     if is_fully_shared and not is_only:
         return None  # the training score, next to a validation set
@@ -255,8 +256,8 @@ def _build_finding(
         severity="confirm" if is_fully_shared and not is_part else "error",
         step=overlap.first_step + 1,
         what=f"{network_name(trace, network)}: {num} of {overlap.num_evaluated} evaluation "
-        f"rows{loader} are identical to rows among the {len(rows)} recorded training rows, the "
-        f"first at step {overlap.first_step + 1}.",
+        f"rows{loader} are identical to some of the {len(rows)} recorded training rows, the first "
+        f"of which was trained on at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "All evaluation rows are training rows: this is the training score.",
@@ -274,9 +275,9 @@ TRAIN_VAL_LEAKAGE = Rule(
     priority=550,
     requires="Training rows, and evaluation rows of a later step.",
     contradicted_by="Rows with few distinct values, which are equal by chance.",
-    abstains="As many rows within a batch are equal, for values that repeat; all rows are shared "
-    "and another evaluation has new rows; the evaluation contains all rows; or it has different "
-    "rows at consecutive steps, or single rows at many steps.",
+    abstains="Rows within a batch are equal as often as rows are shared, for values that repeat; "
+    "all rows are shared and another evaluation has new rows; the evaluation contains all training "
+    "rows; or it has different rows at consecutive steps, or single rows at many steps.",
     settings=TrainValLeakageSettings(),
     judge=_judge,
 )

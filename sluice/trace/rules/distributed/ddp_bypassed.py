@@ -13,14 +13,14 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for wrapper in latest.values():
         inside = [
-            w
-            for w in trace.sequences
-            if wrapper.network >= 0 and learning_forwards(w, wrapper.network)
+            sequence
+            for sequence in trace.sequences
+            if wrapper.network >= 0 and learning_forwards(sequence, wrapper.network)
         ]
         through_wrapper = [
-            w
-            for w in trace.sequences
-            if wrapper.wrapper >= 0 and learning_forwards(w, wrapper.wrapper)
+            sequence
+            for sequence in trace.sequences
+            if wrapper.wrapper >= 0 and learning_forwards(sequence, wrapper.wrapper)
         ]
         if not inside or through_wrapper:
             continue

@@ -26,7 +26,8 @@ class LabelSkewAcrossRanksSettings(Settings):
         0.2,
         gt=0,
         le=1,
-        description="Total variation distance of a rank's labels from those of all ranks.",
+        description="Total variation distance of a rank's labels from those of all ranks, "
+        "required for a finding.",
     )
     min_sigmas: float = Field(
         5.0, gt=0, description="Standard deviations of the test statistic required for a finding."
@@ -39,9 +40,10 @@ class LabelSkewAcrossRanksSettings(Settings):
 def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
     """Return how many standard deviations the counts (ranks, labels) are from one distribution.
 
-    Computed from Pearson's statistic, which is transformed to a normal variable.
+    Pearson's chi-square statistic is transformed to an approximately standard normal variable.
 
-    Source: Wilson and Hilferty (1931), the cube root of a chi-square variable.
+    Source:
+        Wilson and Hilferty (1931), "The Distribution of Chi-Square".
     """
     rank_totals = [sum(row) for row in counts]
     label_totals = [sum(column) for column in zip(*counts, strict=True)]
@@ -87,7 +89,7 @@ def _judge(
             for label, n, p in zip(labels, row, pooled, strict=True)
             if n == 0 and p * size >= rule.settings.min_expected_missing
         ]
-        example = f", such as: {missing[0]}" if missing else ""
+        example = f"; for example, {missing[0]}" if missing else ""
         findings.append(
             rule.finding(
                 severity="confirm" if missing else "warning",
@@ -110,8 +112,8 @@ LABEL_SKEW_ACROSS_RANKS = RankRule(
     priority=20,
     requires="Integer labels in the batches of two ranks.",
     contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
-    abstains="There are more than 64 labels, fewer than five rows of each, or the difference is "
-    "due to chance.",
+    abstains="There are more than 64 labels, or fewer than five rows of each label on a rank; or "
+    "chance explains the difference.",
     settings=LabelSkewAcrossRanksSettings(),
     judge=_judge,
 )

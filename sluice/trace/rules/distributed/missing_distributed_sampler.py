@@ -57,8 +57,8 @@ def _judge(
                 step=shard.epochs[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
                 f"that one rank trains on are also on another rank{order}.",
-                cause=f"{len(traces)} ranks do the work of one: gradients are averaged over "
-                "copies of the same rows.",
+                cause=f"{len(traces)} ranks do the work of one: each rank computes the gradients "
+                "of the same rows.",
                 fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
                 "each epoch.",
                 num_shared=num_shared,
@@ -76,7 +76,8 @@ def _judge(
                 step=first + 1,
                 what=f"At each of {num_steps} sampled steps, the networks of all {len(traces)} "
                 "ranks received the same rows.",
-                cause=f"{len(traces)} ranks do the work of one.",
+                cause=f"{len(traces)} ranks do the work of one: each rank computes the gradients "
+                "of the same rows.",
                 fix="Give every rank different rows, such as rows[rank::num_ranks].",
                 num_steps=num_steps,
                 num_ranks=len(traces),

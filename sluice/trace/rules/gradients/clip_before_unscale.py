@@ -37,11 +37,18 @@ class ClipBeforeUnscaleSettings(Settings):
     min_clip_norm: float = Field(0.01, gt=0, description="Smallest usual clipping limit.")
     max_clip_norm: float = Field(1000.0, gt=0, description="Largest usual clipping limit.")
     max_resulting_norm: float = Field(
-        0.01, gt=0, description="Norm after unscaling that is too small to train with."
+        0.01, gt=0, description="Norm after unscaling up to which gradients are too small to train."
     )
 
 
-def _is_scaled(step: OptimizerStep) -> bool:
+_CAUSE = (
+    "The clipping limit is applied to gradients that are thousands of times too large; after "
+    "unscaling almost nothing is left of them."
+)
+_FIX = "Call scaler.unscale_(optimizer) before clipping."
+
+
+def _clips_scaled(step: OptimizerStep) -> bool:
     """Whether the step clips after a scaled backward pass, without unscaling in between."""
     events = step.sequence.events
     backward = step.last_backward
@@ -94,9 +101,8 @@ def _detect_manual_clipping(
         what=f"{optimizer_name(trace, optimizer)}: in {len(constant)} of {len(sampled)} sampled "
         f"steps the norm of all gradients times the loss scale is {limit:.4g}, as if clipped to "
         f"that value. The norm used by the step is {norm:.3g}, at a loss scale of {scale:.4g}.",
-        cause="The clipping limit is applied to gradients that are thousands of times too large; "
-        "after unscaling almost nothing is left of them.",
-        fix="Call scaler.unscale_(optimizer) before clipping.",
+        cause=_CAUSE,
+        fix=_FIX,
         num_scaled=len(constant),
         num_steps=len(sampled),
     )
@@ -106,7 +112,7 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        scaled = tuple(filter(_is_scaled, steps))
+        scaled = tuple(filter(_clips_scaled, steps))
         if not scaled:
             manual = _detect_manual_clipping(rule, trace, optimizer)
             findings += [manual] if manual is not None else []
@@ -121,9 +127,8 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{optimizer_name(trace, optimizer)}: in {count_steps(scaled)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they still contained "
                 f"the loss scale{example}.",
-                cause="The clipping limit is applied to gradients that are thousands of times "
-                "too large; after unscaling almost nothing is left of them.",
-                fix="Call scaler.unscale_(optimizer) before clipping.",
+                cause=_CAUSE,
+                fix=_FIX,
                 num_scaled=count_steps(scaled),
                 num_steps=count_steps(steps),
             )

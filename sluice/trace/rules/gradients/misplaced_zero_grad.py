@@ -30,36 +30,34 @@ class MisplacedZeroGradSettings(Settings):
 def _is_cleared(step: OptimizerStep) -> bool:
     found_empty = {"none", "zero"} & set(step.end.flags)
     # If no zero_grad() call was recorded, all-zero gradients at the step replaced other gradients.
-    zeros = max((at for at in step.before("zero") if at > step.last_backward), default=-1)
-    if zeros < 0 and "zero" in step.end.flags:
-        zeros = step.position
+    cleared = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
+    if cleared < 0 and "zero" in step.end.flags:
+        cleared = step.position
     forward = max(step.before("forward"), default=-1)
-    # A forward pass after it would make it the beginning of the next batch.
-    return bool(found_empty) and 0 <= step.last_backward < zeros and forward < step.last_backward
+    # With a forward pass after backward(), the clearing would belong to the next batch.
+    return bool(found_empty) and 0 <= step.last_backward < cleared and forward < step.last_backward
 
 
 def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    Only if no weight changed: an optimizer may clear gradients itself after its update.
+    () if a weight changed: an optimizer may clear gradients itself after its update.
     """
-    optimizers = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
+    record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
     optimized = (
-        {p for g in optimizers.groups for p in g.parameters}
-        if optimizers is not None
-        else set[int]()
+        {p for g in record.groups for p in g.parameters} if record is not None else set[int]()
     )
     sampled = {p for p, values in values_by_parameter(trace).items() if len(values) > 1} & optimized
     if not sampled or sampled & changed_parameters(trace):
         return ()
     closures = []
     for sequence in trace.sequences:
-        for at in sequence.find("stepped"):
-            events = sequence.events[:at]
-            backward = max((i for i, m in enumerate(events) if m.kind == "backward"), default=-1)
-            cleared = any(m.kind == "zero" for m in events[backward + 1 :])
-            if sequence.events[at].object_id == optimizer and backward >= 0 and cleared:
-                closures.append(OptimizerStep(sequence, sequence.events[at], at))
+        for position in sequence.find("stepped"):
+            events, end = sequence.events[:position], sequence.events[position]
+            backward = max((i for i in sequence.find("backward") if i < position), default=-1)
+            cleared = any(event.kind == "zero" for event in events[backward + 1 :])
+            if end.object_id == optimizer and backward >= 0 and cleared:
+                closures.append(OptimizerStep(sequence, end, position))
     return tuple(closures)
 
 

@@ -29,7 +29,7 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        # The flag "carried": used gradients that were not cleared since the previous step.
+        # "carried" marks a step whose gradients were not cleared since the previous step.
         carried = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
         num_carried, num_steps = count_steps(carried), count_steps(steps)
         # The first step has no earlier gradients.

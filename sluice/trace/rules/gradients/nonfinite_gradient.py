@@ -8,7 +8,7 @@ from sluice.trace.rules._helpers.measurements import measurements_of, parameter_
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
-def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
+def _first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
     """Return step, loss, parameters and gradient count of the first non-finite gradient."""
     candidates = [
         (g.step, g.loss, list(g.parameters), g.num_gradients)
@@ -18,21 +18,21 @@ def _first(trace: Trace) -> tuple[int, float, list[int], int] | None:
     losses = dict(step_losses(trace))
     for optimizer in stepping_optimizers(trace):
         for step, measured in measurements_of(trace, optimizer):
-            bad = [
+            nonfinite = [
                 p
                 for p, norm in zip(measured.parameters, measured.grad_norms, strict=True)
                 if not math.isfinite(norm)
             ]
-            if bad and math.isfinite(losses.get(step, math.nan)):
-                candidates.append((step, losses[step], bad, len(measured.parameters)))
+            if nonfinite and math.isfinite(losses.get(step, math.nan)):
+                candidates.append((step, losses[step], nonfinite, len(measured.parameters)))
     return min(candidates, key=lambda f: f[0], default=None)
 
 
-def _nearest(trace: Trace, bad: list[int]) -> int:
+def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
     """Return the affected parameter that is used last in the forward pass.
 
-    The failing operation is after it: backpropagation spreads the non-finite gradient to everything
-    before.
+    The failing operation comes after this parameter: backpropagation spreads the non-finite
+    gradient to all earlier parameters.
     """
     calls = [call for flow in trace.forward_passes[:4] for call in flow.calls]
     names = {call.module for call in calls}
@@ -44,32 +44,34 @@ def _nearest(trace: Trace, bad: list[int]) -> int:
         for p in call.parameters
     ]
     rank = {p: i for i, p in enumerate(order)}
-    return max(bad, key=lambda p: (rank.get(p, -1), p))
+    return max(nonfinite, key=lambda p: (rank.get(p, -1), p))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    first = _first(trace)
+    first = _first_nonfinite(trace)
     if first is None:
         return ()
-    step, loss, bad, num = first
-    first_bad_loss = next((s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1)
-    if first_bad_loss < step:
+    step, loss, nonfinite, num = first
+    first_nonfinite_loss = next(
+        (s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1
+    )
+    if first_nonfinite_loss < step:
         return ()
-    nearest = _nearest(trace, bad)
-    name = parameter_names(trace).get(nearest, f"parameter {nearest}")
+    closest = _closest_to_loss(trace, nonfinite)
+    name = parameter_names(trace).get(closest, f"parameter {closest}")
     return (
         rule.finding(
             severity="error",
             step=step,
             what=f"The loss at step {step} is finite ({loss:.4g}), but the gradients of "
-            f"{len(bad)} of {num} parameters are not. The parameter closest to the loss is "
+            f"{len(nonfinite)} of {num} parameters are not. The parameter closest to the loss is "
             f"{name}.",
             cause="The derivative of an operation after this parameter is infinite or undefined: "
             "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
             fix="Keep the operand away from that point: clamp it, add a small constant inside "
             "the root, or apply torch.where to the input instead of the output.",
             loss=loss,
-            num_parameters=len(bad),
+            num_parameters=len(nonfinite),
             num_gradients=num,
         ),
     )
@@ -80,7 +82,7 @@ NONFINITE_GRADIENT = Rule(
     fault="non-finite gradient",
     priority=220,
     requires="The gradients of a backward pass of a finite loss.",
-    contradicted_by="A loss that was not finite before.",
+    contradicted_by="A loss that was non-finite at an earlier step.",
     abstains="The loss went through a gradient scaler, which may overflow.",
     settings=NoThresholds(),
     judge=_judge,

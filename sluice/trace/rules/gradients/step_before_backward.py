@@ -18,22 +18,22 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class StepBeforeBackwardSettings(Settings):
     """Thresholds of the rule ``STEP_BEFORE_BACKWARD``."""
 
-    min_steps: int = Field(2, ge=1, description="Early steps required for a finding.")
+    min_steps: int = Field(2, ge=1, description="Steps before backward() required for a finding.")
     min_early_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of all steps that must be early; a rare early step may be intentional, "
-        "such as after a dropped batch.",
+        description="Share of all steps that must run before backward(); a rare one may be "
+        "intentional, such as after a dropped batch.",
     )
 
 
-def _has_nothing_new(step: OptimizerStep) -> bool:
+def _lacks_new_gradient(step: OptimizerStep) -> bool:
     """Whether no gradient was computed since the last step."""
     return bool({"none", "stale"} & set(step.end.flags)) and step.last_backward < 0
 
 
-def _splits_a_pass(step: OptimizerStep) -> bool:
+def _separates_passes(step: OptimizerStep) -> bool:
     """Whether the step is between a forward pass and its backward pass."""
     forwards = [
         i
@@ -49,8 +49,8 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
-        empty = tuple(filter(_has_nothing_new, steps))
-        split = tuple(s for s in steps if _splits_a_pass(s) and not s.before("grad"))
+        empty = tuple(filter(_lacks_new_gradient, steps))
+        split = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
         early = empty if count_steps(empty) >= count_steps(split) else split
         if count_steps(early) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
@@ -78,7 +78,7 @@ STEP_BEFORE_BACKWARD = Rule(
     priority=20,
     requires="Two steps.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
-    abstains="The optimizer has a closure, or fewer than nine in ten steps are early.",
+    abstains="The optimizer has a closure, or fewer than nine in ten steps run before backward().",
     settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

@@ -22,8 +22,8 @@ class VanishingGradientsSettings(Settings):
     max_ratio: float = Field(
         1e-6,
         gt=0,
-        description="Smallest ratio of gradient norm to weight norm, relative to the largest one "
-        "of the step, that is reported.",
+        description="Ratio of gradient norm to weight norm, relative to the largest ratio of the "
+        "step, below which a weight is reported.",
     )
 
 
@@ -62,8 +62,8 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(shown)} of {len(measured)} "
-                f"measured steps the relative gradient of {names[parameter]} is {share:.1e} of "
-                "the largest one.",
+                f"measured steps the gradient of {names[parameter]}, relative to the weight, is "
+                f"{share:.1e} of the largest relative gradient.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "

@@ -19,7 +19,8 @@ class ExtremeLogitsSettings(Settings):
     min_loss_ratio: float = Field(
         2.0,
         gt=0,
-        description="Ratio of the loss to the loss of equal probabilities for all classes.",
+        description="Ratio of the loss to the loss of equal probabilities for all classes, "
+        "required for a finding.",
     )
     num_first_steps: int = Field(4, ge=1, description="Steps that count as the start of training.")
 
@@ -28,18 +29,18 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
     findings = []
     for records in by_function(training_losses(trace, "cross_entropy")).values():
         early = [
-            f for f in records if f.step < rule.settings.num_first_steps and len(f.input_shape) > 1
+            r for r in records if r.step < rule.settings.num_first_steps and len(r.input_shape) > 1
         ]
-        wide = [
-            f
-            for f in early
-            if max(abs(f.smallest), abs(f.largest)) > rule.settings.max_logit
-            and f.reduction == "mean"
-            and f.value > rule.settings.min_loss_ratio * math.log(f.input_shape[1])
+        extreme = [
+            r
+            for r in early
+            if max(abs(r.smallest), abs(r.largest)) > rule.settings.max_logit
+            and r.reduction == "mean"
+            and r.value > rule.settings.min_loss_ratio * math.log(r.input_shape[1])
         ]
-        if not wide:
+        if not extreme:
             continue
-        record = wide[0]
+        record = extreme[0]
         findings.append(
             rule.finding(
                 severity="warning",
@@ -48,7 +49,7 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
                 f"{record.step + 1}. The loss is {record.value:.3g}; equal probabilities would "
                 f"give {math.log(record.input_shape[1]):.3g}.",
                 cause="The network is confident and wrong before training: the first steps only "
-                "undo that.",
+                "correct that.",
                 fix="Initialize the weights of the last layer with smaller values, or scale the "
                 "inputs.",
                 smallest=record.smallest,

@@ -24,7 +24,10 @@ class LogitsProbabilityMixupSettings(Settings):
         "the fault.",
     )
     min_log_sum_deviation: float = Field(
-        0.1, gt=0, description="Deviation from 1 of the sum of exponentiated log-probabilities."
+        0.1,
+        gt=0,
+        description="Deviation from 1 of the sum of exponentials from which the values are not "
+        "log-probabilities.",
     )
 
 
@@ -90,13 +93,13 @@ def _find_mixup(
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
     "remove the {producer}.",
-    "binary_cross_entropy_with_logits": "Remove the {producer} before the loss, "
-    "which applies its own.",
+    "binary_cross_entropy_with_logits": "Remove the {producer} before the loss function, "
+    "which applies a sigmoid itself.",
     "nll_loss": "Pass the output of log_softmax to F.nll_loss, or use F.cross_entropy on logits.",
     "kl_div": "Pass log_softmax of the output to F.kl_div.",
-    MANUAL_CROSS_ENTROPY: "Compute it from the output of the last linear layer; "
+    MANUAL_CROSS_ENTROPY: "Compute the loss from the output of the last linear layer; "
     "remove the {producer}.",
-    MANUAL_LOGISTIC_LOSS: "Compute it from the output of the last linear layer; "
+    MANUAL_LOGISTIC_LOSS: "Compute the loss from the output of the last linear layer; "
     "remove the {producer}.",
     "binary_cross_entropy": "Use F.binary_cross_entropy_with_logits, or a sigmoid before the loss.",
 }
@@ -106,7 +109,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
-            (f, mixup) for f in records if (mixup := _find_mixup(rule.settings, f)) is not None
+            (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
         if not wrong:
             continue
@@ -149,8 +152,8 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     priority=520,
     requires="A differentiable call of a loss function of torch.nn.functional.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="The values match the function, or match it in some calls while their producer is "
-    "unknown.",
+    abstains="The values are what the function expects, in every call or, if the operation that "
+    "produced them is unknown, in some calls.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

@@ -17,10 +17,10 @@ _KINDS = (
 )
 
 
-def _num_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Return the number of compared pairs after broadcasting."""
-    width = max(len(one), len(other))
-    padded = [(1,) * (width - len(s)) + s for s in (one, other)]
+def _count_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Return the number of compared pairs after broadcasting two shapes."""
+    num_dims = max(len(one), len(other))
+    padded = [(1,) * (num_dims - len(shape)) + shape for shape in (one, other)]
     return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
 
 
@@ -28,15 +28,15 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
         wrong = [
-            f
-            for f in records
-            if _num_pairs(f.input_shape, f.target_shape)
-            > max(math.prod(f.input_shape), math.prod(f.target_shape))
+            r
+            for r in records
+            if _count_pairs(r.input_shape, r.target_shape)
+            > max(math.prod(r.input_shape), math.prod(r.target_shape))
         ]
         if not wrong:
             continue
         record = wrong[0]
-        pairs = _num_pairs(record.input_shape, record.target_shape)
+        pairs = _count_pairs(record.input_shape, record.target_shape)
         findings.append(
             rule.finding(
                 severity="error",

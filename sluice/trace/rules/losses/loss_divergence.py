@@ -30,7 +30,10 @@ class LossDivergenceSettings(Settings):
         "raised.",
     )
     max_unsampled_steps: int = Field(
-        32, ge=1, description="Steps until a rate is recorded: not every step is sampled."
+        32,
+        ge=1,
+        description="Steps between a change of the learning rate and its record: not every step is "
+        "sampled.",
     )
     jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 
@@ -42,9 +45,9 @@ def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
 def _rate_increase(
     settings: LossDivergenceSettings, rates: LearningRates | None, step: int
 ) -> tuple[float, float] | None:
-    """Return the highest rate until shortly before a step, and the much higher rate around it.
+    """Return the highest learning rate before a step and the higher one around it, or None.
 
-    None when the rate was not raised.
+    A rate counts as higher from ``min_rate_increase`` times the earlier rate on.
     """
     if rates is None:
         return None
@@ -61,41 +64,44 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
     jump = find_loss_jump(step_losses(trace), rule.settings.jump) if len(stepping) == 1 else None
     if jump is None:
         return ()
-    measures = measurements_of(trace, stepping[0])
-    before = [measured for step, measured in measures if step < jump.step][-1:]
-    later = [(step, measured) for step, measured in measures if step >= jump.step][:1]
+    measured_steps = measurements_of(trace, stepping[0])
+    before = [measured for step, measured in measured_steps if step < jump.step][-1:]
+    later = [(step, measured) for step, measured in measured_steps if step >= jump.step][:1]
     if not before or not later or before[0].parameters != later[0][1].parameters:
         return ()
-    size = _weight_norm(trace, before[0])
-    growth = _weight_norm(trace, later[0][1]) / size if size else math.nan
+    norm_before = _weight_norm(trace, before[0])
+    growth = _weight_norm(trace, later[0][1]) / norm_before if norm_before else math.nan
     if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
         return ()
     rates = _rate_increase(rule.settings, learning_rates(trace, stepping[0]), jump.step)
     if rates is None:
-        at = f"at a learning rate of {max(later[0][1].rates):.3g}"
+        rate_text, at_rate = "", f", at a learning rate of {max(later[0][1].rates):.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
         )
         fix = (
-            "Clip the gradients (clip_grad_norm_) and check the rows of that step; a lower "
-            "learning rate helps, too. Resume from an earlier checkpoint."
+            "Clip the gradients (clip_grad_norm_), check the rows of that step, or lower the "
+            "learning rate. Resume from an earlier checkpoint."
         )
     else:
-        at = f"when the learning rate changed from {rates[0]:.3g} to {rates[1]:.3g}"
+        rate_text = (
+            f" The learning rate rose from {rates[0]:.3g} to {rates[1]:.3g} around this step."
+        )
+        at_rate = ""
         cause = "Each step overshoots the minimum, so the loss increases."
         fix = (
-            "Check the schedule or the code that sets the learning rate there; resume from an "
-            "earlier checkpoint."
+            "Check the schedule or the code that sets the learning rate at that step; resume from "
+            "an earlier checkpoint."
         )
     return (
         rule.finding(
             severity="error",
             step=jump.step,
-            what=f"{optimizer_name(trace, stepping[0])}: the loss jumps from {jump.before:.4g} "
-            f"at step {jump.step} and does not recover, {at}. Its median from there on is "
-            f"{jump.after:.4g}; at step {later[0][0]} the weights are {growth:,.1f} times as "
-            "large.",
+            what=f"{optimizer_name(trace, stepping[0])}: at step {jump.step} the loss jumps from "
+            f"{jump.before:.4g} and does not recover; its median from there on is "
+            f"{jump.after:.4g}.{rate_text} At step {later[0][0]} the weights are "
+            f"{growth:,.1f} times as large as before{at_rate}.",
             cause=cause,
             fix=fix,
             loss_before=jump.before,

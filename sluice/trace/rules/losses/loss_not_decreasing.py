@@ -28,9 +28,9 @@ class LossNotDecreasingSettings(Settings):
 
 def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = [(s, v) for s, v in step_losses(trace) if math.isfinite(v)]
-    passes = {len(n.losses) for n in trace.scalars}
+    losses_per_step = {len(n.losses) for n in trace.scalars}
     optimizers = stepping_optimizers(trace)
-    if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or passes != {1}:
+    if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or losses_per_step != {1}:
         return ()
     if _makes_its_targets(rule.settings, trace, optimizers[0]):
         return ()
@@ -46,7 +46,8 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
             step=losses[-quarter][0],
             what=f"The loss does not decrease. Its median is {statistics.median(first):.4g} in "
             f"the first {quarter} recorded steps and {statistics.median(last):.4g} in the last "
-            f"{quarter}. The later loss is lower in {share_lower:.0%} of all pairs.",
+            f"{quarter}. In {share_lower:.0%} of all pairs of a first and a last loss, the last "
+            "one is lower.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
             fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
             "the program, not in the data.",
@@ -59,7 +60,7 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
 def _makes_its_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute their targets with a network, or a loss from network gradients.
 
-    Such a loss is measured against moving targets: Q-learning, energy-based models.
+    The targets of such a loss change during training, as in Q-learning and energy-based models.
     """
     steps = steps_of(trace, optimizer)
     targeting = [

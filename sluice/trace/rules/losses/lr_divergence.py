@@ -21,8 +21,8 @@ class LrDivergenceSettings(Settings):
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Smallest loss in the second half of the training after it diverged, relative "
-        "to the loss at the start. A smaller one means that the training recovers.",
+        description="Loss, relative to the loss at the start, that every loss in the second half "
+        "after the divergence must exceed; otherwise the training recovers.",
     )
     min_finite_rise: float = Field(
         3.0,
@@ -36,7 +36,10 @@ class LrDivergenceSettings(Settings):
         description="Steps after the loss begins to rise within which an update must be large.",
     )
     min_update_ratio: float = Field(
-        0.1, gt=0, description="Update of one step relative to the norm of a weight."
+        0.1,
+        gt=0,
+        description="Norm of the update of a weight, relative to the norm of the weight, required "
+        "for a finding.",
     )
 
 

@@ -10,6 +10,7 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.parameter_values import CorruptedWeightsRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import parameter_names, step_losses
+from sluice.trace.rules._helpers.parameters import list_names
 
 
 class NonfiniteLossSettings(Settings):
@@ -18,10 +19,6 @@ class NonfiniteLossSettings(Settings):
     min_losses: int = Field(
         2, ge=1, description="Non-finite losses up to the end of the run required for an error."
     )
-
-
-_MAX_NAMES = 3
-"""Number of parameter names shown in the message."""
 
 
 def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -63,14 +60,13 @@ def _corrupted_weights(
     persists: bool,
 ) -> TraceFinding:
     names = parameter_names(trace)
-    named = ", ".join(names.get(p, f"parameter {p}") for p in record.parameters[:_MAX_NAMES])
-    more = len(record.parameters) - _MAX_NAMES
+    listed = list_names([names.get(p, f"parameter {p}") for p in record.parameters])
     return rule.finding(
         severity="error" if persists else "warning",
         step=record.step,
-        what=f"After step {record.step}, {named}{f' and {more} more' * (more > 0)} of "
-        f"{record.num_parameters} parameters are not finite, although their optimizer state is "
-        f"finite. The loss is not finite at {num_bad} of {len(losses)} recorded steps.",
+        what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are not "
+        f"finite, although their optimizer state is finite. The loss is not finite at {num_bad} of "
+        f"{len(losses)} recorded steps.",
         cause="The gradient did not cause this: the program wrote to the weights between two "
         "steps, or the update itself is not finite, as with eps=0 or a non-finite learning rate.",
         fix="Check the code that writes to these weights after a step (projection, clamp, weight "

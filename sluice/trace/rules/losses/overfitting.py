@@ -9,6 +9,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
 from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.evaluation_series import evaluation_series
 from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_losses
 from sluice.trace.rules._helpers.measurements import step_losses
 
@@ -19,17 +20,17 @@ class OverfittingSettings(Settings):
     min_matches: int = Field(
         3,
         ge=1,
-        description="Calls of the loss function that must equal the loss of the backward pass.",
+        description="Calls whose result must equal the loss of the backward pass.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of the calls that must equal the loss of the backward pass.",
+        description="Share of the calls whose result must equal the loss of the backward pass.",
     )
     equal_tolerance: float = Field(1e-3, gt=0, description="Relative tolerance of equal losses.")
     recent_from_share: float = Field(
-        0.75, gt=0, le=1, description="Share of the steps from which training losses count."
+        0.75, gt=0, le=1, description="Share of the steps after which training losses count."
     )
     min_evaluations: int = Field(
         4,
@@ -48,7 +49,7 @@ class OverfittingSettings(Settings):
         "it was 48 in one healthy run of 301.",
     )
     min_rise: float = Field(
-        1.5, gt=1, description="Ratio of the last two validation losses to the lowest."
+        1.5, gt=1, description="Ratio of the last two validation losses to the lowest one."
     )
     min_remaining_share: float = Field(
         0.25,
@@ -67,7 +68,7 @@ def _minimized_calls(
 ) -> list[LossRecord]:
     """Return the calls of the evaluation's loss function and network whose losses are minimized.
 
-    () when the backward passes start from other values: sums, parts or other losses.
+    [] when the backward passes start from other values: sums, parts or other losses.
     """
     calls = [
         record
@@ -96,20 +97,10 @@ def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
     return math.log(shape[1]) if kind in CLASS_LOSSES and len(shape) > 1 else math.inf
 
 
-def _series(trace: Trace) -> list[list[EvaluationPassRecord]]:
-    # Only the first evaluation of a step counts; later ones may use other weights that were loaded.
-    series: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
-    for record in trace.evaluations:
-        series.setdefault((record.network, record.loader, record.kind), {}).setdefault(
-            record.step, record
-        )
-    return [list(by_step.values()) for by_step in series.values()]
-
-
 def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     if any(load.what == "network" and load.step == trace.num_steps for load in trace.loads):
         return ()
-    for evaluations in _series(trace):
+    for evaluations in evaluation_series(trace):
         last = evaluations[-1]
         calls = _minimized_calls(rule.settings, trace, last)
         since = rule.settings.recent_from_share * trace.num_steps
@@ -146,9 +137,9 @@ def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding,
                 f"{training:.3g}{lowest}{guess}.",
                 cause="The network memorizes the training rows, or the validation rows are "
                 "preprocessed or sampled differently.",
-                fix="Keep the weights with the lowest validation loss and stop there. More data, "
-                "weight decay, dropout or a smaller network narrow the gap. First compare one "
-                "row of both sets.",
+                fix="First compare a training row with a validation row. Then keep the weights "
+                "with the lowest validation loss and stop there. More data, weight decay, dropout "
+                "or a smaller network narrow the gap.",
                 validation_loss=last.mean,
                 training_loss=training,
                 lowest_validation_loss=best.mean,
@@ -166,7 +157,8 @@ OVERFITTING = Rule(
     "probabilities and a hundred times the training loss.",
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss or a quarter of the first; or weights are loaded after the last step.",
+    "loss, or below a quarter of the first validation loss; or weights are loaded after the last "
+    "step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )

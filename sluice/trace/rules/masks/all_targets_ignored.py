@@ -38,12 +38,15 @@ class AllTargetsIgnoredSettings(Settings):
     )
 
 
+_FIX = "Truncate prompts, not answers, when rows are too long, and drop rows without a target."
+
+
 def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for (kind, _), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        empty = [f for f in records if f.num_targets and not f.num_supervised]
+        empty = [r for r in records if r.num_targets and not r.num_supervised]
         if not empty:
             continue
         record = empty[0]
@@ -51,10 +54,10 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
             empty
         ) >= rule.settings.min_empty_share * len(records)
-        empty_rows = [f.tokens.num_rows for f in empty if f.tokens is not None]
-        is_frequent = is_frequent or max(empty_rows, default=0) >= rule.settings.min_text_rows
-        harms = record.reduction == "mean" or len(empty) == len(records) or is_frequent
-        tokens = [f.tokens for f in records if f.tokens is not None]
+        num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
+        is_frequent = is_frequent or max(num_text_rows, default=0) >= rule.settings.min_text_rows
+        is_harmful = record.reduction == "mean" or len(empty) == len(records) or is_frequent
+        tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)
         share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
@@ -65,14 +68,13 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         )
         findings.append(
             rule.finding(
-                severity="error" if harms else "warning",
+                severity="error" if is_harmful else "warning",
                 step=record.step + 1,
                 what=f"{kind}: all {record.num_targets:,} targets of the batch at step "
                 f"{record.step + 1} are ignored, as in {len(empty)} of {len(records)} sampled "
                 f"batches{share}; the loss is {value}.",
                 cause="A mean over no targets is NaN, and one such batch makes all weights NaN.",
-                fix="Truncate prompts, not answers, when rows are too long, and drop rows "
-                "without a target.",
+                fix=_FIX,
                 num_empty=len(empty),
                 num_rows_empty=num_rows_empty,
             )
@@ -82,11 +84,11 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
 
 
 def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect batches in which a field with ignore-index values contains nothing else.
+    """Detect batches in which every value of a field is the ignore index.
 
     This also covers the targets of a custom loss.
     """
-    training = {f.loader for f in trace.inputs if f.is_learning}
+    training = {r.loader for r in trace.inputs if r.is_learning}
     by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
         if batch.loader in training:
@@ -109,8 +111,7 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
                 f"field of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
                 f"{step + 1}: every target is ignored.",
                 cause="Such a batch does not train the network; a mean over no targets is NaN.",
-                fix="Truncate prompts, not answers, when rows are too long, and drop rows "
-                "without a target.",
+                fix=_FIX,
                 num_empty=len(empty),
                 num_batches=len(fields),
             ),
@@ -119,7 +120,7 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
 
 
 def _in_inputs(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect labels passed to the network, which computes its own loss, that are all ignored."""
+    """Detect batches in which all labels passed to a network that computes its loss are ignored."""
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
             if tokens.num_ignored and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
@@ -132,8 +133,7 @@ def _in_inputs(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tra
                         f"{IGNORE_INDEX}: every target is ignored.",
                         cause="Such a batch does not train the network; a mean over no targets "
                         "is NaN.",
-                        fix="Truncate prompts, not answers, when rows are too long, and drop "
-                        "rows without a target.",
+                        fix=_FIX,
                         num_empty=tokens.num_ignored,
                         num_batches=record.num_calls,
                     ),

@@ -41,7 +41,7 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
     for (kind, network), records in by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        recorded = [(f, f.tokens) for f in records if f.tokens is not None]
+        recorded = [(r, r.tokens) for r in records if r.tokens is not None]
         if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.
@@ -80,7 +80,7 @@ def _detect_missing_end(
     last_tokens = (
         ""
         if num_last < rule.settings.min_last_tokens
-        else f", and the last supervised token is one of {num_last}"
+        else f"; the last supervised tokens of the rows have {num_last} different values"
     )
     # If all batches have the same width, the last position may be unused intentionally.
     has_width = not is_single_token or len({t.num_positions for _, t in recorded}) > 1

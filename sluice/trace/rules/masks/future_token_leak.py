@@ -13,8 +13,8 @@ class FutureTokenLeakSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Change of an output, relative to the largest one, that is reported; smaller "
-        "changes may be rounding.",
+        description="Change of an output, relative to the largest output, above which it is "
+        "reported; smaller changes may be rounding.",
     )
 
 
@@ -25,8 +25,8 @@ def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFind
             severity="error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
-            f"one token, but other tokens at the last {probe.changed} positions change earlier "
-            f"outputs by {probe.largest_effect:.1%}.",
+            f"one token, but replacing the tokens at the last {probe.changed} positions changes "
+            f"earlier outputs by {probe.largest_effect:.1%}.",
             cause="Each output sees the token that it predicts: the loss decreases, but the "
             "network cannot generate text.",
             fix="Use a causal mask in the attention, or restrict the layer to past positions.",

@@ -14,8 +14,8 @@ class InvertedPaddingMaskSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Change of an output, relative to the largest one, that counts; smaller "
-        "changes may be rounding.",
+        description="Change of an output, relative to the largest output, above which it counts; "
+        "smaller changes may be rounding.",
     )
 
 
@@ -24,9 +24,9 @@ def _is_inverted(mask: PaddingMaskRecord) -> bool:
 
     The token that ends a row may count as a token or as padding.
     """
-    real = mask.num_positions - mask.num_padding
+    num_tokens = mask.num_positions - mask.num_padding
     return mask.num_padding_masked <= mask.num_rows < mask.num_padding and (
-        abs(mask.num_masked - mask.num_padding_masked - real) <= mask.num_rows
+        abs(mask.num_masked - mask.num_padding_masked - num_tokens) <= mask.num_rows
     )
 
 
@@ -41,14 +41,15 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
         first = inverted[0]
         name = names.get(network, "a network")
         where = f"{name}.{first.module}" if first.module else f"An attention of {name}"
-        real = first.num_positions - first.num_padding
-        hidden = first.num_masked - first.num_padding_masked
+        num_tokens = first.num_positions - first.num_padding
+        num_hidden = first.num_masked - first.num_padding_masked
         findings.append(
             rule.finding(
                 severity="error",
                 step=first.step + 1,
-                what=f"{where} received a mask that hides {hidden} of {real} token positions and "
-                f"{first.num_padding_masked} of {first.num_padding} padding positions.",
+                what=f"{where} received a mask that hides {num_hidden} of {num_tokens} token "
+                f"positions and {first.num_padding_masked} of {first.num_padding} padding "
+                "positions.",
                 cause="Attention sees only padding.",
                 fix=fix,
                 num_masked=first.num_masked,
@@ -66,9 +67,9 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
             rule.finding(
                 severity="error",
                 step=probe.step + 1,
-                what=f"{names.get(probe.network, 'a network')}: other values at {probe.changed} "
-                f"padding positions change its output by {probe.largest_effect:.1%}; other "
-                "values at token positions do not change it.",
+                what=f"{names.get(probe.network, 'a network')}: replacing the values at "
+                f"{probe.changed} padding positions changes its output by "
+                f"{probe.largest_effect:.1%}; replacing those at token positions does not.",
                 cause="The network sees the padding and not the tokens.",
                 fix=fix,
                 num_padding=probe.changed,

@@ -12,21 +12,20 @@ from sluice.trace.rules._helpers.forward_passes import (
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in trained_networks(trace):
-        learned = {
-            m.related_id
+        training_loaders = {
+            event.related_id
             for sequence in trace.sequences
-            for m in learning_forwards(sequence, network.index)
+            for event in learning_forwards(sequence, network.index)
         }
         wrong = right = first_step = 0
         for sequence in trace.sequences:
             held_out = [
                 event
                 for _, event in forward_events(sequence, network.index)
-                if "grad" not in event.flags and event.related_id not in learned | {-1}
+                if "grad" not in event.flags and event.related_id not in training_loaders | {-1}
             ]
-            wrong_here = any({"training", "sensitive training"} <= set(m.flags) for m in held_out)
-            right += sequence.count * any("evaluating" in m.flags for m in held_out)
-            if wrong_here:
+            right += sequence.count * any("evaluating" in event.flags for event in held_out)
+            if any({"training", "sensitive training"} <= set(event.flags) for event in held_out):
                 wrong += sequence.count
                 first_step = first_step or sequence.first_step
         if not wrong or right:

@@ -33,19 +33,19 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
             _stayed_in_eval(sequence, network.index) for sequence in trace.sequences
         )
         inherited = not training and not any(
-            _is_switched_off(sequence, network.index)
+            _is_set_to_eval(sequence, network.index)
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        is_chosen = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
-        if evaluating < rule.settings.min_steps or is_chosen:
+        is_intentional = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
+        if evaluating < rule.settings.min_steps or is_intentional:
             continue
         findings.append(
             rule.finding(
                 severity="error" if training or stayed_in_eval or inherited else "confirm",
                 step=first_step,
-                what=f"{network.name} made {evaluating} of {evaluating + training} of its steps "
-                f"in evaluation mode, the first at step {first_step}.",
+                what=f"{network.name} made {evaluating} of its {evaluating + training} steps in "
+                f"evaluation mode, the first at step {first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
                     ": train() is not called after an evaluation"
@@ -65,26 +65,26 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
     return tuple(findings)
 
 
-def _is_switched_off(sequence: StepSequence, network: int) -> bool:
+def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
     return any(
-        m.kind == "mode" and m.object_id in (network, -1) and "eval" in m.flags
-        for m in sequence.events
+        event.kind == "mode" and event.object_id in (network, -1) and "eval" in event.flags
+        for event in sequence.events
     )
 
 
 def _stayed_in_eval(sequence: StepSequence, network: int) -> bool:
-    """Whether evaluation mode, set for an evaluation, is still set when training continues."""
+    """Whether the evaluation mode of an evaluation is still set when training continues."""
     learning = {id(event) for event in learning_forwards(sequence, network)}
-    is_on = has_judged = False
+    is_eval = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
-            # Restoring the mode that is already set keeps the mode of the evaluation.
-            has_judged = has_judged and is_on and "restored" in event.flags
-            is_on = "eval" in event.flags
+            # Code that "restores" evaluation mode after the evaluation does not leave it.
+            was_evaluated = was_evaluated and is_eval and "restored" in event.flags
+            is_eval = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
             if id(event) in learning:
-                return has_judged and "training" not in event.flags
-            has_judged = has_judged or (is_on and "grad" not in event.flags)
+                return was_evaluated and "training" not in event.flags
+            was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
     return False
 
 
@@ -105,8 +105,7 @@ TRAINING_IN_EVAL_MODE = Rule(
     requires="Two steps of a trained network that contains dropout or batch norm.",
     contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
     abstains="Only parts of the network are in evaluation mode, such as frozen batch norm; or "
-    "parts of it are frozen and it was never in training mode, or an evaluation did not set the "
-    "mode.",
+    "parts of it are frozen, and it was never in training mode or no evaluation set the mode.",
     settings=TrainingInEvalModeSettings(),
     judge=_judge,
 )

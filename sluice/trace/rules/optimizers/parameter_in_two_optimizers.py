@@ -25,22 +25,22 @@ class ParameterInTwoOptimizersSettings(Settings):
     min_shared_steps: int = Field(
         2,
         ge=1,
-        description="Times that both optimizers stepped on one gradient, required for an error.",
+        description="Times that both optimizers stepped on the same gradient, required for an "
+        "error.",
     )
 
 
-def _held(membership: Membership) -> dict[int, set[int]]:
-    held: dict[int, set[int]] = {}
-    for record in membership.optimizers:
-        for group in record.groups:
-            held.setdefault(record.index, set()).update(group.parameters)
-    return held
+def _parameters_by_optimizer(membership: Membership) -> dict[int, set[int]]:
+    return {
+        record.index: {p for group in record.groups for p in group.parameters}
+        for record in membership.optimizers
+    }
 
 
 def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     """Yield pairs of optimizers with overlapping step ranges.
 
-    A program may create a new optimizer for every task: these are not compared.
+    Optimizers that follow each other, such as a new one for every task, are not compared.
     """
     spans = []
     for optimizer in stepping_optimizers(trace):
@@ -60,9 +60,9 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
     membership = trace.membership
     if membership is None:
         return ()
-    findings, held = [], _held(membership)
+    findings, parameters = [], _parameters_by_optimizer(membership)
     for one, other in sorted(_concurrent_pairs(trace)):
-        shared = sorted(held.get(one, set()) & held.get(other, set()))
+        shared = sorted(parameters.get(one, set()) & parameters.get(other, set()))
         if not shared:
             continue
         steps = steps_of(trace, one), steps_of(trace, other)

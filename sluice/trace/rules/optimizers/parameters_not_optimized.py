@@ -20,9 +20,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
     if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
-    # Parameters of an earlier optimizer are complete, such as weights trained in a first phase.
-    once = frozenset[int]().union(*(m.optimized for m in trace.memberships))
-    outside = [p for p in unoptimized(membership) if p.index not in once]
+    # Parameters of an earlier optimizer were trained before, such as in a first phase.
+    ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
+    outside = [p for p in unoptimized(membership) if p.index not in ever_optimized]
     stepping = {o.index for o in membership.optimizers} & set(stepping_optimizers(trace))
     if (
         not outside
@@ -39,9 +39,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             severity="confirm",
             step=step,
             what=f"{_subject(len(outside))} in no optimizer: {list_names(first_names(outside))}.",
-            cause="They keep their initial values; their gradients are computed without use.",
-            fix="Add them to the optimizer. To freeze them, set requires_grad to False, which is "
-            "also faster.",
+            cause="They keep their initial values, and their gradients are never used.",
+            fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
+            "saves time.",
             num_outside=len(outside),
             num_parameters=len(membership.parameters),
         ),
@@ -49,17 +49,22 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
 
 
 def _have_copies(
-    now: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
+    membership: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
 ) -> bool:
-    """Whether stepping optimizers contain tensors of these shapes outside networks: master weights.
+    """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
 
-    An optimizer that never steps may belong to an unused network.
+    Master weights belong to no network. An optimizer that never steps may belong to an unused
+    network.
     """
-    held = {
-        p for o in now.optimizers if o.index in stepping for g in o.groups for p in g.parameters
+    optimized = {
+        p
+        for o in membership.optimizers
+        if o.index in stepping
+        for g in o.groups
+        for p in g.parameters
     }
-    masters = Counter(p.shape for p in now.parameters if not p.names and p.index in held)
-    return not Counter(p.shape for p in outside) - masters
+    copies = Counter(p.shape for p in membership.parameters if not p.names and p.index in optimized)
+    return not Counter(p.shape for p in outside) - copies
 
 
 def _subject(num: int) -> str:

@@ -15,7 +15,7 @@ from sluice.trace.rules._helpers.parameters import (
 
 
 def _since(trace: Trace, parameters: set[int]) -> int:
-    """Return the first step at which some parameters existed outside the optimizers."""
+    """Return the first step at which any of the parameters existed outside the optimizers."""
     return next(
         m.step
         for m in trace.memberships
@@ -24,14 +24,14 @@ def _since(trace: Trace, parameters: set[int]) -> int:
 
 
 def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
-    held = [p for group in optimizer.groups for p in group.parameters]
+    optimized = [p for group in optimizer.groups for p in group.parameters]
     orphaned = orphaned_parameters(trace, optimizer)
     if not orphaned:
         return False
-    if len(orphaned) < len(held):
+    if len(orphaned) < len(optimized):
         return True
-    # If all are orphaned, they may belong to a network not called yet, unless it steps without
-    # gradients.
+    # If all are orphaned, they may belong to a network that was not called yet. An optimizer that
+    # steps without gradients shows that they do not.
     steps = steps_of(trace, optimizer.index)
     return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
 
@@ -51,8 +51,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 severity="error",
                 step=_since(trace, {p.index for p in outside}),
                 what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
-                f"network contains any more, while {len(outside)} that receive gradients belong "
-                f"to no optimizer: {list_names(first_names(outside))}.",
+                f"network contains any more. {pluralize(len(outside), 'parameter')} with gradients "
+                f"{'belongs' if len(outside) == 1 else 'belong'} to no optimizer: "
+                f"{list_names(first_names(outside))}.",
                 cause="A layer was replaced after the optimizer was created: the new layer never "
                 "learns.",
                 fix="Create the optimizer after the network is complete, or add the new "

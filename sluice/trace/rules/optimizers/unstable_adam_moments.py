@@ -21,7 +21,7 @@ class UnstableAdamMomentsSettings(Settings):
     min_steps: int = Field(20, ge=2, description="Measured steps required before a burst.")
     warmup_steps: int = Field(100, ge=0, description="Steps after which the moments have settled.")
     min_growth: float = Field(
-        1.15, gt=1, description="Ratio of the norm to that of the measured step before, in a burst."
+        1.15, gt=1, description="Ratio of the norms of consecutive measured steps in a burst."
     )
     num_consecutive: int = Field(
         5, ge=1, description="Consecutive measured steps that must grow by min_growth each."
@@ -35,7 +35,7 @@ class UnstableAdamMomentsSettings(Settings):
 
 
 def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
-    """Return the first step at which a norm grew repeatedly, far above its window; else 0."""
+    """Return the first step at which a growing norm is far above its usual value; 0 without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         last = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(last)):
@@ -47,8 +47,8 @@ def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[in
                 - settings.num_consecutive
             ]
         ]
-        far = mean(before) + settings.min_sigmas * pstdev(before)
-        if last[-1] > far and last[-1] > settings.min_ratio * median(before):
+        threshold = mean(before) + settings.min_sigmas * pstdev(before)
+        if last[-1] > threshold and last[-1] > settings.min_ratio * median(before):
             return norms[end][0]
     return 0
 
@@ -74,8 +74,9 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: the norm of the first moment grew by "
-                f"more than 15 % five times in a row, to {current:.3g}; its median before was "
-                f"{usual:.3g}.",
+                f"more than {rule.settings.min_growth - 1:.0%} in each of "
+                f"{rule.settings.num_consecutive} consecutive measured steps, to {current:.3g}; "
+                f"its median before was {usual:.3g}.",
                 cause="Gradients grow faster than the optimizer can adapt: the next steps are "
                 "too large.",
                 fix="Lower the learning rate, clip gradients, or check the batches before this "

@@ -32,15 +32,15 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace):
             continue
-        held = {p for group in optimizer.groups for p in group.parameters}
+        parameters = {p for group in optimizer.groups for p in group.parameters}
         steps = [s for s in steps_of(trace, optimizer.index) if s.end.kind == "step"]
-        num = sum(s.sequence.count for s in steps)
+        num_steps = sum(s.sequence.count for s in steps)
         measured = measurements_of(trace, optimizer.index)
         rates = [max(measured_step.rates, default=0.0) for _, measured_step in measured]
-        sample_counts = [len(values.get(p, ())) for p in held]
+        sample_counts = [len(values.get(p, ())) for p in parameters]
         if (
-            num < rule.settings.min_steps
-            or held & changed
+            num_steps < rule.settings.min_steps
+            or parameters & changed
             or not sample_counts
             or min(sample_counts) < 4
         ):
@@ -51,14 +51,14 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
             rule.finding(
                 severity="error",
                 step=min(s.sequence.first_step for s in steps),
-                what=f"{optimizer_name(trace, optimizer.index)}: none of its {len(held)} "
-                f"parameters changed in {num} steps, at a learning rate of up to "
+                what=f"{optimizer_name(trace, optimizer.index)}: none of its {len(parameters)} "
+                f"parameters changed in {num_steps} steps, at a learning rate of up to "
                 f"{max(rates):.3g}.",
                 cause="The steps have no effect.",
                 fix="Check whether gradients reach the step, and whether updates are large "
                 "enough for the dtype of the weights.",
-                num_parameters=len(held),
-                num_steps=num,
+                num_parameters=len(parameters),
+                num_steps=num_steps,
             )
         )
     return tuple(findings)

@@ -14,8 +14,8 @@ class ScalerSkipsStepsSettings(Settings):
     min_skips: int = Field(
         24,
         ge=1,
-        description="Consecutive skipped steps that are conclusive at any scale: the scale was "
-        "halved as often, from 2^16 to less than 2^-7.",
+        description="Consecutive skipped steps that are conclusive at any scale: 24 skipped steps "
+        "halve the scale from 2^16 to less than 2^-7.",
     )
     min_skips_below_one: int = Field(
         5, ge=1, description="Consecutive skipped steps required when the scale is below 1."
@@ -23,7 +23,7 @@ class ScalerSkipsStepsSettings(Settings):
 
 
 def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
-    """Return the first step since which all steps were skipped, and their count; else (0, 0)."""
+    """Return the first step from which on all steps were skipped, and their count; else (0, 0)."""
     last_made = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
     since = [s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_made]
     if not since:
@@ -36,10 +36,13 @@ def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
 
 def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    by_scaler = {
-        m.object_id for sequence in trace.sequences for m in sequence.events if m.kind == "skip"
+    skipping_optimizers = {
+        event.object_id
+        for sequence in trace.sequences
+        for event in sequence.events
+        if event.kind == "skip"
     }
-    for optimizer in sorted(by_scaler):
+    for optimizer in sorted(skipping_optimizers):
         steps = steps_of(trace, optimizer)
         since, num = _skipped_at_the_end(steps)
         scales = [n.scale for n in trace.scalars if n.scale is not None and n.step >= since]

@@ -18,7 +18,7 @@ class LrStaysZeroSettings(Settings):
     """Thresholds of the rule ``LR_STAYS_ZERO``."""
 
     min_schedule_steps: int = Field(
-        3, ge=1, description="Steps of a schedule after which a warmup is above 0."
+        3, ge=1, description="Steps of a schedule after which a warmup must be above 0."
     )
     min_steps: int = Field(
         10, ge=1, description="Steps with a learning rate of 0 required for a finding."
@@ -29,15 +29,18 @@ class LrStaysZeroSettings(Settings):
 
 
 def _severity(
-    settings: LrStaysZeroSettings, scheduled: int, held: int, *, is_alone: bool
+    settings: LrStaysZeroSettings, num_schedule_steps: int, num_steps: int, *, is_alone: bool
 ) -> Severity | None:
-    # If no other optimizer steps meanwhile, nothing is learned.
-    is_long = held >= settings.min_conclusive_steps or (
-        scheduled >= settings.min_schedule_steps and held >= settings.min_steps
+    """Return the severity of a number of steps at a learning rate of 0; None for few steps.
+
+    If no other optimizer steps meanwhile (``is_alone``), nothing is learned.
+    """
+    is_long = num_steps >= settings.min_conclusive_steps or (
+        num_schedule_steps >= settings.min_schedule_steps and num_steps >= settings.min_steps
     )
     if is_alone and is_long:
         return "error"
-    return "confirm" if held >= settings.min_steps else None
+    return "confirm" if num_steps >= settings.min_steps else None
 
 
 def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
@@ -59,37 +62,46 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         if rates is None or rates.values[0] != 0:
             continue
         first = rates.steps[0]
-        left_zero = next((s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0)
-        until = left_zero or rates.last + 1
-        held = sum(
+        first_positive = next(
+            (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
+        )
+        until = first_positive or rates.last + 1
+        num_steps = sum(
             min(s.sequence.count, until - s.sequence.first_step)
             for s in steps
             if s.sequence.first_step < until
         )
-        scheduled = sum(
+        num_schedule_steps = sum(
             count_schedule_steps(trace, s.index, before=until)
             for s in trace.schedulers
             if s.optimizer == optimizer
         )
         severity = _severity(
-            rule.settings, scheduled, held, is_alone=_is_alone(trace, optimizer, first, until)
+            rule.settings,
+            num_schedule_steps,
+            num_steps,
+            is_alone=_is_alone(trace, optimizer, first, until),
         )
         if severity is None:
             continue
-        scheduled_text = f", while its schedule was stepped {scheduled} times" if scheduled else ""
-        end = "then it jumps" if left_zero else "it stays 0 to the end"
+        schedule_text = (
+            f", while its schedule was stepped {num_schedule_steps} times"
+            if num_schedule_steps
+            else ""
+        )
+        end = "then it jumps" if first_positive else "it stays 0 to the end"
         findings.append(
             rule.finding(
                 severity=severity,
                 step=first + 1,
                 what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in its "
-                f"first {held} steps{scheduled_text}; {end}.",
+                f"first {num_steps} steps{schedule_text}; {end}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "
                 "integer division is 0 until its last step.",
                 fix="Use float division and start at the first step: min(1.0, (step + 1) / "
                 "warmup).",
-                num_steps=held,
-                num_schedule_steps=scheduled,
+                num_steps=num_steps,
+                num_schedule_steps=num_schedule_steps,
             )
         )
     return tuple(findings)

@@ -37,7 +37,11 @@ class ScheduleEndsEarlySettings(Settings):
         description="Scheduler steps, relative to optimizer steps, from which the scheduler is "
         "stepped once per batch.",
     )
-    min_batches: int = Field(3, ge=1, description="Steps of the schedule per epoch.")
+    min_batches: int = Field(
+        3,
+        ge=1,
+        description="Steps of the schedule per epoch from which it counts as stepped per batch.",
+    )
     low_rate: float = Field(
         0.01,
         gt=0,
@@ -59,10 +63,14 @@ class ScheduleEndsEarlySettings(Settings):
         0.05,
         gt=0,
         le=1,
-        description="Final rate of a schedule that becomes constant, relative to the largest rate.",
+        description="Final rate, relative to the largest rate, up to which a schedule that becomes "
+        "constant is reported.",
     )
     min_cycles: int = Field(
-        4, ge=1, description="Steps of a cosine schedule, as a multiple of its length."
+        4,
+        ge=1,
+        description="Steps of a cosine schedule, as a multiple of its length, required for a "
+        "finding.",
     )
     max_cycle_steps: int = Field(
         64,
@@ -81,12 +89,15 @@ class ScheduleEndsEarlySettings(Settings):
         0.02,
         gt=0,
         le=1,
-        description="Final rate of a steep exponential schedule, relative to the largest rate.",
+        description="Final rate, relative to the largest rate, up to which a steep exponential "
+        "schedule is reported.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _ScheduleUse:
+    """A scheduler, how often it was stepped, and the learning rates of its optimizer."""
+
     scheduler: SchedulerRecord
     num_steps: int
     """Number of steps of the schedule."""
@@ -114,14 +125,16 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
     step_size = scheduler.options.get("step_size", 0)
     is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_given_in_epochs and rates.share_below(0.1) >= 0.5:
-        return "error", f"it decays every {step_size} of its steps, in {num_epochs} epochs"
+        return "error", (
+            f"it decays every {step_size} steps, and the training has {num_epochs} epochs"
+        )
     gamma = scheduler.options.get("gamma")
     is_steep = (
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
     final_rate = rates.values[-1] / rates.peak
     if is_steep and is_per_batch and rates.values[-1] <= settings.max_final_share * rates.peak:
-        return "error", f"it decays by the factor {gamma} per batch of {num_epochs} epochs"
+        return "error", f"it decays by the factor {gamma} with every batch of {num_epochs} epochs"
     low_share = rates.share_below(settings.low_rate)
     if low_share >= settings.min_low_share_to_confirm:
         return (
@@ -147,7 +160,7 @@ def _describe_low_rate(settings: ScheduleEndsEarlySettings) -> str:
 def _detect_without_scheduler(
     rule: Rule[ScheduleEndsEarlySettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect learning rates that decay to almost zero without a scheduler."""
+    """Detect learning rates that the program itself reduces to almost zero, without a scheduler."""
     scheduled = {scheduler.optimizer for scheduler in trace.schedulers}
     findings = []
     for optimizer in stepping_optimizers(trace):

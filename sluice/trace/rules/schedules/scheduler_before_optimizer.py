@@ -1,12 +1,16 @@
 """Detects learning-rate schedulers that step before their optimizer."""
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import SchedulerRecord, Trace
 from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping_optimizers
 
 
-def _steps_too_early(trace: Trace, scheduler: SchedulerRecord) -> int:
-    """Return how often the scheduler stepped before its optimizer; 0 after a skipped step."""
+def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
+    """Return how often the scheduler stepped before its optimizer's first step.
+
+    0 if a gradient scaler skipped that step.
+    """
     early = 0
     for sequence in trace.sequences:
         for event in sequence.events:
@@ -21,15 +25,15 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     stepping = stepping_optimizers(trace)
     for scheduler in trace.schedulers:
-        early = _steps_too_early(trace, scheduler)
+        early = _count_early_steps(trace, scheduler)
         if not early or scheduler.optimizer not in stepping:
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
                 step=1,
-                what=f"{scheduler.kind} stepped {early} times before the first step of "
-                f"{optimizer_name(trace, scheduler.optimizer)}.",
+                what=f"{scheduler.kind} stepped {pluralize(early, 'time')} before the first step "
+                f"of {optimizer_name(trace, scheduler.optimizer)}.",
                 cause="The schedule runs ahead: its first learning rate is never used.",
                 fix="Call scheduler.step() after optimizer.step(). When you resume from a "
                 "checkpoint, load the scheduler's state instead of stepping to it.",

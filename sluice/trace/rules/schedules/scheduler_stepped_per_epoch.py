@@ -31,7 +31,7 @@ class SchedulerSteppedPerEpochSettings(Settings):
         gt=0,
         le=1,
         description="Relative difference between the length of the schedule and the number of "
-        "optimizer steps.",
+        "optimizer steps up to which they are equal.",
     )
     max_reached_share: float = Field(
         0.5,
@@ -57,17 +57,17 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
         )
         if not is_rare or (epochs and num_schedule_steps > epochs + 1):
             continue
-        shown = _made_for_batches(
+        evidence = _made_for_batches(
             rule.settings, record, num_schedule_steps, num_steps
         ) or _still_warming_up(rule.settings, record, trace)
-        if not shown:
+        if not evidence:
             continue
         findings.append(
             rule.finding(
                 severity="error",
                 step=first_schedule_step(trace, record.index),
                 what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps "
-                f"of its optimizer: {shown}.",
+                f"of its optimizer: {evidence}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
@@ -86,6 +86,7 @@ def _made_for_batches(
     num_schedule_steps: int,
     num_steps: int,
 ) -> str:
+    """Return the evidence that the length of a schedule is given in batches; "" without it."""
     if (
         record.end < settings.min_step_ratio * num_schedule_steps
         or abs(record.end - num_steps) > settings.max_relative_difference * num_steps
@@ -97,6 +98,7 @@ def _made_for_batches(
 def _still_warming_up(
     settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
 ) -> str:
+    """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
     rates, base = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
     if record.kind != "LambdaLR" or rates is None or not isinstance(base, str):
         return ""
@@ -106,7 +108,10 @@ def _still_warming_up(
     )
     if not rises or values[-1] > settings.max_reached_share * base_rate:
         return ""
-    return f"the rate still rises at the end, and has reached {values[-1]:.3g} of {base_rate:.3g}"
+    return (
+        f"the learning rate still rises at the end, and has reached {values[-1]:.3g} of "
+        f"{base_rate:.3g}"
+    )
 
 
 SCHEDULER_STEPPED_PER_EPOCH = Rule(

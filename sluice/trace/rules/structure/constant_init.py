@@ -158,7 +158,7 @@ def _detect_equal_rows(
         and p in records
         and _stays_equal(rule.settings, records[p], samples)
     ]
-    # Without any change, the learning rate is zero, which has another cause.
+    # If no parameter changed, the learning rate is zero, which another rule reports.
     if not equal or changed.isdisjoint(optimized):
         return ()
     unchanged = [p for p in equal if p not in changed]

@@ -15,9 +15,7 @@ from sluice.trace.rules._helpers.gradient_reach import (
     never_reached,
     unreached_by,
 )
-from sluice.trace.rules._helpers.measurements import (
-    parameter_names,
-)
+from sluice.trace.rules._helpers.measurements import parameter_names
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
 from sluice.trace.rules._helpers.parameters import has_manual_gradients, list_names
 
@@ -28,8 +26,8 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="Change of the output, relative to its size, from which it depends on a "
-        "parameter.",
+        description="Change of the output, relative to its size, from which the output depends on "
+        "a parameter.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
@@ -76,7 +74,7 @@ def _flows(trace: Trace, since: int) -> list[ForwardPassRecord]:
 def _probed(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Cut | None:
-    """Detect parameters that change an output from which the loss is computed."""
+    """Detect parameters whose change changes an output from which the loss is computed."""
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
         if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
@@ -87,15 +85,19 @@ def _probed(
                 else []
             )
             location = f"after {called[-1]}" if called and called[-1] else "in the network"
-            return max(since, 1), parameters, f"{location}: other values in them change the output"
+            text = f"{location}: replacing the values of these parameters changes the output"
+            return max(since, 1), parameters, text
     return None
 
 
 def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
+    """Return the complete sequences with a backward pass, from a step on."""
     return [
-        w
-        for w in trace.sequences
-        if w.first_step >= since and w.find("backward") and w.final_event is not None
+        sequence
+        for sequence in trace.sequences
+        if sequence.first_step >= since
+        and sequence.find("backward")
+        and sequence.final_event is not None
     ]
 
 
@@ -112,16 +114,17 @@ def _network_without_grad(
             or parameters != set(network.parameters) & membership.optimized
         ):
             continue
-        flags = [
-            (w.first_step, w.count, m.flags)
-            for w in learning
-            for m in w.events[: w.find("backward")[-1]]
-            if m.kind == "forward" and m.object_id == network.index
+        calls = [
+            (sequence.first_step, sequence.count, event.flags)
+            for sequence in learning
+            for event in sequence.events[: sequence.find("backward")[-1]]
+            if event.kind == "forward" and event.object_id == network.index
         ]
-        calls = sum(count for _, count, f in flags if "training" in f)
-        if calls >= settings.reach.min_measured_steps and not any("grad" in f for _, _, f in flags):
+        num_calls = sum(count for _, count, flags in calls if "training" in flags)
+        has_gradients = any("grad" in flags for _, _, flags in calls)
+        if num_calls >= settings.reach.min_measured_steps and not has_gradients:
             return (
-                flags[0][0],
+                calls[0][0],
                 parameters,
                 f"at {network.name}, which runs without gradients (no_grad)",
             )
@@ -155,9 +158,9 @@ def _locate(
         ("error", partial(_network_without_grad, rule.settings)),
         ("confirm", _module_without_grad),
     ):
-        findings = detect(trace, unreached, since)
-        if findings is not None:
-            step, parameters, location = findings
+        cut = detect(trace, unreached, since)
+        if cut is not None:
+            step, parameters, location = cut
             return (
                 _finding(
                     rule, trace, severity, step, parameters, f"The graph is detached {location}."
@@ -198,20 +201,23 @@ def _unreached_networks(
         return ()
     learning, findings = _learning(trace), []
     # Several alternating optimizers share the steps.
-    min_steps = 0.9 * sum(w.count for w in learning) / max(len(stepping_optimizers(trace)), 1)
+    num_learning = sum(sequence.count for sequence in learning)
+    min_steps = 0.9 * num_learning / max(len(stepping_optimizers(trace)), 1)
     for network in membership.networks:
         parameters = set(network.parameters) & unreached
         if not parameters or parameters != set(network.parameters) & membership.optimized:
             continue
         used = [
-            w
-            for w in learning
+            sequence
+            for sequence in learning
             if any(
-                m.kind == "forward" and m.object_id == network.index and "grad" in m.flags
-                for m in w.events
+                event.kind == "forward"
+                and event.object_id == network.index
+                and "grad" in event.flags
+                for event in sequence.events
             )
         ]
-        if sum(w.count for w in used) >= min_steps:
+        if sum(sequence.count for sequence in used) >= min_steps:
             step = used[0].first_step
             text = f"{network.name} is called at nearly every step."
             findings.append(_finding(rule, trace, "error", step, parameters, text))

@@ -77,7 +77,7 @@ def _any_parameter_reached(trace: Trace, since: int) -> bool:
 def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
     membership, unreached = trace.membership, never_reached(trace, rule.settings.reach)
-    learning = {f.network: f for f in reversed(trace.losses) if f.is_learning}
+    learning = {r.network: r for r in reversed(trace.losses) if r.is_learning}
     findings = []
     for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached

@@ -34,6 +34,7 @@ _FIX = "Assign the embedding's weight to the output layer after every change of 
 def _untied_during_training(
     rule: Rule[TiedWeightsBrokenSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
+    """Detect two names of one parameter that become the names of two parameters."""
     for before, after in pairwise(trace.memberships):
         indices = {name: p.index for p in after.parameters for name in p.names}
         for tied in before.parameters:

@@ -24,7 +24,10 @@ class UnintendedFreezeSettings(Settings):
 
     min_frozen_weights: int = Field(2, ge=1, description="Frozen weights required for a finding.")
     min_values: int = Field(
-        256, ge=1, description="Values of a weight whose largest one identifies its initialization."
+        256,
+        ge=1,
+        description="Number of values of a weight from which the largest one identifies its "
+        "initialization.",
     )
     min_bound_share: float = Field(
         0.95,
@@ -40,7 +43,8 @@ class UnintendedFreezeSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Share of all weight values in the frozen weights between two trained ones.",
+        description="Share of all weight values that the frozen weights between two trained ones "
+        "must contain.",
     )
 
 
@@ -110,8 +114,8 @@ def _misspelled_finding(
         severity="confirm" if is_module else "error",
         step=first_misspelled_step(trace, misspelled),
         what=f"{network.name}: {list_names([m.owner for m in misspelled])} "
-        f"{'has' if len(misspelled) == 1 else 'have'} {first.attribute} = True, and "
-        f"{'nothing in it' if is_module else 'it'} is trained.",
+        f"{'has' if len(misspelled) == 1 else 'have'} {first.attribute} = True, but "
+        "requires_grad of the parameters is False.",
         cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
         "effect."
         if is_module
@@ -127,9 +131,10 @@ def _misspelled_finding(
 def _with_initial_values(
     settings: UnintendedFreezeSettings, trace: Trace, frozen: list[ParameterRecord]
 ) -> list[ParameterRecord]:
-    """Return frozen weights of an optimizer with their initial values, if most of these have them.
+    """Return the optimizer's frozen weights that have their initial values, if at least half do.
 
-    Uniform values reach the bound of their initialization; trained values exceed it.
+    [] otherwise. The largest of many uniform initial values is just below the bound of the
+    initialization; the largest trained value exceeds it.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_weights = [p for p in frozen if p.index in optimized and not p.has_had_gradient]
@@ -149,13 +154,16 @@ def _with_initial_values(
 def _is_uniform(
     settings: UnintendedFreezeSettings, record: ParameterRecord, value: ParameterValuesRecord
 ) -> bool:
-    inside = math.prod(record.shape[1:])
+    """Whether the largest value is just below the bound of a uniform initialization of torch."""
+    fan_in = math.prod(record.shape[1:])
     if math.prod(record.shape) < settings.min_values:
         return False
-    outside = record.shape[0] * inside / record.shape[1]
-    size = max(-value.smallest, value.largest)
-    bounds = inside**-0.5, (6 / inside) ** 0.5, (6 / (inside + outside)) ** 0.5
-    return any(settings.min_bound_share * bound <= size <= bound * (1 + 1e-4) for bound in bounds)
+    fan_out = record.shape[0] * fan_in / record.shape[1]
+    largest = max(-value.smallest, value.largest)
+    bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
+    return any(
+        settings.min_bound_share * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
+    )
 
 
 def _untrained_finding(
@@ -171,8 +179,8 @@ def _untrained_finding(
         what=f"{network.name}: {len(frozen)} weights of the optimizer are frozen, and at least "
         f"{len(initial)} of them have torch's initial values: "
         f"{list_names([p.names[0] for p in initial if p.names])}.",
-        cause="A backbone that was neither loaded nor trained is frozen; perhaps it was meant to "
-        "be unfrozen later.",
+        cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
+        "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
         "print the number of trainable parameters.",
         num_frozen=len(frozen),
@@ -181,7 +189,7 @@ def _untrained_finding(
 
 
 def _since(trace: Trace, frozen: list[ParameterRecord]) -> int:
-    """Return the first step at which all of them are frozen."""
+    """Return the first step at which all of the parameters are frozen."""
     indices = {p.index for p in frozen}
     return next(
         m.step
@@ -196,7 +204,10 @@ def _inner_weights(
     network: NetworkRecord,
     weights: list[ParameterRecord],
 ) -> list[ParameterRecord]:
-    """Return the frozen weights between a trained first and last one; [] if they are not most."""
+    """Return the weights between the first and the last one if only these two are trained.
+
+    [] otherwise, or if the weights between contain too small a share of all values.
+    """
     flow = next((f for f in reversed(trace.forward_passes) if f.network == network.index), None)
     records = {p.index: p for p in weights}
     order = dict.fromkeys(p for c in (flow.calls if flow else ()) for p in c.parameters)
@@ -243,8 +254,8 @@ UNINTENDED_FREEZE = Rule(
     requires="A recorded membership of a trained network; attributes whose names resemble "
     "requires_grad.",
     contradicted_by="An intentional tuning of norms or biases alone.",
-    abstains="Any weight other than the first and last is trained, or only the last one, such as "
-    "a head on a frozen backbone that was loaded or that no optimizer contains.",
+    abstains="Any weight other than the first and the last one is trained; or only the last one "
+    "is trained, such as a head on a frozen backbone that was loaded or is in no optimizer.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )

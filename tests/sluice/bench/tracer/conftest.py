@@ -1,3 +1,3 @@
 """Traces of the benchmark's programs."""
 
-from tests.sluice.trace.conftest import _ignore_existing_objects, trace_of  # noqa: F401  fixtures
+from tests.sluice.trace.conftest import _ignore_earlier_tests, trace_of  # noqa: F401  fixtures

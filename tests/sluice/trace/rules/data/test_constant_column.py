@@ -82,6 +82,15 @@ def test_missing_or_shifted_parts_of_a_table_are_reported(trace_of, spoil, fault
     assert found == ({fault} if fault else set())
 
 
+def test_a_finding_lists_all_constant_columns(trace_of):
+    spoil = fill_columns([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]))
+
+    findings = judge(trace_of(table_program(spoil)))
+
+    (finding,) = (f for f in findings if f.fault == "constant column")
+    assert ": columns 0, 1, 2 of 9 are constant, the first one 0, in all " in finding.what
+
+
 @pytest.mark.parametrize("beside", ["numbers", "flags"])
 def test_a_zero_column_of_a_raw_table_is_reported_unless_it_is_a_category(trace_of, beside):
     def program():

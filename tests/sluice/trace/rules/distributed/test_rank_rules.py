@@ -103,7 +103,7 @@ def test_labels_missing_on_one_rank_are_reported(found):
     (only,) = found("sorted_shards")
 
     assert (only.fault, only.severity) == ("label skew across ranks", "confirm")
-    assert only.what.endswith("such as: rank 0 has no label 2.")
+    assert only.what.endswith("for example, rank 0 has no label 2.")
 
 
 def test_the_seeds_and_the_rows_without_a_rank_are_reported(found):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
 FREEZES = ("unintended freeze", "misspelled requires_grad")
@@ -58,12 +59,13 @@ def test_a_body_never_loaded_and_never_unfrozen_needs_confirmation(trace_of, tha
             if number == 9 and thaw == "module":
                 body.requires_grad = True
 
-    found = {
-        (fault, severity)
-        for fault, severity in fault_severities(trace_of(program))
-        if fault in FREEZES
-    }
-    assert found == ({expected} if expected else set())
+    findings = [f for f in judge(trace_of(program)) if f.fault in FREEZES]
+
+    assert {(f.fault, f.severity) for f in findings} == ({expected} if expected else set())
+    if thaw == "typo":
+        assert findings[0].what.endswith(
+            "require_grad = True, but requires_grad of the parameters is False."
+        )
 
 
 @pytest.mark.parametrize("is_module", [True, False])

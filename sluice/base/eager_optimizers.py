@@ -1,15 +1,16 @@
 """Variants of torch's optimizers that do not import torch's compiler, to start training faster."""
 
 import inspect
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.optim import Optimizer
 
+_O = TypeVar("_O", bound=Optimizer)
 _DECORATED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
-def eager(cls: type[Optimizer]) -> type[Optimizer]:
+def eager(cls: type[_O]) -> type[_O]:
     """Return ``cls`` with the same operations, bits and hooks, without torch's compiler decorators.
 
     torch decorates these methods so that its compiler does not trace them. The decorators import
@@ -34,3 +35,7 @@ def _undecorated(cls: type[Optimizer], name: str) -> Any:
 
 EagerAdamW = eager(torch.optim.AdamW)
 """``torch.optim.AdamW`` without compiler decorators; the default optimizer."""
+EagerAdam = eager(torch.optim.Adam)
+"""``torch.optim.Adam`` without compiler decorators."""
+EagerLBFGS = eager(torch.optim.LBFGS)
+"""``torch.optim.LBFGS`` without compiler decorators."""

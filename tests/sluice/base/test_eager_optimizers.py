@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.training.eager_optimizers import EagerAdamW
+from sluice.base.eager_optimizers import EagerAdamW, EagerLBFGS
 
 
 def model():
@@ -43,6 +43,27 @@ def test_it_ends_with_the_bits_of_torchs_own(fused):
     assert mine["state"].keys() == other["state"].keys()
     for index, moments in other["state"].items():
         assert all(torch.equal(mine["state"][index][name], moments[name]) for name in moments)
+
+
+def test_l_bfgs_ends_with_the_bits_of_torchs_own():
+    ends = []
+    for kind in (EagerLBFGS, torch.optim.LBFGS):
+        network = model()
+        optimizer = kind(network.parameters(), max_iter=20, line_search_fn="strong_wolfe")
+        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
+
+        def closure(network=network, optimizer=optimizer, x=x):
+            optimizer.zero_grad()
+            loss = (network(x) - x.sum(dim=1, keepdim=True)).square().mean()
+            loss.backward()
+            return loss
+
+        first = float(optimizer.step(closure).detach())
+        ends.append((first, nn.utils.parameters_to_vector(network.parameters()).detach()))
+        assert float(closure().detach()) < 0.5 * first
+
+    assert ends[0][0] == ends[1][0]
+    assert torch.equal(ends[0][1], ends[1][1])
 
 
 def test_their_states_are_the_same():
@@ -85,12 +106,16 @@ for _ in range(2):
     resume = states[0] if states else None
     list(train(torch.nn.Linear(3, 1), lambda o, y: loss(o, y).mean(), loss, rows, rows, settings,
                seed=0, keep=states.append, resume=resume))
+from types import SimpleNamespace
+from sluice.workloads.constant_baseline import constant_baseline_loss
+workload = SimpleNamespace(losses=loss, output_shape=lambda y: (1,))
+assert 0.05 < constant_baseline_loss(workload, torch.linspace(0, 1, 64)[:, None] ** 2) < 0.2
 print(sorted({"torch._dynamo", "sympy"} & set(sys.modules)))
 """
 
 
 @pytest.mark.slow
-def test_training_and_resuming_load_no_compiler():
+def test_training_resuming_and_the_constant_baseline_load_no_compiler():
     """It would double the time between the start of a process and its first epoch."""
     found = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True

@@ -1,0 +1,198 @@
+"""Two-sample test with the maximum mean discrepancy (MMD) of a Gaussian kernel.
+
+The kernel width is the median distance of two rows of both samples together. P-values come from
+permutations of blocks of consecutive rows, so that rows of a block may depend on each other.
+
+Shape legend: N = rows of both samples, E = width of a row, B = blocks, P = permutations.
+
+Source:
+    Gretton, Borgwardt, Rasch, Schoelkopf & Smola (2012), "A Kernel Two-Sample Test", JMLR 13.
+    Permutation of blocks: Politis & Romano (2010), J. Multivariate Analysis 101, for series.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sluice.base.errors import ContractError
+
+_TIE_RTOL = 1e-12
+"""Tolerance within which statistics count as equal [mean kernel value of a pair, at most 1]."""
+
+_MAX_CHUNK_NUMBERS = 2**22
+"""Maximum number of block indicators in memory at a time, for several permutations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MmdTest:
+    """Result of the two-sample test."""
+
+    mmd_squared: float
+    """Unbiased estimate of the squared MMD; it may be slightly negative."""
+
+    p_value: float
+    """Share of permutations with at least this estimate, the observed one included."""
+
+    threshold: float
+    """Estimate that is exceeded at rate alpha without drift."""
+
+    bandwidth: float
+    """Kernel width: the median distance of two rows; 0 if all rows are equal."""
+
+    num_blocks: tuple[int, int]
+    """Number of blocks of both samples."""
+
+    num_permutations: int
+
+
+def mmd_test(
+    first_NE: NDArray[np.float64],
+    second_NE: NDArray[np.float64],
+    *,
+    block_length: int,
+    permutations: int,
+    alpha: float,
+    seed: int,
+) -> MmdTest:
+    """Test whether two samples come from the same distribution.
+
+    The estimate is the mean over pairs of rows of different blocks. With blocks of one row this is
+    the unbiased estimate of Gretton et al., equation 3. Pairs within a block are left out, because
+    dependent rows are more similar than rows of two samples can be. The oldest rows that do not
+    fill a block are not compared.
+
+    Args:
+        first_NE: First sample, in time order.
+        second_NE: Second sample, in time order.
+        block_length: Rows of a block; 1 for independent rows [rows].
+        permutations: Number of random assignments of the blocks to the samples.
+        alpha: Rate at which ``threshold`` is exceeded without drift.
+        seed: Seed of the permutations.
+
+    Raises:
+        ContractError: The samples are not matrices of equal width and finite numbers, or a sample
+            has fewer than two blocks.
+
+    Cost:
+        Two samples of 500 rows of 128 numbers, blocks of 8 rows, 999 permutations: 0.05 s.
+        Blocks of one row: 0.3 s. Time and memory grow with the square of the rows.
+
+    Assumes:
+        Blocks are exchangeable if there is no drift. The p-value is then valid for any number of
+        rows and permutations.
+    """
+    _require_samples(first_NE, second_NE, block_length)
+    blocks = [len(sample) // block_length for sample in (first_NE, second_NE)]
+    kept = [
+        sample[len(sample) - count * block_length :]
+        for sample, count in zip((first_NE, second_NE), blocks, strict=True)
+    ]
+    distance_NN = _squared_distances(np.concatenate(kept))
+    bandwidth = median_distance(distance_NN)
+    if bandwidth == 0:  # all rows are equal, so the samples are too
+        kernel_NN = np.ones_like(distance_NN)
+    else:
+        kernel_NN = np.exp(-distance_NN / (2 * bandwidth**2))
+    num_blocks = sum(blocks)
+    shape = (num_blocks, block_length, num_blocks, block_length)
+    pair_BB = kernel_NN.reshape(shape).sum(axis=(1, 3)) / block_length**2
+    np.fill_diagonal(pair_BB, 0.0)
+    is_first_B = np.arange(num_blocks) < blocks[0]
+    observed = float(_estimates(pair_BB, is_first_B[None], blocks[0])[0])
+    null_P = _null_estimates(pair_BB, is_first_B, permutations, np.random.default_rng(seed))
+    at_least = int((null_P >= observed - _TIE_RTOL).sum())
+    return MmdTest(
+        mmd_squared=observed,
+        p_value=(1 + at_least) / (1 + permutations),
+        threshold=float(np.quantile(null_P, 1 - alpha)),
+        bandwidth=bandwidth,
+        num_blocks=(blocks[0], blocks[1]),
+        num_permutations=permutations,
+    )
+
+
+def median_distance(distance_NN: NDArray[np.float64]) -> float:
+    """Return the median distance of two different rows, from their squared distances.
+
+    If more than half of the distances are 0, it is the median of the others; 0 if all rows are
+    equal.
+    """
+    pairs = np.sqrt(distance_NN[np.triu_indices(len(distance_NN), k=1)])
+    median = float(np.median(pairs))
+    if median == 0 and pairs.any():
+        median = float(np.median(pairs[pairs > 0]))
+    return median
+
+
+def _squared_distances(row_NE: NDArray[np.float64]) -> NDArray[np.float64]:
+    # The rows are centred, because the difference of large squares loses precision.
+    centred_NE = row_NE - row_NE.mean(axis=0)
+    square_N = (centred_NE**2).sum(axis=1)
+    product_NN = centred_NE @ centred_NE.T
+    distance_NN = np.maximum(square_N[:, None] + square_N[None] - 2 * product_NN, 0.0)
+    # Rounding errors would turn equal rows into rows with a tiny distance.
+    distance_NN[distance_NN <= 1e-12 * (square_N[:, None] + square_N[None])] = 0.0
+    np.fill_diagonal(distance_NN, 0.0)
+    result: NDArray[np.float64] = distance_NN
+    return result
+
+
+def _estimates(
+    pair_BB: NDArray[np.float64], is_first_PB: NDArray[np.bool_], num_first: int
+) -> NDArray[np.float64]:
+    """Return the squared MMD of each assignment of blocks to the first sample (P,)."""
+    num_second = pair_BB.shape[0] - num_first
+    first_PB = is_first_PB.astype(np.float64)
+    sums_PB = first_PB @ pair_BB
+    within_first_P = (sums_PB * first_PB).sum(axis=1)
+    between_P = sums_PB.sum(axis=1) - within_first_P
+    within_second_P = pair_BB.sum() - within_first_P - 2 * between_P
+    estimates: NDArray[np.float64] = (
+        within_first_P / (num_first * (num_first - 1))
+        + within_second_P / (num_second * (num_second - 1))
+        - 2 * between_P / (num_first * num_second)
+    )
+    return estimates
+
+
+def _null_estimates(
+    pair_BB: NDArray[np.float64],
+    is_first_B: NDArray[np.bool_],
+    permutations: int,
+    rng: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Return the squared MMD of random assignments of the blocks (P,)."""
+    chunk = max(1, _MAX_CHUNK_NUMBERS // is_first_B.size)
+    estimates = []
+    for start in range(0, permutations, chunk):
+        size = min(chunk, permutations - start)
+        is_first_PB = rng.permuted(np.tile(is_first_B, (size, 1)), axis=1)
+        estimates.append(_estimates(pair_BB, is_first_PB, int(is_first_B.sum())))
+    return np.concatenate(estimates)
+
+
+def _require_samples(
+    first_NE: NDArray[np.float64], second_NE: NDArray[np.float64], block_length: int
+) -> None:
+    shapes = (first_NE.shape, second_NE.shape)
+    if first_NE.ndim != 2 or second_NE.ndim != 2 or first_NE.shape[1] != second_NE.shape[1]:
+        raise ContractError(
+            f"Two samples must be matrices (rows, width) of the same width, got {shapes[0]} and "
+            f"{shapes[1]}.",
+            fix="Compare embeddings of the same network.",
+        )
+    if block_length < 1 or min(len(first_NE), len(second_NE)) < 2 * block_length:
+        raise ContractError(
+            f"Each sample must have at least two blocks of {block_length} rows, got "
+            f"{len(first_NE)} and {len(second_NE)} rows.",
+            fix="Collect more rows.",
+        )
+    for name, sample in (("first", first_NE), ("second", second_NE)):
+        is_bad_N = ~np.isfinite(sample).all(axis=1)
+        if is_bad_N.any():
+            raise ContractError(
+                f"Embeddings must be finite, got NaN or infinity in {int(is_bad_N.sum())} rows of "
+                f"the {name} sample; the first is row {int(is_bad_N.argmax())}.",
+                fix="Find out why the network is not finite on these inputs.",
+            )

@@ -1,0 +1,153 @@
+"""Embedding of an example: what the last linear layer of a network receives.
+
+A network may name another layer in the class attribute ``embedding_layer``. An attribute is used
+instead of a second method beside ``forward()``, because a method would repeat the first half of
+``forward()`` and could differ from it.
+
+Shape legend: B = examples, E = width of an embedding.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import ModelInput, input_length
+from sluice.models.scaled import Scaled
+
+REFERENCE_ROLE = "drift embedding"
+"""Role of the drift reference of the embedding among the artifacts of a version."""
+
+MAX_WIDTH = 128
+"""Width to which wider embeddings are reduced, so that samples of requests stay small."""
+
+LAYER_ATTRIBUTE = "embedding_layer"
+"""Class attribute of a network with the name of the layer whose input is the embedding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embedding:
+    """Embeddings of a batch."""
+
+    layer: str
+    """Name of the layer that receives the embedding, as in ``named_modules()``."""
+
+    values: NDArray[np.float32]
+    """Embeddings (B, E)."""
+
+
+def embed(model: nn.Module, x: ModelInput) -> Embedding:
+    """Return the embeddings of a batch, from one forward pass in evaluation mode.
+
+    The embedding is the input of the layer that ``embedding_layer`` of the network names, or by
+    default of the last ``nn.Linear`` that is called. Axes between the first and the last, such as
+    the tokens of a text, are averaged; embed padded texts one by one, so that padding does not
+    count. More than 128 numbers are reduced to 128 by a count sketch, which keeps squared
+    distances up to about 12 %.
+
+    The hooks exist only during the call, so that predictions keep their code path and their bits.
+
+    Args:
+        model: Network, or a network in ``Scaled``.
+        x: Inputs of B examples.
+
+    Raises:
+        ContractError: The network calls no such layer, or the layer receives no batch of floats.
+
+    Cost:
+        One forward pass.
+
+    Source:
+        Count sketch: Charikar, Chen & Farach-Colton (2002); its use for features: Weinberger et
+        al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
+    """
+    network = model.network if isinstance(model, Scaled) else model
+    received: list[tuple[str, object]] = []
+
+    def recorder(name: str) -> Callable[..., None]:
+        def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            received[:] = [(name, next(iter((*args, *kwargs.values())), None))]
+
+        return record
+
+    handles = [
+        layer.register_forward_pre_hook(recorder(name), with_kwargs=True)
+        for name, layer in _candidates(network).items()
+    ]
+    was_training = model.training
+    if was_training:
+        model.eval()
+    try:
+        with torch.inference_mode():
+            model(x)
+    finally:
+        for handle in handles:
+            handle.remove()
+        if was_training:
+            model.train()
+    name, value = received[0] if received else ("", None)
+    values = _reduced(_averaged(value, network, name, input_length(x)))
+    return Embedding(layer=name or type(network).__name__, values=values)
+
+
+def _candidates(network: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers whose input may be the embedding, by name."""
+    declared = getattr(network, LAYER_ATTRIBUTE, None)
+    layers = dict(network.named_modules())
+    if declared is None:
+        return {name: layer for name, layer in layers.items() if isinstance(layer, nn.Linear)}
+    if declared not in layers or not declared:
+        raise ContractError(
+            f"{LAYER_ATTRIBUTE} of {type(network).__name__} must be the name of one of its layers, "
+            f"got {declared!r}.",
+            fix=f"Its layers are {', '.join(filter(None, layers))}.",
+        )
+    return {declared: layers[declared]}
+
+
+def _averaged(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
+    name = type(network).__name__
+    if value is None:
+        raise ContractError(
+            f"{name} has no embedding: it calls no nn.Linear in forward().",
+            fix=f"Name the layer whose input is the embedding in its class attribute "
+            f"{LAYER_ATTRIBUTE}, or set drift: {{embedding: null}}.",
+        )
+    if (
+        not isinstance(value, Tensor)
+        or not value.is_floating_point()
+        or value.ndim < 2
+        or len(value) != num_examples
+    ):
+        shown = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value)
+        raise ContractError(
+            f"Layer '{layer}' of {name} must receive floats of shape ({num_examples}, ..., width), "
+            f"got {shown}.",
+            fix=f"Name another layer in the class attribute {LAYER_ATTRIBUTE}.",
+        )
+    return value.detach().float().reshape(num_examples, -1, value.shape[-1]).mean(dim=1).cpu()
+
+
+def _reduced(embedding: Tensor) -> NDArray[np.float32]:
+    values: NDArray[np.float32] = embedding.numpy()
+    width = values.shape[1]
+    if width <= MAX_WIDTH:
+        return values.copy()
+    slots, signs = _sketch(width)
+    reduced = np.zeros((len(values), MAX_WIDTH), np.float32)
+    for row, full in zip(reduced, values, strict=True):
+        row[:] = np.bincount(slots, weights=signs * full, minlength=MAX_WIDTH)
+    return reduced
+
+
+@lru_cache(maxsize=4)
+def _sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the slot and the sign of each number; equal in training and serving."""
+    rng = np.random.default_rng(width)
+    return rng.integers(MAX_WIDTH, size=width), rng.choice([-1.0, 1.0], size=width)

@@ -1,0 +1,16 @@
+"""Evaluations of one loss over the steps of a training."""
+
+from sluice.trace.records.losses import EvaluationPassRecord
+from sluice.trace.records.trace import Trace
+
+
+def evaluation_series(trace: Trace) -> list[tuple[EvaluationPassRecord, ...]]:
+    """Return the evaluations of each network, loader and loss function, in the order of steps.
+
+    Only the first evaluation of a step is included: later ones may use weights that were loaded.
+    """
+    series: dict[tuple[int, int, str], dict[int, EvaluationPassRecord]] = {}
+    for record in trace.evaluations:
+        key = record.network, record.loader, record.kind
+        series.setdefault(key, {}).setdefault(record.step, record)
+    return [tuple(by_step.values()) for by_step in series.values()]

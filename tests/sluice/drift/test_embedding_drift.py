@@ -1,0 +1,220 @@
+import dataclasses
+import io
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+from sluice.base.artifacts import ArtifactStore
+from sluice.base.errors import ContractError, IntegrityError
+from sluice.config.drift_settings import DriftSettings, EmbeddingDriftSettings
+from sluice.data.rows.protocol import gather
+from sluice.drift.embedding_drift import evaluate_embeddings
+from sluice.drift.embedding_reference import (
+    EmbeddingReference,
+    embedding_reference,
+    has_embedding_drift,
+    load_embedding_reference,
+    save_embedding_reference,
+)
+from sluice.drift.reference import no_progress
+from sluice.drift.reference_file import reference_bytes
+from sluice.models.embedding import embed
+from sluice.workloads.sentences import SentencesWorkload
+from tests.sluice.drift.frames import mixed, reference_of
+from tests.sluice.serving.codec_samples import codec_lineage, make_workload, networks
+
+SETTINGS = DriftSettings()
+
+
+def reference_rows(rows: np.ndarray) -> EmbeddingReference:
+    return EmbeddingReference(network="n", layer="head", rows_NE=rows.astype(np.float32))
+
+
+def evaluate(reference, window, settings=SETTINGS, **embedding):
+    return evaluate_embeddings(
+        reference_rows(reference),
+        window,
+        settings,
+        EmbeddingDriftSettings(**embedding),
+        window="w",
+        seed=0,
+    )
+
+
+@pytest.fixture(scope="module")
+def samples():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(300, 6)), rng.normal(size=(250, 6))
+
+
+def test_verdicts(samples):
+    reference, window = samples
+
+    same, shifted = evaluate(reference, window), evaluate(reference, window + 0.4)
+
+    assert same.verdict == "STABLE"
+    assert (shifted.verdict, shifted.layer, shifted.network) == ("DRIFT", "head", "n")
+    assert shifted.mmd_squared > shifted.threshold > same.mmd_squared
+    assert "embedding of the network drifted" in shifted.reason
+    assert (shifted.num_rows, shifted.reference_rows) == (250, 300)
+    assert shifted.block_length == 7  # the cube root of 300, rounded up
+
+
+def test_a_small_but_significant_discrepancy_is_ignored_if_the_settings_say_so(samples):
+    reference, window = samples
+    shifted = evaluate(reference, window + 0.4)
+
+    allowed = evaluate(reference, window + 0.4, min_discrepancy=shifted.mmd_squared * 1.01)
+    limited = evaluate(reference, window + 0.4, min_discrepancy=shifted.mmd_squared * 0.99)
+
+    assert (allowed.verdict, limited.verdict) == ("STABLE", "DRIFT")
+    assert "not larger than allowed" in allowed.reason
+
+
+def test_samples_and_permutations_are_bounded_by_the_settings(samples):
+    reference, window = samples
+    strict = DriftSettings(alpha=0.001)
+
+    small = evaluate(reference, window, max_rows=150, min_permutations=99)
+
+    assert (small.num_rows, small.reference_rows, small.num_permutations) == (150, 150, 134)
+    assert evaluate(reference, window, settings=strict).num_permutations == 4000
+
+
+def test_too_few_rows_and_dependent_rows_are_inconclusive(samples):
+    reference, window = samples
+    walk = np.cumsum(np.random.default_rng(1).normal(size=(120, 6)), axis=0)
+
+    few = evaluate(reference, window[:50])
+    dependent = evaluate(reference, walk, settings=DriftSettings(min_blocks=8))
+
+    assert few.verdict == dependent.verdict == "INCONCLUSIVE"
+    assert "the window has 50 different rows, required 100" in few.reason
+    assert 8 * dependent.block_length > 120
+    assert np.isnan(dependent.p_value)
+
+
+def test_a_constant_embedding_is_inconclusive():
+    constant = evaluate(np.ones((200, 3)), np.ones((200, 3)))
+
+    assert constant.verdict == "INCONCLUSIVE"
+    assert "are equal" in constant.reason
+
+
+def test_too_few_blocks_for_the_p_value_are_inconclusive():
+    rng = np.random.default_rng(0)
+    strict = DriftSettings(alpha=1e-7, min_rows=30, min_blocks=2)
+
+    report = evaluate(rng.normal(size=(30, 2)), rng.normal(9, size=(30, 2)), settings=strict)
+
+    assert report.verdict == "INCONCLUSIVE"
+    assert "blocks of 6 rows cannot have a p-value of 1e-07" in report.reason
+
+
+def test_embeddings_that_do_not_fit_are_refused(samples):
+    reference, window = samples
+
+    with pytest.raises(ContractError, match="of the same width"):
+        evaluate(reference, window[:, :3])
+    with pytest.raises(ContractError, match="finite"):
+        evaluate(reference, np.where(window > 2.5, np.nan, window))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A workload of texts, and the lineage of two networks of it."""
+    folder = tmp_path_factory.mktemp("built")
+    workload, store = make_workload("texts", folder / "data"), ArtifactStore(folder / "artifacts")
+    found = networks(workload, salt=1)
+    return workload, store, codec_lineage(workload, store, salt=1, built=found), found
+
+
+def build(built, *, network: nn.Module | None = None, max_rows=500, **settings):
+    workload, _, lineage, found = built
+    frame = workload.compute_features(workload.load_rows())
+    by_weights = {m.weights: n for m, n in zip(lineage.members, found, strict=True)}
+    return embedding_reference(
+        workload,
+        frame,
+        workload.plan_folds(frame),
+        lineage.members,
+        lambda member: network or by_weights[member.weights],
+        DriftSettings(min_rows=30, **settings),
+        max_rows=max_rows,
+        on_progress=no_progress,
+    )
+
+
+def test_the_reference_has_the_held_out_rows_of_the_first_network(built):
+    workload, _, lineage, found = built
+    frame = workload.compute_features(workload.load_rows())
+    test = workload.plan_folds(frame)[-1].test
+    x = workload.examples(frame, test).x
+
+    reference, some = build(built), build(built, max_rows=40)
+
+    assert reference.network == lineage.members[0].weights
+    assert reference.layer == "out"
+    expected = [embed(found[0], gather(x, torch.tensor([n]))).values[0] for n in range(len(x))]
+    kept = list(dict.fromkeys(tuple(row) for row in np.array(expected).tolist()))
+    assert sorted(map(tuple, reference.rows_NE.tolist())) == sorted(kept)
+    assert 30 <= len(some.rows_NE) <= 40
+
+
+def test_a_network_without_a_linear_layer_has_a_reference_that_says_so(built):
+    class Counts(nn.Module):
+        def forward(self, x):
+            return x["mask"].float().sum(1, keepdim=True)
+
+    store = built[1]
+    reference = build(built, network=Counts())
+    loaded = load_embedding_reference(save_embedding_reference(reference, store), store)
+
+    assert loaded.rows_NE.size == 0
+    assert "Counts has no embedding: it calls no nn.Linear" in loaded.problem
+    assert "embedding_layer" in loaded.problem
+
+
+def test_a_reference_survives_its_file_and_a_change_of_the_file_is_found(built, tmp_path):
+    store, reference = ArtifactStore(tmp_path), build(built)
+    digest = save_embedding_reference(reference, store)
+    loaded = load_embedding_reference(digest, store)
+
+    np.testing.assert_array_equal(loaded.rows_NE, reference.rows_NE)
+    assert (loaded.network, loaded.layer, loaded.problem) == (
+        reference.network,
+        reference.layer,
+        "",
+    )
+    assert save_embedding_reference(loaded, store) == digest
+    table = pq.read_table(io.BytesIO(store.get(digest)))
+    shuffled = io.BytesIO()
+    pq.write_table(table.take([1, 0, *range(2, len(table))]), shuffled)
+    changed = shuffled.getvalue()
+    infinite = dataclasses.replace(reference, rows_NE=np.full((40, 3), np.inf, np.float32))
+    empty = dataclasses.replace(reference, rows_NE=np.empty((0, 0), np.float32))
+    for wrong, message in ((infinite, "not finite"), (empty, "numbers and the problem")):
+        with pytest.raises(IntegrityError, match=message):
+            load_embedding_reference(save_embedding_reference(wrong, store), store)
+    for content in (
+        changed,
+        store.get(digest)[:-9],
+        b"",
+        reference_bytes(reference_of(mixed(0, 200))),
+    ):
+        with pytest.raises(IntegrityError):
+            load_embedding_reference(store.put(content), store)
+
+
+def test_only_images_and_texts_that_clients_send_are_embedded(built, tmp_path):
+    kinds = {
+        kind: has_embedding_drift(make_workload(kind, tmp_path / kind), SETTINGS)
+        for kind in ("texts", "images", "rows")
+    }
+
+    assert kinds == {"texts": True, "images": True, "rows": False}
+    assert not has_embedding_drift(built[0], DriftSettings(embedding=None))
+    assert not has_embedding_drift(SentencesWorkload(), SETTINGS)  # it is not served
