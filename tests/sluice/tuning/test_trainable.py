@@ -85,6 +85,28 @@ class GivenRates(Searcher):
         pass
 
 
+class ReportLog(tune.Callback):
+    """Writes every report of a trial to a file beside the study.
+
+    Ray's own files of a trial lose reports: when a trial continues, Ray copies them from its
+    storage, where the latest reports may be missing.
+    """
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_trial_result(self, iteration, trials, trial, result, **info):  # noqa: ARG002
+        with (self.folder / f"{trial.trial_id}.jsonl").open("a") as file:
+            kept = {name: result[name] for name in ("curve", "damaged_checkpoints")}
+            file.write(json.dumps(kept) + "\n")
+
+
+def reports_of(result):
+    """Return the reports of a trial in the order of their arrival."""
+    file = Path(result.path).parent.parent / f"{result.metrics['trial_id']}.jsonl"
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
 def fit(objective, rates, folder, *, scheduler=None, retries=0, base=SINE):
     """Run one trial for each learning rate; return their results in order.
 
@@ -112,6 +134,7 @@ def fit(objective, rates, folder, *, scheduler=None, retries=0, base=SINE):
             storage_path=str(folder),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=retries),
+            callbacks=[ReportLog(folder)],
         ),
     )
     return list(tuner.fit())
@@ -130,8 +153,9 @@ def curve_of(result):
 
     A trial that made way for another one reports some epochs again, with the same losses.
     """
-    reported = result.metrics_dataframe["curve"]
-    return sorted({tuple(row) for text in reported for row in json.loads(text)})
+    return sorted(
+        {tuple(row) for report in reports_of(result) for row in json.loads(report["curve"])}
+    )
 
 
 def rows_of(epochs):
@@ -209,7 +233,7 @@ def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective
 
     assert result.error is None
     # The report before the kill is lost where the driver had not taken it yet.
-    assert list(result.metrics_dataframe["damaged_checkpoints"])[-2:] == [1, 0]
+    assert [report["damaged_checkpoints"] for report in reports_of(result)][-2:] == [1, 0]
     assert curve_of(result) == rows_of(epochs)
     assert_same_end(own, result, end)
 
