@@ -1,7 +1,7 @@
 # Every target sets up what it needs in .venv first, and does nothing when that is up to date.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-slow coverage dev check docs pictures format lock licenses sbom \
+.PHONY: help setup run test test-slow test-gpu coverage dev check docs pictures format lock licenses sbom \
 	audit clean
 ifdef PYTHON
 export PYTHON
@@ -26,11 +26,14 @@ setup: ## only the set-up: Python packages into .venv
 run: setup ## run the default pipeline end to end
 	@$(BIN)/sluice run $(ARGS)
 
-test: setup ## all tests but the exhaustive ones (ARGS='-k gate' picks some)
+test: setup ## all tests but the exhaustive ones and those for a GPU (ARGS='-k gate' picks some)
 	@$(BIN)/python -m pytest $(WORKERS) $(ARGS)
 
 test-slow: setup ## only the tests that need more than a second, and the exhaustive ones
-	@$(BIN)/python -m pytest -m 'slow or exhaustive' $(ARGS)
+	@$(BIN)/python -m pytest -m '(slow or exhaustive) and not gpu' $(ARGS)
+
+test-gpu: setup ## only the tests that need a CUDA device
+	@$(BIN)/python -m pytest -m gpu $(ARGS)
 
 coverage: setup ## all tests, and which lines and branches they run
 	@$(BIN)/python -m coverage run -m pytest -q $(ARGS)

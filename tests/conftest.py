@@ -37,6 +37,12 @@ collect_ignore = ["support/traced/script.py"]
 """Programs that run when they are imported, as those of users do."""
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide the GPU from tests that do not ask for it: 'auto' and the bits are those of the CPU."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """Collect tests without the garbage collector, and let it ignore them afterwards.

@@ -112,10 +112,12 @@ def restore_rng(state: Mapping[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """Use deterministic operations and one thread inside the block; restore both afterwards.
+    """Use deterministic operations, float32 and one thread inside the block; restore all three.
 
     A single thread is used because the result of a multi-threaded sum depends on the number of
-    threads, and because other fold runs use the remaining cores.
+    threads, and because other fold runs use the remaining cores. By default, cuDNN rounds the
+    inputs of convolutions and recurrent layers to the 10 bits of TF32; a model would predict other
+    values on the CPU.
 
     Raises:
         RuntimeError: Raised by torch inside the block: an operation has no deterministic version.
@@ -123,6 +125,7 @@ def deterministic() -> Iterator[None]:
     mode_before = torch.get_deterministic_debug_mode()
     fill_before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     threads_before = torch.get_num_threads()
+    tf32_before = _uses_tf32()
     # use_deterministic_algorithms would import the whole compiler of torch, which takes more than
     # a second in every training process.
     torch.set_deterministic_debug_mode("error")
@@ -130,12 +133,24 @@ def deterministic() -> Iterator[None]:
     # does not change the results of a correct program.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_num_threads(1)
+    if tf32_before:
+        torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
+        if tf32_before:
+            torch.backends.cudnn.allow_tf32 = True
         torch.set_deterministic_debug_mode(mode_before)
         torch.utils.deterministic.fill_uninitialized_memory = fill_before  # type: ignore[attr-defined]
         torch.set_num_threads(threads_before)
+
+
+def _uses_tf32() -> bool:
+    """Return whether cuDNN uses TF32, unless the program decided for single operations."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # torch refuses to summarise torch.backends.cudnn.conv and .rnn
+        return False
 
 
 def _seed_generators(seed: int) -> None:

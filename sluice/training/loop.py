@@ -45,6 +45,7 @@ from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import LossWeight, count_rows, require_splittable
 from sluice.training.batches import Batches
+from sluice.training.cudnn_dropout import restarted_cudnn_dropout
 from sluice.training.device import place_rows, resolve_device, start_device
 from sluice.training.epoch import (
     EpochStatistics,
@@ -159,7 +160,8 @@ def train(
         val = place_rows(_local_part(val, ranks.shard), device)
         val_chunk_rows = chunk_rows(val.x, model)
         batches = Batches(
-            place_rows(train, device),
+            # An augmentation gets the rows on the CPU, as it does when they do not fit.
+            place_rows(train, device) if augment is None else train,
             batch_rows=settings.batch_rows,
             seed=seed if data_seed is None else data_seed,
             device=device,
@@ -223,6 +225,7 @@ def train(
                 keeper.begin(epoch, epoch_settings, started=started)
             with stream.active():
                 with (
+                    restarted_cudnn_dropout(model, device),
                     recomputing(model, on=settings.recompute_activations),
                     explain_out_of_memory(
                         describe_step(settings, batches.max_rows),

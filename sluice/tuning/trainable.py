@@ -7,6 +7,7 @@ the trial from its last checkpoint, and only the work since the last report is l
 import contextlib
 import json
 import math
+import os
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -29,6 +30,13 @@ from sluice.tuning.tune_space import decode
 Trainable = Callable[[dict[str, Any]], None]
 """Function of Tune's config that runs one trial."""
 
+
+TRIAL_ENVIRONMENT = {
+    # A trial that is stopped first moves its network from a GPU that may be busy. After 2 seconds,
+    # Tune's default, it would give up the next trial of the worker without a retry.
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "600",
+}
+"""Environment variables of a worker, which it reads when a trial ends."""
 
 _MISSING_CHECKPOINT = "does not exist on storage"
 """Part of Tune's message if the checkpoint of a trial is missing."""
@@ -81,6 +89,8 @@ def trial(
     report_epochs: tuple[int, ...],
 ) -> None:
     """Run one trial in a worker of Tune; see ``make_trainable``."""
+    for name, value in TRIAL_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     params = decode(space, base, config)
     try:
         with _downloaded_checkpoint(params) as (start, where):

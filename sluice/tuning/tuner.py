@@ -23,13 +23,14 @@ from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.concurrency import is_ordered, max_concurrent_trials
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Strategy
+from sluice.tuning.retry_policy import interrupted_trial
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import report_epochs
 from sluice.tuning.study_folder import RESULTS
-from sluice.tuning.trainable import make_trainable, trial_error
+from sluice.tuning.trainable import TRIAL_ENVIRONMENT, make_trainable, trial_error
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # The journal contains the state. Tune's own snapshot is only for users who read its folder.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
+    **TRIAL_ENVIRONMENT,
 }
 
 _LOG_LEVELS = {
@@ -165,7 +167,14 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
         except TrialFailed as error:
             params = decode(plan.space, plan.base, error.config)
             raise trial_error(error.error or error, params) from error
-        return get_study(plan.journal)
+        study = get_study(plan.journal)
+        if unfinished := study.running():
+            raise interrupted_trial(
+                decode(plan.space, plan.base, unfinished[0].config),
+                "Ray Tune ended the search before this trial",
+                cause="Tune gave up the trial; its log says why.",
+            )
+        return study
 
 
 def _require_local_driver(compute: ComputeSettings) -> None:

@@ -26,6 +26,13 @@ class Toy:
     """File that says that it died; it dies always when empty."""
     pause_s: float = 0.0
     """Longest pause before a report; differs from report to report [s]."""
+    linger_s: float = 0.0
+    """Time that the first trial to be stopped needs to end [s]."""
+    lingered: str = ""
+    """File that says that it did."""
+    tune_waits_s: int | None = None
+    """Time after which Tune gives up a trial that waits for its worker [s]; None for as long as
+    the search lets it."""
     max_epochs: int = 27
     """Epochs of a trial that nobody stops."""
 
@@ -34,6 +41,17 @@ class Toy:
 
     def train(self, schedule, *, start, report_epochs):
         """The checkpoint is the number of epochs."""
+        if self.tune_waits_s is not None:
+            os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(self.tune_waits_s)
+        try:
+            yield from self._reports(schedule, start, report_epochs)
+        except GeneratorExit:
+            if self.linger_s and not Path(self.lingered).exists():
+                Path(self.lingered).touch()
+                time.sleep(self.linger_s)
+            raise
+
+    def _reports(self, schedule, start, report_epochs):
         done = 0 if start is None else int((start / "mark").read_text())
         stops = {epoch for epoch in report_epochs if done < epoch < self.max_epochs}
         if schedule[-1].params[LR] > self.kill_above:

@@ -20,6 +20,7 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
+from sluice.training.device import resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.parameter_groups import complete_groups
 from sluice.training.settings import TrainSettings
@@ -151,6 +152,8 @@ class _EpochTraining:
             )
         self.state = restored
         self.model.load_state_dict(restored.model)
+        # The other training is on its device, where predictions round differently.
+        self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:
         self.state = state

@@ -84,6 +84,11 @@ def has_idle_worker(controller: Any) -> bool:
     return bool(unwrap(controller)._actor_cache.num_cached_objects)
 
 
+def failed(controller: Any) -> list[Any]:
+    """Return the trials with status 'ERROR'."""
+    return list(unwrap(controller)._failed_trials)
+
+
 def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:
     """Return the path of the checkpoint that was reported with a result; empty without one."""
     name = result.get("checkpoint_dir_name")

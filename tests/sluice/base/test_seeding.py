@@ -108,3 +108,23 @@ def test_deterministic_mode_ends_with_the_block():
         assert torch.utils.deterministic.fill_uninitialized_memory
     finally:
         torch.set_num_threads(before)
+
+
+def test_deterministic_mode_computes_in_float32():
+    """By default cuDNN computes in TF32; who decides for one kind of layer keeps the decision."""
+    cudnn = torch.backends.cudnn
+    assert cudnn.allow_tf32
+    with deterministic():
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("none", "none")
+        with deterministic():
+            assert not cudnn.allow_tf32
+        assert not cudnn.allow_tf32
+    assert cudnn.allow_tf32
+
+    cudnn.rnn.fp32_precision = "ieee"
+    try:
+        with deterministic():
+            assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("tf32", "ieee")
+    finally:
+        cudnn.rnn.fp32_precision = "tf32"
+    assert cudnn.allow_tf32

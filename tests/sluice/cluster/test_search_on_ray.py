@@ -80,6 +80,20 @@ def test_a_lost_worker_is_replaced_and_its_trial_resumes(ray_here, tmp_path):
     require_reused_workers(tmp_path / "ray")
 
 
+@pytest.mark.parametrize(
+    ("tune_waits_s", "num_given_up"), [(1, 1), pytest.param(None, 0, marks=pytest.mark.exhaustive)]
+)
+def test_a_trial_that_tune_gives_up_continues(tune_waits_s, num_given_up, tmp_path):
+    """A stopped trial that ends slowly, as on a busy GPU: Tune gives up the next of its worker."""
+    expected = search(tmp_path / "one", settings(8))
+    toy = Toy(linger_s=4, lingered=str(tmp_path / "lingered"), tune_waits_s=tune_waits_s)
+    result = search(tmp_path / "ray", settings(8), run=run_tuner, toy=toy)
+
+    assert (tmp_path / "lingered").exists()
+    assert len(list((tmp_path / "ray" / "tune").glob("*/error.txt"))) == num_given_up
+    assert decisions(result) == decisions(expected)
+
+
 @pytest.mark.exhaustive
 def test_a_trial_that_kills_every_worker_ends_the_search_and_is_tried_again(tmp_path):
     """TUNE-3: the cause may be transient; a recorded failure would be permanent."""

@@ -28,7 +28,6 @@ from tests.sluice.training.test_loop import (
 )
 
 CPU = torch.device("cpu")
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 def test_without_a_gpu_auto_is_the_cpu_and_cuda_is_refused(monkeypatch):
@@ -103,7 +102,7 @@ def test_a_model_without_parameters_is_where_its_rows_are():
     assert device_of(torch.nn.Identity(), CPU) == CPU
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_training_on_a_gpu_ends_near_the_cpu_with_the_model_back_home():
     models = [make_model(dropout=0) for _ in range(3)]
     with deterministic():
@@ -115,7 +114,7 @@ def test_training_on_a_gpu_ends_near_the_cpu_with_the_model_back_home():
     torch.testing.assert_close(vector(models[1]), vector(models[0]), rtol=1e-3, atol=1e-4)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_a_model_on_a_gpu_is_scored_on_rows_of_the_cpu():
     model = make_model(dropout=0)
     expected = mean_loss(model, losses_of, VAL)

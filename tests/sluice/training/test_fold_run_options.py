@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import pytest
-import torch
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.training.fold_run import find_finished, train_fold_run
@@ -75,7 +74,6 @@ def test_precision_moves_the_bits_and_recomputing_does_not(specs):
     assert plain == again
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="'auto' means the GPU")
 def test_what_changes_no_bit_is_not_fitted_again(specs):
     (spec,) = specs(max_epochs=1)
     member, _ = fit(spec)

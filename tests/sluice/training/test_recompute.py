@@ -29,13 +29,18 @@ def network(architecture: str) -> nn.Module:
     )
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("architecture", ["gru", "lstm", "slstm", "transformer"])
-def test_same_bits_with_dropout(architecture, precision):
+def test_same_bits_with_dropout(architecture, precision, device):
     def fitted(again):
         model = network(architecture)
         settings = TrainSettings(
-            max_epochs=2, batch_rows=16, recompute_activations=again, precision=precision
+            max_epochs=2,
+            batch_rows=16,
+            recompute_activations=again,
+            precision=precision,
+            device=device,
         )
         with deterministic():
             history = list(

@@ -18,6 +18,7 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.support import failfast_workloads as planted
 from tests.support.digits_cnn import Digits
+from tests.support.synthetic import SineWorkload
 
 
 @pytest.fixture
@@ -440,3 +441,12 @@ def test_no_seed_gives_a_false_alarm_and_the_same_seed_the_same_finding(check, s
 
     assert first.outcome == "pass"
     assert first == check(workload, model=model, seed=seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", ["gru", "lstm", "transformer"])
+def test_on_a_gpu_both_trainings_predict_on_it(check, architecture):
+    model = ModelSettings(architecture=architecture, hidden=8, layers=2, dropout=0.3)
+    finding = check(SineWorkload(), model=model, batch_rows=32, device="cuda")
+
+    assert finding.outcome == "pass", finding

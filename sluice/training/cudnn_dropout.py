@@ -1,0 +1,37 @@
+"""Makes the dropout of recurrent layers on CUDA a function of the state of the random generator.
+
+Between the layers of an ``nn.GRU`` or ``nn.LSTM``, cuDNN draws the masks from a state of its own,
+which torch seeds once from the CUDA generator and which no checkpoint contains. A resumed training
+would continue with other masks, and a recomputed forward pass would use other masks than the first.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+
+@contextlib.contextmanager
+def restarted_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
+    """Seed cuDNN's dropout from the CUDA generator before each forward pass of a recurrent layer.
+
+    Affects ``nn.RNNBase`` modules of several layers that are in train mode with a dropout rate
+    above 0. On a CPU, where torch draws the masks from its generator, nothing is changed.
+
+    Args:
+        model: Network whose modules get a hook inside the context.
+        device: Device of the training.
+    """
+    modules = [m for m in model.modules() if isinstance(m, nn.RNNBase) and m.num_layers > 1]
+
+    def restart(module: nn.Module, _inputs: object) -> None:
+        assert isinstance(module, nn.RNNBase)
+        if module.training and module.dropout > 0:
+            # torch seeds the state of cuDNN again after the state of its own generator is set.
+            torch.cuda.set_rng_state(torch.cuda.get_rng_state(device), device)
+
+    with contextlib.ExitStack() as hooks:
+        for module in modules if device.type == "cuda" else ():
+            hooks.callback(module.register_forward_pre_hook(restart).remove)
+        yield
