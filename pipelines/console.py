@@ -93,6 +93,12 @@ class RunConsole:
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
             self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s", highlight=False)
+        elif happened.is_engine_event and "pool" in happened.engine_event_data.metadata:
+            pool = happened.engine_event_data.metadata["pool"].value
+            self._console.print(
+                f"      {stage} waits until no other run uses the {str(pool).upper()}",
+                highlight=False,
+            )
 
     def _drawn(self) -> RenderableType:
         """Return the bar with the table of work in progress below it."""

@@ -1,14 +1,22 @@
 """The executor of all jobs: runs the steps in sequence in one process, recorded in a run tag."""
 
+import contextlib
+import time
 from collections.abc import Iterator
 
 import dagster as dg
+from dagster._core.errors import raise_execution_interrupts
 from dagster._core.execution.context.system import PlanOrchestrationContext
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode
+from dagster._core.executor import in_process
 from dagster._core.executor.in_process import InProcessExecutor
 
 from sluice.pipelines.run_process import RunProcess
+
+_MAX_WAIT_S = 1.0
+"""Time until a step that waits for a concurrency pool reacts to Ctrl-C [s]."""
 
 
 class SigningExecutor(InProcessExecutor):
@@ -20,7 +28,35 @@ class SigningExecutor(InProcessExecutor):
         """Record the process, then execute the steps."""
         run_id = plan_context.run_id
         plan_context.instance.add_run_tags(run_id, RunProcess.this(run_id).tags)
-        yield from super().execute(plan_context, execution_plan)
+        with interruptible_pools():
+            yield from super().execute(plan_context, execution_plan)
+
+
+@contextlib.contextmanager
+def interruptible_pools() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a run that waits for a concurrency pool.
+
+    Otherwise such a run of Dagster's in-process executor uses a whole core, and ignores both.
+    """
+    original = in_process.InstanceConcurrencyContext  # type: ignore[attr-defined]
+    in_process.InstanceConcurrencyContext = _InterruptiblePools  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        in_process.InstanceConcurrencyContext = original  # type: ignore[attr-defined]
+
+
+class _InterruptiblePools(InstanceConcurrencyContext):
+    def interval_to_next_pending_claim_check(self) -> float:
+        """Return the time to sleep until a slot may be free [s].
+
+        Raises:
+            DagsterExecutionInterruptedError: The run was interrupted since the last call.
+        """
+        with raise_execution_interrupts():
+            pass
+        waits = [float(at) - time.time() for at in self._pending_timeouts.values()]
+        return max(0.0, min([_MAX_WAIT_S, *waits]))
 
 
 @dg.executor(name="in_process")

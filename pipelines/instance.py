@@ -165,7 +165,11 @@ def _full_disk_reported(folder: Path) -> Iterator[None]:
 
 
 def close_ghost_runs(instance: dg.DagsterInstance) -> int:
-    """Mark runs whose process was killed as failed; return their number."""
+    """Mark runs whose process was killed as failed; return their number.
+
+    Their slots in concurrency pools are freed. Otherwise the next run would wait for the GPU until
+    Dagster's daemon frees them, and without a daemon forever.
+    """
     ghosts = 0
     for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
         process = RunProcess.of(run.run_id, run.tags)
@@ -175,4 +179,9 @@ def close_ghost_runs(instance: dg.DagsterInstance) -> int:
         if current is not None and current.status in UNFINISHED:  # it has not ended in the meantime
             instance.report_run_failed(current, "The process that executed this run was killed.")
             ghosts += 1
+    for run_id in instance.event_log_storage.get_concurrency_run_ids():
+        holder = instance.get_run_by_id(run_id)
+        process = None if holder is None else RunProcess.of(run_id, holder.tags)
+        if holder is None or (holder.is_finished and process is not None and process.is_gone):
+            instance.event_log_storage.free_concurrency_slots_for_run(run_id)
     return ghosts

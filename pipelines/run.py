@@ -26,6 +26,7 @@ from sluice.observability import spans
 from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
+from sluice.pipelines.executor import interruptible_pools
 from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
@@ -218,7 +219,7 @@ def _execute(
     instance.add_event_listener(run_id, console.on_event)
     attribute_runs(instance, job)
     try:
-        with spans.span("job", job=job, run=run_id) as span:
+        with spans.span("job", job=job, run=run_id) as span, interruptible_pools():
             definitions.resolve_job_def(job).execute_in_process(
                 run_config=QUIET | dict(config or {}),
                 instance=instance,

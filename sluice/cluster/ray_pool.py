@@ -49,8 +49,9 @@ class RayPool:
         self._actor_type = _make_actor_type(ray, compute)
         self._actor_arguments = (worker_sys_path(), tuple(imports), probe_files)
         self._retry_counter = RetryCounter(compute.retries)
-        self._starting: dict[Any, Any] = {}
-        """Actors that are starting, by the object reference of their first call."""
+        self._starting: dict[Any, tuple[Any, int]] = {}
+        """Actors that are starting, and how many starts before failed, by the object reference of
+        their first call."""
         self._idle: list[Any] = []
         self._busy: dict[Any, _RunningJob] = {}
         """Running jobs, by the object reference that resolves to their next messages."""
@@ -58,12 +59,15 @@ class RayPool:
         """Keys and pickled jobs that wait for an idle actor to run again."""
         self._received: deque[JobMessage | SluiceError] = deque()
         """Messages and errors that were received and not returned yet."""
-        self._failed_starts = 0
 
-    def add(self) -> None:
-        """Start one more actor."""
+    def add(self, *, failed_starts: int = 0) -> None:
+        """Start one more actor.
+
+        Args:
+            failed_starts: Number of actors before it that failed to start and that it replaces.
+        """
         actor = self._actor_type.remote(*self._actor_arguments)
-        self._starting[actor.check_folders.remote()] = actor
+        self._starting[actor.check_folders.remote()] = (actor, failed_starts)
 
     def has_capacity(self) -> bool:
         """Return whether an actor is idle and no job waits for a retry."""
@@ -101,7 +105,8 @@ class RayPool:
     def close(self) -> None:
         """Kill all actors."""
         busy_actors = [running.actor for running in self._busy.values()]
-        for actor in [*self._starting.values(), *self._idle, *busy_actors]:
+        starting_actors = [actor for actor, _ in self._starting.values()]
+        for actor in [*starting_actors, *self._idle, *busy_actors]:
             self._ray.kill(actor)
 
     def _run(self, key: Hashable, job: bytes) -> None:
@@ -110,14 +115,14 @@ class RayPool:
 
     def _finish_start(self, reference: Any) -> None:
         """Add an actor that has started to the idle ones; replace it if its start failed."""
-        actor = self._starting.pop(reference)
+        actor, failed_starts = self._starting.pop(reference)
         try:
             missing = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            self._failed_starts += 1
-            if self._failed_starts > self._retries:
+            # Counted for each actor: one lost machine may end all of those that are starting.
+            if failed_starts == self._retries:
                 raise _no_worker_error(str(error).strip().splitlines()[-1]) from error
-            self.add()
+            self.add(failed_starts=failed_starts + 1)
             return
         if missing is not None:
             self._ray.kill(actor)

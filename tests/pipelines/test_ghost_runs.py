@@ -49,15 +49,19 @@ def test_a_run_that_another_process_executes_counts_until_that_is_killed(
             time.sleep(0.05)
         (run,) = instance.get_runs()
 
+        storage = instance.event_log_storage
         alive = describe_active_run(instance, "stuck")
+        claimed_before = storage.claim_concurrency_slot("gpu", RUN, "train").is_claimed
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         killed = describe_active_run(instance, "stuck")
         status = instance.get_run_by_id(run.run_id).status
+        claimed_after = storage.claim_concurrency_slot("gpu", RUN, "train").is_claimed
 
     assert alive == f"Run {run.run_id[:8]} of stuck is in progress."
     assert killed == ""
     assert status == dg.DagsterRunStatus.FAILURE
+    assert (claimed_before, claimed_after) == (False, True)
 
 
 def test_a_process_is_gone_when_its_number_is_free_or_of_a_younger_one() -> None:

@@ -1,23 +1,33 @@
 """Stages that use a GPU take turns, and a run that died gives its turn back."""
 
+import io
 import logging
+import os
+import signal
+import subprocess
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import dagster as dg
+import psutil
 import pytest
 import yaml
 from dagster._core.instance.config import dagster_instance_config
 from dagster._daemon.monitoring import concurrency
 from dagster._time import get_current_datetime
+from rich.console import Console
 
 from sluice.base.home import Home
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
+from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
+from tests.support.stuck_job import SAYS_SO
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +67,47 @@ def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPa
         list(daemon)
 
         assert storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
+
+
+@pytest.mark.slow
+def test_a_run_that_waits_for_the_gpu_says_so_and_can_be_interrupted(
+    home: Home, tmp_path: Path
+) -> None:
+    works = tmp_path / "works"
+    with open_instance(home) as instance:
+        storage = instance.event_log_storage
+        storage.initialize_concurrency_limit_to_default("gpu")
+        assert storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
+        process = subprocess.Popen(
+            [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
+            cwd=ROOT,
+            env=os.environ | {SAYS_SO: str(works)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + 60
+        while not any("blocked by limit" in entry.user_message for entry in logs_of(instance)):
+            assert process.poll() is None, "the job ended by itself"
+            assert time.monotonic() < deadline, "the job did not wait"
+            time.sleep(0.05)
+        used_s = psutil.Process(process.pid).cpu_times().user
+        time.sleep(2)
+        used_s = psutil.Process(process.pid).cpu_times().user - used_s
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        (run,) = instance.get_runs()
+        screen = Console(file=io.StringIO(), width=100)
+        for entry in logs_of(instance):
+            RunConsole(screen).on_event(entry)
+
+    assert used_s < 1  # of two seconds
+    assert not works.exists()
+    assert run.status == dg.DagsterRunStatus.FAILURE  # nobody asked Dagster to end it
+    assert screen.file.getvalue() == "      work waits until no other run uses the GPU\n"
+
+
+def logs_of(instance: dg.DagsterInstance) -> list[dg.EventLogEntry]:
+    return [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
 
 
 def test_instance_config_to_deploy_is_one_that_dagster_takes(tmp_path: Path) -> None:

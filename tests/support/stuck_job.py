@@ -11,7 +11,7 @@ from sluice.pipelines.executor import one_process
 SAYS_SO = "STUCK_JOB_WORKS"
 
 
-@dg.op
+@dg.op(pool="gpu")
 def work():
     Path(os.environ[SAYS_SO]).touch()
     while True:
