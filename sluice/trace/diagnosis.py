@@ -6,7 +6,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.findings.catalogue import FaultName
-from sluice.trace.faults import EXPLAINS
+from sluice.trace.faults import CONSEQUENCES
 from sluice.trace.finding import TraceFinding
 
 SEVERITY_LABELS = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}
@@ -88,13 +88,13 @@ def _sort_key(finding: TraceFinding) -> tuple[int, float, int]:
 def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
     """Return the most severe of the faults that explain ``fault``; None for a root cause.
 
-    Assumes that ``EXPLAINS`` has no cycle.
+    Assumes that ``CONSEQUENCES`` has no cycle.
     """
     effects = by_fault[fault]
     causes = [
         other
         for other, candidates in by_fault.items()
-        if fault in EXPLAINS.get(other, ()) and _may_explain(candidates, effects)
+        if fault in CONSEQUENCES.get(other, ()) and _may_explain(candidates, effects)
     ]
     return min(causes, key=lambda other: _sort_key(by_fault[other][0]), default=None)
 

@@ -1,10 +1,10 @@
-"""Which faults can cause which others."""
+"""Defines which faults each fault can cause."""
 
 from collections.abc import Mapping
 
 from sluice.findings.catalogue import FaultName
 
-_NOT_FINITE: tuple[FaultName, ...] = (
+_NON_FINITE: tuple[FaultName, ...] = (
     "non-finite loss",
     "non-finite gradient",
     "gradient scaler skips steps",
@@ -14,18 +14,18 @@ _NOT_LEARNING: tuple[FaultName, ...] = (
     "weights not updating",
     "shuffled labels",
 )
-_DEAD: tuple[FaultName, ...] = ("vanishing gradients", "dead units")
+_NO_GRADIENT: tuple[FaultName, ...] = ("vanishing gradients", "dead units")
 
-EXPLAINS: Mapping[FaultName, tuple[FaultName, ...]] = {
+CONSEQUENCES: Mapping[FaultName, tuple[FaultName, ...]] = {
     "non-finite input": (
-        *_NOT_FINITE,
+        *_NON_FINITE,
         *_NOT_LEARNING,
         "learning rate too high",
         "unstable Adam moments",
     ),
-    "all targets ignored": (*_NOT_FINITE, *_NOT_LEARNING, "unstable Adam moments"),
-    "inverted padding mask": (*_NOT_FINITE, *_NOT_LEARNING, *_DEAD),
-    "index out of range": (*_NOT_FINITE, *_NOT_LEARNING),
+    "all targets ignored": (*_NON_FINITE, *_NOT_LEARNING, "unstable Adam moments"),
+    "inverted padding mask": (*_NON_FINITE, *_NOT_LEARNING, *_NO_GRADIENT),
+    "index out of range": (*_NON_FINITE, *_NOT_LEARNING),
     "non-finite gradient": (
         "non-finite loss",
         "gradient scaler skips steps",
@@ -35,27 +35,27 @@ EXPLAINS: Mapping[FaultName, tuple[FaultName, ...]] = {
     "learning rate too high": (
         "non-finite loss",
         "non-finite gradient",
-        *_DEAD,
+        *_NO_GRADIENT,
         *_NOT_LEARNING,
         "clip norm mismatch",
         "unstable Adam moments",
         "extreme logits",
     ),
     "gradient scaler skips steps": (*_NOT_LEARNING,),
-    "detached loss": (*_NOT_LEARNING, "step before backward", *_DEAD, "detached subgraph"),
-    "detached subgraph": (*_NOT_LEARNING, *_DEAD),
+    "detached loss": (*_NOT_LEARNING, "step before backward", *_NO_GRADIENT, "detached subgraph"),
+    "detached subgraph": (*_NOT_LEARNING, *_NO_GRADIENT),
     "unregistered module": (*_NOT_LEARNING, "parameters not optimized"),
     "stale optimizer parameters": (*_NOT_LEARNING, "parameters not optimized", "detached subgraph"),
     "parameters not optimized": _NOT_LEARNING,
     "unintended freeze": _NOT_LEARNING,
-    "misplaced zero_grad": (*_NOT_LEARNING, *_DEAD, "gradient underflow"),
-    "step before backward": (*_NOT_LEARNING, *_DEAD),
+    "misplaced zero_grad": (*_NOT_LEARNING, *_NO_GRADIENT, "gradient underflow"),
+    "step before backward": (*_NOT_LEARNING, *_NO_GRADIENT),
     "learning rate stays zero": _NOT_LEARNING,
     "schedule ends early": _NOT_LEARNING,
     "scheduler stepped per epoch": _NOT_LEARNING,
     "updates lost to rounding": _NOT_LEARNING,
-    "gradient underflow": (*_NOT_LEARNING, *_DEAD),
-    "constant initialization": (*_NOT_LEARNING, *_DEAD),
+    "gradient underflow": (*_NOT_LEARNING, *_NO_GRADIENT),
+    "constant initialization": (*_NOT_LEARNING, *_NO_GRADIENT),
     "dead units": (*_NOT_LEARNING, "vanishing gradients"),
     "logits-probability mix-up": (*_NOT_LEARNING, "vanishing gradients"),
     "loss broadcasting": _NOT_LEARNING,
@@ -69,7 +69,7 @@ EXPLAINS: Mapping[FaultName, tuple[FaultName, ...]] = {
         "non-finite loss",
         "loss not decreasing",
         "unstable Adam moments",
-        *_DEAD,
+        *_NO_GRADIENT,
     ),
     "unnormalized gradient accumulation": (
         "clip norm mismatch",

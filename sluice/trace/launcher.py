@@ -12,7 +12,7 @@ from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import make_folder, storage_error
 from sluice.trace.settings import TraceSettings
 
-_INJECTED = Path(__file__).parent / "injected"
+_SITECUSTOMIZE_FOLDER = Path(__file__).parent / "injected"
 _OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 SIGNAL_EXIT_BASE = 128
 """The exit code of a program ended by a signal is this plus the signal number, as in shells."""
@@ -59,7 +59,7 @@ def traced_environment(
     out: Path, settings: TraceSettings, environ: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment in which Python processes are traced."""
-    path = [str(_INJECTED), *filter(None, [environ.get("PYTHONPATH")])]
+    path = [str(_SITECUSTOMIZE_FOLDER), *filter(None, [environ.get("PYTHONPATH")])]
     return {
         **environ,
         "PYTHONPATH": os.pathsep.join(path),

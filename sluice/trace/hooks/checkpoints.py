@@ -17,68 +17,71 @@ from sluice.trace.sink import EventSink
 
 def watch_loads(sink: EventSink) -> None:
     """Record every ``load_state_dict`` of a module, an optimizer or a scheduler."""
-    for cls, what in (
+    for cls, role in (
         (torch.nn.Module, "network"),
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        watch_load(sink, cls, what)
+        watch_load(sink, cls, role)
 
 
-def watch_load(sink: EventSink, cls: type, what: str) -> None:
+def watch_load(sink: EventSink, cls: type, role: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:
-        sink.patches.replace(cls, "load_state_dict", _watched(sink, original, what))
+        sink.patches.replace(cls, "load_state_dict", _watched(sink, original, role))
 
 
-def _watched(sink: EventSink, original: Callable[..., Any], what: str) -> Callable[..., Any]:
+def _watched(sink: EventSink, original: Callable[..., Any], role: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         aliased: list[int] = []
-        if sink.is_on and what == "network":
+        if sink.is_on and role == "network":
             sink.run_safely(_find_aliased_tensors, owner, state_dict, aliased)
         result = original(owner, state_dict, *args, **kwargs)
         if sink.is_on:
-            sink.run_safely(_record_load, sink, owner, what, state_dict, result, sum(aliased))
+            sink.run_safely(_record_load, sink, owner, role, state_dict, result, sum(aliased))
         return result
 
     return load_state_dict
 
 
 def _find_aliased_tensors(owner: Any, state: Any, aliased: list[int]) -> None:
-    """Append for each tensor of a state whether it shares memory with the network's parameters."""
+    """Append to ``aliased``, for each value of a state, whether it is a tensor that shares memory.
+
+    Memory is shared with a parameter of the network.
+    """
     addresses = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
     aliased += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
 
 
 def _record_load(
-    sink: EventSink, owner: Any, what: str, state: Any, result: Any, num_aliased: int
+    sink: EventSink, owner: Any, role: str, state: Any, result: Any, num_aliased: int
 ) -> None:
-    object_id = _object_index(sink, owner, what)
-    if what == "network":
+    object_id = _object_index(sink, owner, role)
+    if role == "network":
         sink.bus.publish(WeightsLoaded())
     unexpected = len(getattr(result, "unexpected_keys", ()))
     missing = len(getattr(result, "missing_keys", ()))
-    sink.events.record_event(sink.local.thread, "load", object_id, flags=(what,))
+    sink.events.record_event(sink.local.thread, "load", object_id, flags=(role,))
     record = StateLoadRecord(
         step=sink.steps.last,
-        what=what,
+        what=role,
         kind=type(owner).__name__,
         object_id=object_id,
         num_keys=len(state),
         num_loaded=len(state) - unexpected,
         num_aliased=num_aliased,
         num_missing=missing,
-        content=state_fingerprint(state) if what == "network" else 0,
+        content=state_fingerprint(state) if role == "network" else 0,
     )
     sink.recorder.write("load", record)
 
 
-def _object_index(sink: EventSink, owner: Any, what: str) -> int:
-    if what == "optimizer":
+def _object_index(sink: EventSink, owner: Any, role: str) -> int:
+    if role == "optimizer":
         return sink.objects.optimizers.get_or_add(owner).index
-    if what == "scheduler":
+    if role == "scheduler":
         return scheduler_entry(sink, owner).index
     entry = sink.objects.networks.get(owner)
     return -1 if entry is None else entry.index

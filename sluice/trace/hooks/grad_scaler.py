@@ -10,7 +10,7 @@ from sluice.trace.sink import EventSink
 
 
 def watch_scalers(sink: EventSink) -> None:
-    """Record calls of gradient scalers by the program, but not their internal calls."""
+    """Record the program's calls of gradient scalers, but not the calls that scalers make."""
     scale, unscale, step, local = GradScaler.scale, GradScaler.unscale_, GradScaler.step, sink.local
 
     @functools.wraps(scale)
@@ -28,7 +28,7 @@ def watch_scalers(sink: EventSink) -> None:
         if sink.is_on and thread.edits.snapshots:
             sink.run_safely(lambda: thread.edits.snapshot(sink.objects.optimizers.entries))
         if sink.is_on and scaler.is_enabled() and not thread.in_scaler:
-            sink.run_safely(unscaled, optimizer)
+            sink.run_safely(record_unscale, optimizer)
 
     @functools.wraps(step)
     def watched_step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -41,20 +41,20 @@ def watch_scalers(sink: EventSink) -> None:
         finally:
             thread.in_scaler = False
         if thread.num_steps == num_steps:
-            sink.run_safely(skipped, optimizer)
+            sink.run_safely(record_skip, optimizer)
         return result
 
-    def unscaled(optimizer: Any) -> None:
+    def record_unscale(optimizer: Any) -> None:
         index = sink.objects.optimizers.get_or_add(optimizer).index
         sink.events.record_event(local.thread, "unscale", index)
 
-    def skipped(optimizer: Any) -> None:
+    def record_skip(optimizer: Any) -> None:
         entry = sink.objects.optimizers.get_or_add(optimizer)
         sink.events.record_event(local.thread, "skip", entry.index)
         entry.gradient_tracker.record_gradients()
         sink.steps.end(local.thread, entry)
 
-    def updated(_: None, scaler: Any, *__: Any, **___: Any) -> None:
+    def record_update(_: None, scaler: Any, *__: Any, **___: Any) -> None:
         if scaler.is_enabled():
             sink.events.record_event(local.thread, "update scale")
             if scaler._scale is not None:  # the public getter would synchronize with the device
@@ -63,4 +63,4 @@ def watch_scalers(sink: EventSink) -> None:
     sink.patches.replace(GradScaler, "scale", watched_scale)
     sink.patches.replace(GradScaler, "unscale_", watched_unscale)
     sink.patches.replace(GradScaler, "step", watched_step)
-    report_calls(sink, GradScaler, "update", updated)
+    report_calls(sink, GradScaler, "update", record_update)

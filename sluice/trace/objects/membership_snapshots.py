@@ -15,7 +15,7 @@ from sluice.trace.records.membership import (
     ParameterGroupRecord,
     ParameterRecord,
     UnregisteredModuleRecord,
-    WeightTyingRecord,
+    TyingSettingRecord,
 )
 
 
@@ -156,8 +156,8 @@ def _comparison_key(membership: Membership) -> tuple[Any, ...]:
     )
 
 
-def _tying_records(name: str, network: nn.Module) -> Iterator[WeightTyingRecord]:
+def _tying_records(name: str, network: nn.Module) -> Iterator[TyingSettingRecord]:
     for inner, module in network.named_modules():
         for attribute, value in tying_settings(module):
             owner = f"{name}.{inner}" if inner else name
-            yield WeightTyingRecord(owner=owner, attribute=attribute, value=value)
+            yield TyingSettingRecord(owner=owner, attribute=attribute, value=value)

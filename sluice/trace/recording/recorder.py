@@ -27,7 +27,7 @@ latest are kept."""
 _MAX_DETAIL_LINES = 1024
 """Maximum number of detail records between two flushes; older ones are dropped."""
 
-NumbersRow = tuple[
+ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
 ]
 """Numbers of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
@@ -73,20 +73,21 @@ class Recorder:
         """Statistics for the history, with their record names."""
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
         self._sequence_counts: dict[int, list[int]] = {}
-        """First step, last step and number of steps, by sequence index."""
+        """First step, last step and number of steps, by sequence index; by -1 - index for a sequence of
+        an unfinished step."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
         """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
         and end time of the previous step."""
         self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
         """Rows of numbers that are not kept in the history."""
-        self._kept_numbers: list[NumbersRow] = []
+        self._kept_numbers: list[ScalarsRow] = []
         self._resolved_numbers: list[tuple[list[Any], bool]] = []
         """Rows whose values were read from the device, and whether they are kept in the history."""
         self.learning_rates: list[tuple[int, int, list[float]]] = []
         """Changed learning rates that are not written yet: step, optimizer, learning rates."""
         self._number_sampler = LogSpacedSampler(settings.history_rows)
-        self._measure_sampler = LogSpacedSampler(settings.history_rows)
+        self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
 
@@ -98,10 +99,10 @@ class Recorder:
         """Add a record that is kept while it is recent."""
         self._detail.append((name, record))
 
-    def write_measures(self, record: Record) -> None:
+    def write_statistics(self, record: Record) -> None:
         """Add statistics that are kept while recent; a sample of them is added to the history."""
         self._detail.append(("measures", record))
-        if self._measure_sampler.keeps_next():
+        if self._statistics_sampler.keeps_next():
             self._sampled_records.append(("measures", record))
 
     def add_steps(self, rows: Iterable[EndedStep]) -> None:
@@ -133,9 +134,9 @@ class Recorder:
 
     def _add_repeats(self, flat: Sequence[Any]) -> None:
         sampler = self._number_sampler
-        are_skipped = sampler.skips_all(len(flat) // 2)
+        skips_rows = sampler.skips_all(len(flat) // 2)
         for step, losses in _rows(flat, 2):
-            keep = not are_skipped and sampler.keeps_next()
+            keep = not skips_rows and sampler.keeps_next()
             if keep:
                 self._kept_numbers.append((step, losses, [], None, keep))
             else:
@@ -153,7 +154,7 @@ class Recorder:
         self.device_reads.read()
 
     def flush(self) -> None:
-        """Write all buffered records.
+        """Write all buffered records, except numbers that ``read_device_values`` has not read.
 
         Raises:
             OSError: The folder cannot be created or written.
@@ -245,7 +246,7 @@ class Recorder:
 
     def _request_numbers(self) -> None:
         recent: Iterator[Any] = _rows(self._numbers, _NUMBER_FIELDS)
-        rows: list[NumbersRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
+        rows: list[ScalarsRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
         self._numbers.clear()
         self._kept_numbers = []
         requested: list[Tensor | float] = []
@@ -258,7 +259,7 @@ class Recorder:
         if rows:
             self.device_reads.request(requested, functools.partial(self._on_numbers, rows))
 
-    def _on_numbers(self, rows: Iterable[NumbersRow], values: Sequence[float]) -> None:
+    def _on_numbers(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         remaining = iter(values)
         for step, losses, clips, scale, is_kept in rows:
             loss_values = list(islice(remaining, len(losses)))

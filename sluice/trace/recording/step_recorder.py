@@ -1,4 +1,4 @@
-"""Records the steps of optimizers, and passes them on in groups."""
+"""Buffers the steps of optimizers, and passes them on in groups to the recorder and the samplers."""
 
 import threading
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _MAX_PENDING_STEPS = 64
 
 
 class StepRecorder:
-    """Steps of all threads.
+    """Numbers the optimizer steps of all threads, and buffers them until they are passed on.
 
     Args:
         events: Events of all threads since their last steps.
@@ -63,7 +63,7 @@ class StepRecorder:
         phases = self._sampling.phases
         if (not entry.steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
-                self.pass_on()
+                self.pass_on_pending()
                 self._sampling.begin_phase(self.last)
         flags = _step_flags(thread, entry)
         code = entry.step_codes.get(flags)
@@ -99,7 +99,7 @@ class StepRecorder:
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
             if statistics_ns or self.last >= self._due_step:
-                self.pass_on()
+                self.pass_on_pending()
             if now >= self._recorder.flush_due_ns:
                 self.flush()
                 now = self._clock()
@@ -112,8 +112,8 @@ class StepRecorder:
         with self._lock:
             self._pending.append(fields)
 
-    def pass_on(self) -> None:
-        """Pass the buffered steps on, and determine which step is sampled next.
+    def pass_on_pending(self) -> None:
+        """Pass the buffered steps on, and determine the step at which the next ones are passed on.
 
         Passing on many steps at once costs far less than one at a time, because code and data stay
         in the processor's cache.
@@ -132,7 +132,7 @@ class StepRecorder:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        self.pass_on()
+        self.pass_on_pending()
         self._sampling.flush()
 
     def record_open_steps(self) -> None:
@@ -143,19 +143,19 @@ class StepRecorder:
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
-    """Return flags of a step: state and edits of its gradients, and what calls the step."""
+    """Return flags of a step: state and edits of its gradients, and where it is called."""
     may_be_zero = thread.backward.is_zeroed_since or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
     has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running
     if has_closure or thread.in_scaler or in_backward:
-        callers = (
+        contexts = (
             ("closure", has_closure),
             ("by scaler", thread.in_scaler),
             ("in backward", in_backward),
         )
-        flags = (*flags, *(name for name, is_caller in callers if is_caller))
+        flags = (*flags, *(name for name, is_present in contexts if is_present))
     if thread.edits.snapshots:
         thread.edits.detect()
         if thread.edits.is_edited:

@@ -59,13 +59,13 @@ class MisspelledAttributeRecord(Record):
     )
 
 
-class WeightTyingRecord(Record):
-    """A setting whose name says whether the output weight is tied to the embedding."""
+class TyingSettingRecord(Record):
+    """A setting that says whether the output weight is tied to the embedding."""
 
     owner: str = Field(
         description="Name of the module that has the setting itself or in its config."
     )
-    attribute: str
+    attribute: str = Field(description="Name of the setting, such as tie_word_embeddings.")
     value: bool
 
 
@@ -79,7 +79,7 @@ class NetworkRecord(Record):
     num_modules: int
     unregistered_modules: tuple[UnregisteredModuleRecord, ...] = ()
     misspelled_attributes: tuple[MisspelledAttributeRecord, ...] = ()
-    tying_settings: tuple[WeightTyingRecord, ...] = ()
+    tying_settings: tuple[TyingSettingRecord, ...] = ()
     broken_ties: tuple[tuple[int, int], ...] = Field(
         (), description="Pairs of parameters that were tied before; the newer one is first."
     )
@@ -88,8 +88,8 @@ class NetworkRecord(Record):
 class Membership(Record):
     """Networks, optimizers and their parameters at one step, before the optimizer updates them.
 
-    Recorded at the first steps, after a module, parameter, network or optimizer is added, and
-    periodically; only if it differs from the previous record.
+    A snapshot is taken at the first steps, periodically, and after a module, parameter, network or
+    optimizer is added. It is recorded if it differs from the previous one.
     """
 
     step: int = Field(description="The step that is about to be made.")

@@ -136,7 +136,7 @@ class Sampling:
                 optimizers=tuple(optimizers),
                 outputs=tuple(output for read in outputs for output in read),
             )
-            self._recorder.write_measures(record)
+            self._recorder.write_statistics(record)
         self._measures = []
         self.membership.write()
         self._recorder.flush()

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.findings.catalogue import CATALOGUE, FaultName
 from sluice.rehearsal.faults import FAULT_NAMES, InjectedFault
-from sluice.trace.faults import EXPLAINS
+from sluice.trace.faults import CONSEQUENCES
 from sluice.trace.rules.library import RANK_RULES, RULES
 
 SLUICE = Path(__file__).parents[3] / "sluice"
@@ -90,7 +90,7 @@ def test_every_injected_fault_has_a_name():
 
 
 def test_the_graph_of_causes_has_known_faults_and_no_cycle():
-    effects = {effect for effects in EXPLAINS.values() for effect in effects}
+    effects = {effect for effects in CONSEQUENCES.values() for effect in effects}
 
-    assert set(EXPLAINS) | effects <= REPORTED["tracer"]
-    assert len(list(TopologicalSorter(EXPLAINS).static_order())) >= len(EXPLAINS)
+    assert set(CONSEQUENCES) | effects <= REPORTED["tracer"]
+    assert len(list(TopologicalSorter(CONSEQUENCES).static_order())) >= len(CONSEQUENCES)

@@ -40,13 +40,15 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
         share = tokens.num_doubled / max(tokens.num_rows, 1)
         if tokens.num_doubled < rule.settings.min_rows or share < rule.settings.min_share:
             continue
+        is_in_all = tokens.num_first == tokens.num_rows
         findings.append(
             rule.finding(
                 severity="error" if share >= rule.settings.min_certain_share else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
-                "All rows start with it, and it occurs nowhere else in the affected rows.",
+                f"{'All' if is_in_all else tokens.num_first} rows start with it, and it occurs "
+                "nowhere else in the affected rows.",
                 cause="A BOS token was added to texts that already contain one: the learned "
                 "sequences differ from prompts with a single BOS token.",
                 fix="Tokenize text from a chat template with add_special_tokens=False.",
@@ -62,7 +64,8 @@ DUPLICATE_BOS = Rule(
     name="a text starts with one BOS token",
     fault="duplicate BOS token",
     priority=450,
-    requires="Integer inputs that all start with the same token.",
+    requires="Integer inputs of which at least 98% of the rows start with the same token, and at "
+    "least three rows start with it twice.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",
     settings=DuplicateBosSettings(),

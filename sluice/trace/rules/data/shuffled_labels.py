@@ -22,43 +22,44 @@ class ShuffledLabelsSettings(Settings):
     min_steps_without_evaluation: int = Field(
         100,
         ge=1,
-        description="Steps after which losses at the level of a constant prediction are as "
-        "conclusive as an evaluation, for several classes.",
+        description="Number of steps after which training losses no better than a constant "
+        "prediction are as conclusive as an evaluation, for more than two classes.",
     )
     min_sigmas: float = Field(
         3.0,
         gt=0,
-        description="Dependence from which targets depend on the inputs [std of shuffled targets].",
+        description="Z-score of the dependence, relative to shuffled targets, from which numeric "
+        "targets or two classes count as dependent on the inputs.",
     )
-    min_sigmas_to_ask: float = Field(
+    min_sigmas_to_confirm: float = Field(
         2.0,
         gt=0,
-        description="Dependence from which numeric targets or two classes may depend on the "
-        "inputs, so that a finding needs confirmation [std of shuffled targets].",
+        description="Z-score of the dependence from which a finding on numeric targets or two "
+        "classes needs confirmation.",
     )
     min_class_sigmas: float = Field(
         4.0,
         gt=0,
-        description="Dependence from which more than two classes depend on the inputs [std of "
-        "shuffled targets]; shuffled classes exceed 3 by chance once in a hundred.",
+        description="Z-score of the dependence from which more than two classes count as "
+        "dependent on the inputs. 1% of data sets with shuffled classes exceed 3 by chance.",
     )
     min_long_steps: int = Field(
         300,
         ge=1,
-        description="Steps after which the losses of two classes are as conclusive as an "
-        "evaluation.",
+        description="Number of steps after which training losses are as conclusive as an "
+        "evaluation, for two classes.",
     )
     min_constant_ratio: float = Field(
         0.985,
         gt=0,
-        description="Ratio to the loss of a constant prediction that the last half of the losses "
-        "of two classes must not fall below.",
+        description="Minimum ratio of the mean of the last half of the losses to the loss of the "
+        "best constant prediction, required for an error on two classes.",
     )
     min_prior_ratio: float = Field(
         0.97,
         gt=0,
-        description="Ratio of a loss to the loss of the best constant prediction from which the "
-        "network has learned nothing.",
+        description="Minimum ratio of a loss to the loss of the best constant prediction at which "
+        "the network counts as having learned nothing.",
     )
     min_rows_per_class: int = Field(
         10, ge=1, description="Rows of the second most frequent class required for a finding."
@@ -100,37 +101,41 @@ def _detect_independence(
     kind, is_class = pairs[0].kind, pairs[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
         return None
-    class_priors = [p.prior for p in pairs if p.prior is not None]
-    prior = fmean(class_priors) if class_priors else _constant_loss(kind, targets)
+    recorded_losses = [p.prior for p in pairs if p.prior is not None]
+    constant_loss = fmean(recorded_losses) if recorded_losses else _constant_loss(kind, targets)
     passes = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
     later = [e.mean for e in passes if e.step > since]
     evaluation_losses = later or [e.mean for e in passes]
-    if prior is None or any(
-        not v >= rule.settings.min_prior_ratio * prior for v in evaluation_losses
+    if constant_loss is None or any(
+        not v >= rule.settings.min_prior_ratio * constant_loss for v in evaluation_losses
     ):
         return None
     losses = _losses(trace, since)
     if not evaluation_losses and (
-        not losses or fmean(losses) < rule.settings.min_prior_ratio * prior
+        not losses or fmean(losses) < rule.settings.min_prior_ratio * constant_loss
     ):
         return None
-    has_classes = is_class and len(set(targets)) > 2
-    deviations = _dependence(pairs, targets)
-    if not deviations < (
-        rule.settings.min_class_sigmas if has_classes else rule.settings.min_sigmas
+    has_many_classes = is_class and len(set(targets)) > 2
+    z_score = _dependence(pairs, targets)
+    if not z_score < (
+        rule.settings.min_class_sigmas if has_many_classes else rule.settings.min_sigmas
     ):
         return None
-    is_clear = has_classes or deviations < rule.settings.min_sigmas_to_ask
-    is_conclusive = has_classes and num_steps >= rule.settings.min_steps_without_evaluation
+    is_clearly_independent = has_many_classes or z_score < rule.settings.min_sigmas_to_confirm
+    is_conclusive = has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation
     if losses and len(set(targets)) == 2:
         late = fmean(losses[len(losses) // 2 :])
         is_conclusive = (
             num_steps >= rule.settings.min_long_steps
-            and late >= rule.settings.min_constant_ratio * prior
+            and late >= rule.settings.min_constant_ratio * constant_loss
         )
-    is_certain = (bool(evaluation_losses) or is_conclusive) and not pairs[0].is_integer and is_clear
+    is_certain = (
+        (bool(evaluation_losses) or is_conclusive)
+        and not pairs[0].is_integer
+        and is_clearly_independent
+    )
     name = network_name(trace, network)
     evidence = (
         f"its best evaluation loss is {min(evaluation_losses):.4g}"
@@ -141,19 +146,22 @@ def _detect_independence(
         severity="error" if is_certain else "confirm",
         step=pairs[0].step + 1,
         what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
-        f"shuffled targets do ({deviations:.1f} standard deviations), and {evidence}; the best "
-        f"constant prediction has a loss of {prior:.4g}.",
+        f"shuffled targets do ({z_score:.1f} standard deviations), and {evidence}; the best "
+        f"constant prediction has a loss of {constant_loss:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
         num_rows=len(targets),
-        deviations=deviations,
-        prior=prior,
+        deviations=z_score,
+        prior=constant_loss,
     )
 
 
 def _repeats_targets(pairs: Sequence[TargetSampleRecord]) -> bool:
-    """Whether every batch has the same targets in the same order, as for real and fake images."""
+    """Whether every batch has the same targets in the same order.
+
+    The discriminator of a GAN has such targets: 1 for real images, 0 for generated ones.
+    """
     targets_by_batch = [p.targets for p in pairs]
     shortest = min(map(len, targets_by_batch))
     return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
@@ -195,12 +203,13 @@ SHUFFLED_LABELS = Rule(
     name="the labels depend on the inputs",
     fault="shuffled labels",
     priority=490,
-    requires="400 rows with a target each, 30 steps, and evaluations with the same loss; or "
-    "several classes and 100 steps, or two classes and 300 steps. Otherwise the finding needs "
-    "confirmation.",
-    contradicted_by="A relation that does not affect distances between rows, such as parity.",
-    abstains="An evaluation was better than the best constant prediction, or every batch has the "
-    "same targets in the same order.",
+    requires="400 rows with a target each, and 30 steps. An error also requires evaluations with "
+    "the same loss function, 100 steps with more than two classes, or 300 steps with two classes; "
+    "otherwise the finding needs confirmation.",
+    contradicted_by="A dependence that the test cannot detect, such as the parity of many "
+    "features.",
+    abstains="An evaluation loss or, without evaluations, the mean training loss is better than "
+    "that of the best constant prediction; or every batch has the same targets in the same order.",
     settings=ShuffledLabelsSettings(),
     judge=_judge,
 )

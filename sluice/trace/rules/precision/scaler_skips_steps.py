@@ -1,5 +1,7 @@
 """Detects a gradient scaler that skips all steps until the end."""
 
+import math
+
 from pydantic import Field
 
 from sluice.base.settings import Settings
@@ -15,7 +17,7 @@ class ScalerSkipsStepsSettings(Settings):
         24,
         ge=1,
         description="Consecutive skipped steps that are conclusive at any scale: 24 skipped steps "
-        "halve the scale from 2^16 to less than 2^-7.",
+        "reduce the scale from 2^16 to 2^-8.",
     )
     min_skips_below_one: int = Field(
         5, ge=1, description="Consecutive skipped steps required when the scale is below 1."
@@ -23,15 +25,20 @@ class ScalerSkipsStepsSettings(Settings):
 
 
 def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
-    """Return the first step from which on all steps were skipped, and their count; else (0, 0)."""
+    """Return the first of the skipped steps that end the run, and their number.
+
+    Returns (0, 0) if the last step was made.
+    """
     last_made = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
-    since = [s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_made]
-    if not since:
+    skipped = [s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_made]
+    if not skipped:
         return 0, 0
-    after = [s for s in since if s.sequence.first_step > last_made]
-    # A sequence that also occurred before the last successful step continues right after it.
-    first = last_made + 1 if len(after) < len(since) else min(s.sequence.first_step for s in after)
-    return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in since)
+    later = [s for s in skipped if s.sequence.first_step > last_made]
+    # If a sequence also occurred before the last step that was made, the trace does not contain its
+    # first step after that one. Its skips are then assumed to begin right after that step.
+    is_unknown = len(later) < len(skipped)
+    first = last_made + 1 if is_unknown else min(s.sequence.first_step for s in later)
+    return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped)
 
 
 def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -51,12 +58,13 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
             num >= rule.settings.min_skips or scale < 1
         ):
             continue
+        scale_text = "" if math.isnan(scale) else f"; the scale fell to {scale:.3g}"
         findings.append(
             rule.finding(
                 severity="error",
                 step=since,
-                what=f"The gradient scaler skipped the last {num} of {count_steps(steps)} steps; "
-                f"the scale fell to {scale:.3g}.",
+                what=f"The gradient scaler skipped the last {num} of {count_steps(steps)} steps"
+                f"{scale_text}.",
                 cause="A gradient is infinite or NaN at any scale: the weights no longer change.",
                 fix="Find the first non-finite gradient: a division by 0, a log or root of 0, or "
                 "a loss that overflows.",

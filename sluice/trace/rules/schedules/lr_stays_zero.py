@@ -89,13 +89,17 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             if num_schedule_steps
             else ""
         )
-        end = "then it jumps" if first_positive else "it stays 0 to the end"
+        end = (
+            f"it is positive from step {first_positive + 1} on"
+            if first_positive
+            else "it stays 0 to the end"
+        )
         findings.append(
             rule.finding(
                 severity=severity,
                 step=first + 1,
-                what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in its "
-                f"first {num_steps} steps{schedule_text}; {end}.",
+                what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in the "
+                f"first {num_steps} steps of this optimizer{schedule_text}; {end}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "
                 "integer division is 0 until its last step.",
                 fix="Use float division and start at the first step: min(1.0, (step + 1) / "
@@ -112,7 +116,7 @@ LR_STAYS_ZERO = Rule(
     fault="learning rate stays zero",
     priority=350,
     requires="Recorded learning rates that start at exactly 0 in every group.",
-    contradicted_by="An optimizer that intentionally waits.",
+    contradicted_by="An optimizer that is intentionally inactive at the start.",
     abstains="The learning rate is positive after the first steps.",
     settings=LrStaysZeroSettings(),
     judge=_judge,

@@ -20,7 +20,8 @@ from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_op
 _EXEMPT_SCHEDULERS = frozenset(
     {"OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau", "ConstantLR"}
 )
-"""Schedulers that are designed for one step per batch, or controlled by the loss."""
+"""Schedulers that are designed for one step per batch, controlled by a metric, or (ConstantLR) do
+not end at a low rate."""
 
 
 class ScheduleEndsEarlySettings(Settings):
@@ -34,13 +35,14 @@ class ScheduleEndsEarlySettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Scheduler steps, relative to optimizer steps, from which the scheduler is "
-        "stepped once per batch.",
+        description="Minimum ratio of scheduler steps to optimizer steps at which the scheduler "
+        "counts as stepped once per batch.",
     )
-    min_batches: int = Field(
+    min_schedule_steps_per_epoch: int = Field(
         3,
         ge=1,
-        description="Steps of the schedule per epoch from which it counts as stepped per batch.",
+        description="Minimum number of scheduler steps per epoch at which the scheduler counts as "
+        "stepped once per batch.",
     )
     low_rate: float = Field(
         0.01,
@@ -66,17 +68,17 @@ class ScheduleEndsEarlySettings(Settings):
         description="Final rate, relative to the largest rate, up to which a schedule that becomes "
         "constant is reported.",
     )
-    min_cycles: int = Field(
+    min_length_ratio: int = Field(
         4,
         ge=1,
-        description="Steps of a cosine schedule, as a multiple of its length, required for a "
-        "finding.",
+        description="Steps of a cosine schedule, as a multiple of its length (T_max), required for "
+        "a finding.",
     )
-    max_cycle_steps: int = Field(
+    max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Steps of a cosine up to which its repeated end is an error; a longer cosine "
-        "needs confirmation.",
+        description="Maximum length (T_max) of a cosine schedule for which the finding is an error "
+        "if the number of epochs is unknown; otherwise it needs confirmation.",
     )
     max_decay_factor: float = Field(
         0.98,
@@ -85,7 +87,7 @@ class ScheduleEndsEarlySettings(Settings):
         description="Decay factor per batch up to which an exponential schedule is steep; 0.98 "
         "halves the rate every 34 batches.",
     )
-    max_final_share: float = Field(
+    max_final_rate_exponential: float = Field(
         0.02,
         gt=0,
         le=1,
@@ -99,8 +101,8 @@ class _ScheduleUse:
     """A scheduler, how often it was stepped, and the learning rates of its optimizer."""
 
     scheduler: SchedulerRecord
-    num_steps: int
-    """Number of steps of the schedule."""
+    num_schedule_steps: int
+    """Number of steps of the scheduler."""
     num_epochs: int
     """Number of epochs; 0 when unknown."""
     rates: LearningRates
@@ -109,19 +111,19 @@ class _ScheduleUse:
 def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Severity, str] | None:
     """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
     scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
-    num_steps, num_epochs, end = use.num_steps, use.num_epochs, use.scheduler.end
-    is_per_batch = num_epochs >= 2 and num_steps >= settings.min_batches * num_epochs
+    num_schedule_steps, num_epochs, end = use.num_schedule_steps, use.num_epochs, use.scheduler.end
+    is_per_batch = num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     # A rate that rises to the end of the schedule is a warmup.
     first = rates.steps[0]
     is_falling = bool(end) and rates.at(first + end) < 0.5 * max(
         rates.at(first + i) for i in range(min(end, 64) + 1)
     )
-    lengths = f"its length is {end} steps, and it was stepped {num_steps} times"
-    if is_per_batch and is_falling and end <= num_epochs and num_steps >= 2 * end:
-        return "error", f"{lengths}, once per batch of {num_epochs} epochs"
-    if kind == "CosineAnnealingLR" and is_falling and num_steps >= settings.min_cycles * end:
-        is_short = not num_epochs and end <= settings.max_cycle_steps
-        return "error" if is_short else "confirm", lengths
+    length = f"its length is {end} steps"
+    if is_per_batch and is_falling and end <= num_epochs and num_schedule_steps >= 2 * end:
+        return "error", f"{length}, and the training has {num_epochs} epochs"
+    if kind == "CosineAnnealingLR" and is_falling and num_schedule_steps >= settings.min_length_ratio * end:
+        is_short = not num_epochs and end <= settings.max_cosine_steps
+        return "error" if is_short else "confirm", length
     step_size = scheduler.options.get("step_size", 0)
     is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_given_in_epochs and rates.share_below(0.1) >= 0.5:
@@ -133,18 +135,18 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
     final_rate = rates.values[-1] / rates.peak
-    if is_steep and is_per_batch and rates.values[-1] <= settings.max_final_share * rates.peak:
-        return "error", f"it decays by the factor {gamma} with every batch of {num_epochs} epochs"
+    if is_steep and is_per_batch and rates.values[-1] <= settings.max_final_rate_exponential * rates.peak:
+        return "error", f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs"
     low_share = rates.share_below(settings.low_rate)
     if low_share >= settings.min_low_share_to_confirm:
         return (
             "error" if low_share >= settings.min_low_share else "confirm",
             f"in {low_share:.0%} of all steps {_describe_low_rate(settings)}",
         )
-    num_falling_steps = rates.steps[-1] - rates.steps[0]
+    num_steps_until_constant = rates.steps[-1] - rates.steps[0]
     if (
         final_rate <= settings.max_final_rate
-        and num_falling_steps <= (1 - settings.min_low_share) * num_steps
+        and num_steps_until_constant <= (1 - settings.min_low_share) * num_schedule_steps
     ):
         return (
             "error",
@@ -227,7 +229,7 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
                 f"steps of its optimizer: {evidence}. The rate went from {rates.peak:.3g} to "
                 f"{rates.values[-1]:.3g}.",
                 cause="A schedule whose length is given in epochs is stepped once per batch: the "
-                "rate reaches its end within the first epochs.",
+                "schedule reaches its end within the first epochs.",
                 fix="Call scheduler.step() once per epoch, or set the length of the schedule in "
                 "batches.",
                 num_schedule_steps=num_schedule_steps,
@@ -242,9 +244,9 @@ SCHEDULE_ENDS_EARLY = Rule(
     name="a schedule lasts as long as the training",
     fault="schedule ends early",
     priority=390,
-    requires="The recorded rates, and a scheduler that is stepped with each of at least 20 "
-    "steps, or no scheduler and 60 steps.",
-    contradicted_by="Epochs with as many batches as the schedule has steps.",
+    requires="Recorded learning rates; and at least 20 optimizer steps with a scheduler that is "
+    "stepped in at least 80% of them, or at least 60 steps without a scheduler.",
+    contradicted_by="A schedule that intentionally lasts one epoch.",
     abstains="The schedule is designed for batches (OneCycleLR, warm restarts) or controlled by "
     "the loss, or is a warmup.",
     settings=ScheduleEndsEarlySettings(),

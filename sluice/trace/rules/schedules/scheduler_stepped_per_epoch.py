@@ -1,4 +1,4 @@
-"""Detects schedules for batches that are stepped once per epoch."""
+"""Detects schedules whose length is given in batches, but that are stepped once per epoch."""
 
 import itertools
 
@@ -25,20 +25,22 @@ class SchedulerSteppedPerEpochSettings(Settings):
     min_schedule_steps: int = Field(
         3, ge=1, description="Steps of the schedule required for a finding."
     )
-    min_step_ratio: int = Field(5, ge=1, description="Optimizer steps per step of the schedule.")
+    min_step_ratio: int = Field(
+        5, ge=1, description="Optimizer steps per step of the schedule required for a finding."
+    )
     max_relative_difference: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Relative difference between the length of the schedule and the number of "
-        "optimizer steps up to which they are equal.",
+        description="Maximum relative difference at which the length of the schedule counts as "
+        "equal to the number of optimizer steps.",
     )
     max_reached_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Share of the base learning rate up to which a warmup is unfinished at the "
-        "end.",
+        description="Maximum final learning rate, relative to the base learning rate, at which a "
+        "warmup counts as unfinished.",
     )
 
 
@@ -50,16 +52,16 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
             count_steps(steps_of(trace, record.optimizer)),
         )
         epochs = count_epochs(trace)
-        is_rare = (
+        is_stepped_rarely = (
             num_steps >= rule.settings.min_optimizer_steps
             and num_schedule_steps >= rule.settings.min_schedule_steps
             and num_schedule_steps * rule.settings.min_step_ratio <= num_steps
         )
-        if not is_rare or (epochs and num_schedule_steps > epochs + 1):
+        if not is_stepped_rarely or (epochs and num_schedule_steps > epochs + 1):
             continue
-        evidence = _made_for_batches(
+        evidence = _describe_length(
             rule.settings, record, num_schedule_steps, num_steps
-        ) or _still_warming_up(rule.settings, record, trace)
+        ) or _describe_warmup(rule.settings, record, trace)
         if not evidence:
             continue
         findings.append(
@@ -80,7 +82,7 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
     return tuple(findings)
 
 
-def _made_for_batches(
+def _describe_length(
     settings: SchedulerSteppedPerEpochSettings,
     record: SchedulerRecord,
     num_schedule_steps: int,
@@ -92,10 +94,10 @@ def _made_for_batches(
         or abs(record.end - num_steps) > settings.max_relative_difference * num_steps
     ):
         return ""
-    return f"its length is {record.end} steps, the number of optimizer steps"
+    return f"its length of {record.end} steps is about the number of optimizer steps"
 
 
-def _still_warming_up(
+def _describe_warmup(
     settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
 ) -> str:
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
@@ -115,7 +117,7 @@ def _still_warming_up(
 
 
 SCHEDULER_STEPPED_PER_EPOCH = Rule(
-    name="a schedule for batches is stepped once per batch",
+    name="a schedule with a length in batches is stepped once per batch",
     fault="scheduler stepped per epoch",
     priority=400,
     requires="A scheduler with a known end, or one that still warms up, stepped at most once in "

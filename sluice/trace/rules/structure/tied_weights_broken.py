@@ -12,7 +12,7 @@ from sluice.trace.records.membership import (
     Membership,
     NetworkRecord,
     ParameterRecord,
-    WeightTyingRecord,
+    TyingSettingRecord,
 )
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.measurements import (
@@ -243,7 +243,7 @@ def _could_be_tied(
 
 def _tying_settings(
     network: NetworkRecord, one: ParameterRecord, other: ParameterRecord
-) -> list[WeightTyingRecord]:
+) -> list[TyingSettingRecord]:
     """Return the weight-tying settings of the modules that contain both parameters."""
     return [
         setting

@@ -1,5 +1,6 @@
 """Detects modules that a network calls but does not register."""
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
@@ -15,14 +16,14 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in membership.networks:
         unregistered_modules = [
-            (s, unregistered)
-            for s in network.unregistered_modules
-            if (unregistered := (set(s.parameters) & with_gradient) - known - membership.optimized)
+            (module, trained)
+            for module in network.unregistered_modules
+            if (trained := (set(module.parameters) & with_gradient) - known - membership.optimized)
         ]
         if not unregistered_modules:
             continue
-        parameters = set().union(*(unregistered for _, unregistered in unregistered_modules))
-        kinds = sorted({s.kind for s, _ in unregistered_modules})
+        parameters = set().union(*(trained for _, trained in unregistered_modules))
+        kinds = sorted({module.kind for module, _ in unregistered_modules})
         step = next(
             m.step
             for m in trace.memberships
@@ -33,9 +34,10 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             rule.finding(
                 severity="error",
                 step=step,
-                what=f"{network.name} calls {len(unregistered_modules)} modules "
-                f"({', '.join(kinds)}) that are not registered in it; their {len(parameters)} "
-                "parameters receive gradients but belong to no optimizer.",
+                what=f"{network.name} calls "
+                f"{pluralize(len(unregistered_modules), 'unregistered module')} "
+                f"({', '.join(kinds)}), with gradients for "
+                f"{pluralize(len(parameters), 'parameter')} that no optimizer contains.",
                 cause="A plain list or dict hides modules: parameters(), to(), train() and "
                 "state_dict() do not include them, and they never learn.",
                 fix="Use an nn.ModuleList or nn.ModuleDict.",
@@ -50,7 +52,7 @@ UNREGISTERED_MODULE = Rule(
     name="every trained module is registered in its network",
     fault="unregistered module",
     priority=150,
-    requires="A recorded membership, and a module that is called inside a network.",
+    requires="Recorded networks and optimizers, and a module that is called inside a network.",
     contradicted_by="An optimizer, or another network, that contains the parameters.",
     abstains="The module receives no gradient, such as a teacher; or the program sets gradients "
     "itself.",
