@@ -25,7 +25,7 @@ class Attributes(BaseModel):
 
     @classmethod
     def model_json_schema(cls, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the schema of the settings, of which only the name is required in this file."""
+        """Return the schema of the settings. A file with a base file requires only the name."""
         schema = PipelineSettings.model_json_schema(*args, **kwargs)
         based_on = {
             "type": "string",
@@ -47,8 +47,8 @@ class ModelPipeline(dg.Component):
     own default IO manager.
     """
 
-    # The attributes in YAML are PipelineSettings itself, so that the command line, the component
-    # and 'dg check yaml' read one schema.
+    # The attributes in YAML have the schema of PipelineSettings, so that the command line, the
+    # component and 'dg check yaml' share one schema.
 
     def __init__(self, settings: PipelineSettings) -> None:
         self.settings = settings

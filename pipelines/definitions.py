@@ -14,7 +14,7 @@ from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.failed_pipeline import load_or_explain
 from sluice.pipelines.resources import with_resources, without_launchpad_config
 
-EXTRA = "SLUICE_PIPELINES"
+EXTRA_PIPELINES_VARIABLE = "SLUICE_PIPELINES"
 """Environment variable with additional pipeline files outside ``defs``, separated like PATH."""
 
 
@@ -26,7 +26,11 @@ def defs() -> dg.Definitions:
     loader, and an invalid file must not remove the other pipelines.
     """
     redact_logs()  # every process of Dagster loads the definitions
-    extra = [Path(part) for part in os.environ.get(EXTRA, "").split(os.pathsep) if part]
+    extra = [
+        Path(part)
+        for part in os.environ.get(EXTRA_PIPELINES_VARIABLE, "").split(os.pathsep)
+        if part
+    ]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()
     shipped = [folder / name / "defs.yaml" for name in known_pipelines(folder)]

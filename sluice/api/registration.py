@@ -47,16 +47,20 @@ def register_fitted(
     actor: str,
     reason: str,
 ) -> tuple[Version, Verdict, bool]:
-    """Return the registered version, the verdict about it, and whether the version is new.
+    """Evaluate a fitted model, decide on its promotion, and register it.
+
+    Returns:
+        The version, the verdict about it, and whether the version is new.
 
     Raises:
+        CodecMismatch: The workload decodes requests in another way than in the training.
         GateBlocked: The POC gate did not pass on the model's rows and settings.
-        SettingsError: The model is stored in another state folder.
+        SettingsError: The model is stored in another home.
     """
     if fitted.home.artifacts != home.artifacts:
         raise SettingsError(
-            f"The model must be stored in the state folder of the registry, {home.root}, and is "
-            f"stored in {fitted.home.root}.",
+            f"The registry uses the home {home.root}, but the model is stored in the home "
+            f"{fitted.home.root}.",
             fix="Use the same SLUICE_HOME for the training and the registry.",
         )
     require_same_codec(
@@ -82,7 +86,7 @@ def register_fitted(
 
 
 def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel) -> Receipt:
-    """Return the stored receipt of the POC gate, or run the gate on the model's stored rows."""
+    """Return the stored passing receipt of the POC gate, or run the gate on the stored rows."""
     inputs, settings = fitted.inputs, PocSettings()
     subject = poc_subject(inputs, settings, fitted.table.digest)
     stored = ledger.find_receipt("poc", subject)
@@ -123,7 +127,7 @@ def _decide(
     gate: GateSettings,
     guards: GuardSettings,
 ) -> Receipt:
-    """Return the recorded decision on the candidate, reference and window; decide if necessary."""
+    """Return the recorded receipt of the promotion gate; without one, decide and record it."""
     fitted = evaluated.model
     workload, identity = fitted.workload, fitted.trained.code_identity
     evidence = GuardEvidence(
@@ -135,7 +139,7 @@ def _decide(
         deployed=evaluated.candidate.deployed.losses,
         reference_deployed=evaluated.reference.deployed.losses,
     )
-    gap = "" if identity is None else identity.gap
+    uncovered_code = "" if identity is None else identity.gap
     rules = promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
 
@@ -149,8 +153,12 @@ def _decide(
             horizon_rows=workload.horizon_rows,
             unit=workload.loss_unit,
         )
-        tables = {f"{role} losses": table.digest for role, table in _tables(evaluated).items()}
-        verdict = verdict.model_copy(update={"tables": tables, "caveats": (gap,) if gap else ()})
+        tables = {
+            f"{role} losses": table.digest for role, table in _store_losses(evaluated).items()
+        }
+        verdict = verdict.model_copy(
+            update={"tables": tables, "caveats": (uncovered_code,) if uncovered_code else ()}
+        )
         return verdict.with_symptoms([symptom.sentence for symptom in fitted.symptoms]).receipt(
             subject, decided_at=_now()
         )
@@ -166,8 +174,8 @@ def _decide(
     )
 
 
-def _tables(evaluated: EvaluatedModel) -> dict[str, StoredTable]:
-    """Store the compared losses, and return their digests by role."""
+def _store_losses(evaluated: EvaluatedModel) -> dict[str, StoredTable]:
+    """Store the compared losses, and return references to them by role."""
     store = evaluated.model.store
     return {
         "candidate": StoredTable.put(evaluated.losses, store),
@@ -178,7 +186,7 @@ def _tables(evaluated: EvaluatedModel) -> dict[str, StoredTable]:
 def _lineage(model: str, evaluated: EvaluatedModel) -> Lineage:
     fitted = evaluated.model
     trained, store = fitted.trained, fitted.store
-    tables = _tables(evaluated)
+    tables = _store_losses(evaluated)
     own_modules = collect_own_modules(fitted.workload, fitted.inputs.model)
     assert trained.code_identity is not None
     return Lineage(

@@ -37,8 +37,8 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     show_result(
         Text(
             f"Deleted {pluralize(found.samples, 'sample')} of the user: {found.drift} for drift, "
-            f"{found.pairs} answered by both arms of a rollout, {found.labelled} of them with a "
-            f"row that waited for its label. {pluralize(found.kept, 'sample')} of {model} "
+            f"{found.pairs} answered by both arms of a rollout, {found.awaiting_label} of them "
+            f"with a row that waited for its label. {pluralize(found.kept, 'sample')} of {model} "
             f"{'stays' if found.kept == 1 else 'stay'}.{unnamed}"
         )
     )

@@ -54,7 +54,7 @@ def add(
     A running server accepts it within a second. To rotate a token, add another under a new name,
     change the clients, and remove the first.
     """
-    from sluice.serving.token_file import TokenFile, make_secret
+    from sluice.serving.token_file import TokenFile, make_token
 
     known = _read(file)
     if name in known.tokens:
@@ -62,7 +62,7 @@ def add(
             f"{file} already has a token named '{name}'.",
             fix=f"Choose another name, or first run: sluice tokens remove {name} --file {file}",
         )
-    secret, digest = make_secret()
+    secret, digest = make_token()
     entry = {"sha256": digest, "scopes": scope, "requests_per_s": requests_per_s}
     tokens = known.model_dump()["tokens"] | {name: entry}
     TokenFile.parse({"tokens": tokens}, where="sluice tokens add").write(file)

@@ -35,8 +35,8 @@ class StatisticResult(Record):
     name: StatisticName | Literal["mmd"]
     distance: float
     threshold: float = Field(
-        description="Distance that this statistic exceeds at rate alpha without drift, for windows "
-        "of this size."
+        description="Distance that a window of this size exceeds with probability alpha if there "
+        "is no drift."
     )
     p_value: float = Field(description="Probability of such a distance or larger without drift.")
 
@@ -47,7 +47,7 @@ that are easiest to interpret."""
 
 
 def smallest_p_value(statistics: Sequence[StatisticResult]) -> StatisticResult:
-    """Return the statistic of a column with the smallest p-value."""
+    """Return the statistic with the smallest p-value."""
     return min(statistics, key=lambda s: (s.p_value, _ORDER.index(s.name)))
 
 
@@ -65,21 +65,24 @@ class ColumnResult(Record):
         description="P-value adjusted by Benjamini-Hochberg over all tests of the window."
     )
     effect: float = Field(
-        description="Numbers: Wasserstein distance [standard deviations of the reference]; "
-        "categories: Cohen's w. NaN if not compared or if the reference is constant."
+        description="Effect size. Numeric column: Wasserstein distance [standard deviations of the "
+        "reference]; categorical column: Cohen's w. NaN if not compared or if the reference is "
+        "constant."
     )
     missing_rate: float = Field(
-        description="Rate of missing values in the window; NaN without the column [rate]."
+        description="Share of missing values in the window; NaN if the column is missing."
     )
-    reference_missing_rate: float = Field(
-        description="Rate of missing values in the reference [rate]."
-    )
+    reference_missing_rate: float = Field(description="Share of missing values in the reference.")
     new_categories: dict[str, int] = Field(
         description="Rows of the most frequent categories that are not in the reference."
     )
-    block_length: int = Field(description="Block length for dependent rows [rows].")
+    block_length: int = Field(
+        description="Length of the bootstrap blocks that preserve dependence [rows]."
+    )
     needed_rows: int = Field(description="Minimum rows of a window for this column [rows].")
-    share: tuple[float, ...] = Field(description="Share of each cell among non-missing values.")
+    share: tuple[float, ...] = Field(
+        description="Share of non-missing values in each bin or category; empty if not compared."
+    )
 
 
 class JointResult(Record):

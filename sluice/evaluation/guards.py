@@ -36,7 +36,7 @@ class GuardEvidence:
     """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
     reference_deployed: LossTable | None = None
-    """Losses of the reference's deployed ensemble; for a rule without seeds, its own losses."""
+    """Losses of the reference's deployed ensemble; for a baseline without seeds, its losses."""
 
 
 def check_guards(
@@ -77,23 +77,26 @@ def check_guards(
 
 def _loss_margin(
     name: str,
-    ours: LossTable | None,
-    theirs: LossTable | None,
+    candidate: LossTable | None,
+    reference: LossTable | None,
     *,
     margin_share: float,
     alpha: float,
     block_length: int,
 ) -> GuardOutcome:
-    """Test that the losses ``ours`` exceed ``theirs`` by at most a share of ``theirs``.
+    """Test that the candidate's losses exceed the reference's by at most a share of the latter.
 
     The bound includes the variance over seeds and over rows.
     """
-    if ours is None or theirs is None:
+    if candidate is None or reference is None:
         return _insufficient(name, "the losses on this window were not computed")
-    theirs, ours = aggregate_clusters(theirs.aligned_to(ours)), aggregate_clusters(ours)
-    reference = ArmLosses.of(theirs)
-    estimate = estimate_gain(ArmLosses.of(ours), reference, ours.fold_N, block_length=block_length)
-    margin = margin_share * abs(float(reference.loss_SN.mean()))
+    reference = aggregate_clusters(reference.aligned_to(candidate))
+    candidate = aggregate_clusters(candidate)
+    reference_arm = ArmLosses.of(reference)
+    estimate = estimate_gain(
+        ArmLosses.of(candidate), reference_arm, candidate.fold_N, block_length=block_length
+    )
+    margin = margin_share * abs(float(reference_arm.loss_SN.mean()))
     return _outcome_from_bounds(name, estimate, margin=margin, alpha=alpha)
 
 
@@ -128,22 +131,22 @@ def _approved_margin(
 def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float) -> GuardOutcome:
     """Test a metric from its values per seed and fold, with the variance over seeds and folds."""
     name = f"metric {guard.metric}"
-    ours, theirs = evidence.candidate_metrics, evidence.reference_metrics
-    if ours is None or theirs is None:
+    candidate, reference = evidence.candidate_metrics, evidence.reference_metrics
+    if candidate is None or reference is None:
         return _insufficient(name, "the metrics of an arm were not computed")
-    our_SF, their_SF = ours.numbers(guard.metric), theirs.numbers(guard.metric)
-    if our_SF is None or their_SF is None:
-        known = sorted(ours.values.keys() & theirs.values.keys())
+    candidate_SF, reference_SF = candidate.numbers(guard.metric), reference.numbers(guard.metric)
+    if candidate_SF is None or reference_SF is None:
+        known = sorted(candidate.values.keys() & reference.values.keys())
         return _insufficient(
             name, f"an arm does not have this metric; both have {', '.join(known) or 'none'}"
         )
     sign = 1.0 if guard.better == "higher" else -1.0
-    gain_F = sign * (our_SF.mean(axis=0) - their_SF.mean(axis=0))
+    gain_F = sign * (candidate_SF.mean(axis=0) - reference_SF.mean(axis=0))
     estimate = Estimate(
-        gain=float(gain_F @ ours.share_F),
-        candidate_seeds=ours.seeds_component(guard.metric),
-        reference_seeds=theirs.seeds_component(guard.metric),
-        rows=folds_component(gain_F, ours.share_F),
+        gain=float(gain_F @ candidate.share_F),
+        candidate_seeds=candidate.seeds_component(guard.metric),
+        reference_seeds=reference.seeds_component(guard.metric),
+        rows=folds_component(gain_F, candidate.share_F),
     )
     return _outcome_from_bounds(name, estimate, margin=guard.margin, alpha=alpha)
 
@@ -176,7 +179,9 @@ def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
     name = f"limit of {limit.metric}"
     value = math.nan if metrics is None else metrics.means.get(limit.metric, math.nan)
     if not math.isfinite(value):
-        return _insufficient(name, "the candidate does not have this metric, or it is not finite")
+        return _insufficient(
+            name, "the candidate does not have this metric, or its value is non-finite"
+        )
     passes = low <= value <= high
     return GuardOutcome(
         name=name,
@@ -184,8 +189,16 @@ def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:
         observed=value,
         required=math.nan,
         reason=f"The guard '{name}' {'passes' if passes else 'fails'}: {value:.4g}, allowed "
-        f"{low:.4g} to {high:.4g}.",
+        f"is {_describe_limits(limit)}.",
     )
+
+
+def _describe_limits(limit: HardLimit) -> str:
+    if limit.minimum is None:
+        return f"at most {limit.maximum:.4g}"
+    if limit.maximum is None:
+        return f"at least {limit.minimum:.4g}"
+    return f"{limit.minimum:.4g} to {limit.maximum:.4g}"
 
 
 def _insufficient(name: str, reason: str) -> GuardOutcome:
@@ -212,8 +225,10 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         if table is None:
             continue
         if table.window != candidate.window or (subject and table.subject != subject):
+            expected_model = f" and model {short(subject)}" if subject else ""
             raise ContractError(
-                f"The {name} must be those of the verdict's window ({short(candidate.window)}) and "
-                f"model, got window {short(table.window)}, model {short(table.subject)}.",
+                f"The {name} belong to window {short(table.window)} and model "
+                f"{short(table.subject)}, but the verdict is about window "
+                f"{short(candidate.window)}{expected_model}.",
                 fix="Score all models again on the same data and folds.",
             )

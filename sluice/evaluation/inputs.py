@@ -1,4 +1,4 @@
-"""Checks before a training that the evaluation can open other versions and suites later."""
+"""Checks before a training that the evaluation will be able to open other versions and suites."""
 
 from collections.abc import Mapping, Sequence
 
@@ -100,15 +100,15 @@ def _is_reproduced(
 ) -> bool:
     """Return whether the planned training will reproduce this version, and with it its artifacts.
 
-    This is not certain for a version that was registered from another home: another processor may
-    give results with other rounding, and so another candidate that must be compared with this
-    version. In that case the version counts as reproduced only if its weights exist.
+    The training may not reproduce a version from another home bit for bit: another processor may
+    round differently, so that the candidate differs and must be compared with the version. Such a
+    version counts as reproduced only if its weights are in the store.
     """
     has_same_subject = lineage.seeds == seeds and all(
         getattr(lineage, role) == digest for role, digest in subject.items()
     )
-    may_miss_weights = is_own_registry(url, store)
-    return has_same_subject and (may_miss_weights or not has_no_weights(lineage, store))
+    is_from_this_home = is_own_registry(url, store)
+    return has_same_subject and (is_from_this_home or not has_no_weights(lineage, store))
 
 
 def _open_version(version: Version, role: str, url: str, store: ArtifactStore, *, code: str) -> str:
@@ -149,8 +149,8 @@ def _open_losses(name: str, digest: str | None, store: ArtifactStore) -> None:
         else:
             return
     raise IntegrityError(
-        f"The code has changed since {name} was trained, so it must reproduce its recorded losses, "
-        f"but {problem}",
+        f"The code has changed since {name} was trained. The version must therefore reproduce its "
+        f"recorded losses, but {problem}",
         fix="Restore the losses from a backup or from the home that registered the version, or "
         "restore the code.",
     )

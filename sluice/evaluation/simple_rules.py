@@ -30,14 +30,14 @@ from sluice.workloads.workload import Examples, Workload
 
 
 class BaselineSettings(Settings):
-    """Settings of the baseline: of its simple rules, or the predictions that replace them."""
+    """Settings of the baseline: limits of its simple rules, or a model that replaces them."""
 
     predictions: str | None = Field(
         None,
         pattern=r"^mlflow:/[^/@]+/[1-9][0-9]*$",
-        description="Model whose imported predictions are the baseline until the first promotion, "
-        "as in 'sluice registry import mlflow:/NAME/VERSION'. By default the baseline of the "
-        "workload or, without one, the best simple rule.",
+        description="URI of a model, mlflow:/NAME/VERSION, whose imported predictions are the "
+        "baseline until the first promotion; import them with 'sluice registry import'. With null, "
+        "the baseline is that of the workload or, without one, the best simple rule.",
     )
     season_rows: tuple[int, ...] = Field(
         (5, 7, 12, 24),
@@ -72,8 +72,8 @@ class _RuleNotApplicable(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Rows:
-    """Targets, row positions and inputs of examples; the number of inputs is limited."""
+class _RuleData:
+    """Targets, row positions and a limited number of inputs of examples."""
 
     y: Tensor
     rows: NDArray[np.int64]
@@ -81,8 +81,8 @@ class _Rows:
     """Inputs of each example; None for inputs that are not quantities, such as token ids."""
 
     @classmethod
-    def of(cls, examples: Examples, settings: BaselineSettings) -> "_Rows":
-        """Return the rows of these examples."""
+    def of(cls, examples: Examples, settings: BaselineSettings) -> "_RuleData":
+        """Return the targets, positions and inputs of examples."""
         return cls(
             y=examples.targets,
             rows=examples.rows,
@@ -90,8 +90,8 @@ class _Rows:
         )
 
 
-Rule = Callable[[Workload, _Rows, _Rows, _Rows], Tensor]
-"""Function of (workload, train rows, rows with known targets, rows to predict) that returns
+BaselineRule = Callable[[Workload, _RuleData, _RuleData, _RuleData], Tensor]
+"""Function of (workload, train rows, rows for lagged targets, rows to predict) that returns
 outputs. It raises ``_RuleNotApplicable`` for data to which the rule does not apply."""
 
 
@@ -100,7 +100,7 @@ def best_rule(
 ) -> FoldRule:
     """Return the simple rule with the lowest validation loss, with its output on the test rows.
 
-    The rules are: the default baseline (mean of the train targets, or class frequencies); the last
+    The rules are: the default baseline (mean of the train targets, or class shares); the last
     known target or class; the last known target of the same season; a ridge or logistic regression
     on the inputs.
 
@@ -114,10 +114,10 @@ def best_rule(
         ContractError: Not even the default baseline applies to these targets.
 
     Cost:
-        The examples of each split are created once, plus memory for ``max_inputs`` numbers per row.
+        Creates the examples of each split once. Memory: ``max_inputs`` floats per row.
     """
     train, val, test = (
-        _Rows.of(workload.examples(frame, part), settings)
+        _RuleData.of(workload.examples(frame, part), settings)
         for part in (fold.train, fold.val, fold.test)
     )
     rules = _rules(val, settings)
@@ -138,7 +138,7 @@ def best_rule(
     return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
 
 
-def _rules(rows: _Rows, settings: BaselineSettings) -> dict[str, Rule]:
+def _rules(rows: _RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
     linear = partial(_linear, settings=settings)
     if not rows.y.is_floating_point():
         return {"last class": _last_class, "logistic": linear}
@@ -154,10 +154,10 @@ def _with_past(
     workload: Workload,
     frame: pd.DataFrame,
     part: RowRange,
-    rows: _Rows,
+    rows: _RuleData,
     settings: BaselineSettings,
-) -> _Rows:
-    """Return the rows, with earlier rows before them whose targets are known at prediction time."""
+) -> _RuleData:
+    """Return the rows, preceded by as many earlier rows as the longest lag requires."""
     max_lag = workload.horizon_rows + max(settings.season_rows, default=0)
     start = max(0, part.start - max_lag)
     if start == part.start:
@@ -166,7 +166,7 @@ def _with_past(
         past = workload.examples(frame, RowRange(start=start, stop=part.start))
     except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
-    return _Rows(
+    return _RuleData(
         y=torch.cat([past.targets, rows.y]),
         rows=np.concatenate([past.rows, rows.rows]),
         input_NK=None,
@@ -227,48 +227,54 @@ def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
     return all_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
-def _default_name(rows: _Rows) -> str:
+def _default_name(rows: _RuleData) -> str:
     return "train mean" if rows.y.is_floating_point() else "class shares"
 
 
-def _loss(workload: Workload, output: Tensor, rows: _Rows) -> float:
+def _loss(workload: Workload, output: Tensor, rows: _RuleData) -> float:
     return float(workload.losses(output, rows.y).double().mean())
 
 
-def _last_value(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
+def _last_value(
+    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+) -> Tensor:
     """Predict the newest known target, which is ``horizon_rows`` earlier."""
-    return _earlier_target(workload, train, known, wanted, lag=workload.horizon_rows)
+    return _earlier_target(workload, train, known, to_predict, lag=workload.horizon_rows)
 
 
-def _seasonal(season: int) -> Rule:
+def _seasonal(season: int) -> BaselineRule:
     """Return the rule that predicts the newest known target of the same season."""
 
-    def rule(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
+    def rule(
+        workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+    ) -> Tensor:
         lag = math.ceil(workload.horizon_rows / season) * season
         if lag == workload.horizon_rows:
             raise _RuleNotApplicable  # the rule would be the same as "last value"
-        return _earlier_target(workload, train, known, wanted, lag=lag)
+        return _earlier_target(workload, train, known, to_predict, lag=lag)
 
     return rule
 
 
 def _earlier_target(
-    workload: Workload, train: _Rows, known: _Rows, wanted: _Rows, *, lag: int
+    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData, *, lag: int
 ) -> Tensor:
     """Predict the target of ``lag`` rows earlier, or the train mean where it is unknown."""
-    has_target_shape = tuple(workload.output_shape(wanted.y)) == tuple(wanted.y.shape)
-    if not (wanted.y.is_floating_point() and has_target_shape):
+    has_target_shape = tuple(workload.output_shape(to_predict.y)) == tuple(to_predict.y.shape)
+    if not (to_predict.y.is_floating_point() and has_target_shape):
         raise _RuleNotApplicable  # the output is not a prediction of the target itself
-    is_known, position = _find_earlier(workload, known, wanted, lag=lag)
-    output = train.y.mean(dim=0, keepdim=True).expand_as(wanted.y).clone()
+    is_known, position = _find_earlier(workload, known, to_predict, lag=lag)
+    output = train.y.mean(dim=0, keepdim=True).expand_as(to_predict.y).clone()
     output[is_known] = known.y[position][is_known]
     return output
 
 
-def _last_class(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -> Tensor:
+def _last_class(
+    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+) -> Tensor:
     """Predict log frequencies (N, C) of the classes that follow the newest known class."""
-    shape = workload.output_shape(wanted.y)
-    if wanted.y.ndim != 1 or len(shape) != 2:
+    shape = workload.output_shape(to_predict.y)
+    if to_predict.y.ndim != 1 or len(shape) != 2:
         raise _RuleNotApplicable
     lag, num_classes = workload.horizon_rows, shape[1]
     is_known, position = _find_earlier(workload, train, train, lag=lag)
@@ -279,48 +285,48 @@ def _last_class(workload: Workload, train: _Rows, known: _Rows, wanted: _Rows) -
         (transitions[0], transitions[1]), torch.ones(transitions.shape[1]), accumulate=True
     )
     class_counts = torch.bincount(train.y.long(), minlength=num_classes) + 1
-    is_known, position = _find_earlier(workload, known, wanted, lag=lag)
-    share_NC = (class_counts / class_counts.sum()).expand(len(wanted.y), num_classes).clone()
+    is_known, position = _find_earlier(workload, known, to_predict, lag=lag)
+    share_NC = (class_counts / class_counts.sum()).expand(len(to_predict.y), num_classes).clone()
     share_after_class = counts / counts.sum(dim=1, keepdim=True)
     share_NC[is_known] = share_after_class[known.y[position][is_known].long()]
     return share_NC.log()
 
 
 def _find_earlier(
-    workload: Workload, known: _Rows, wanted: _Rows, *, lag: int
+    workload: Workload, known: _RuleData, to_predict: _RuleData, *, lag: int
 ) -> tuple[Tensor, Tensor]:
-    """Return for each wanted row whether the row ``lag`` before it is known, and its position."""
+    """Return for each row to predict whether the row ``lag`` before is known, and its position."""
     if lag < 1 or workload.cluster_column is not None:
         # The rows have no order in time, or there are several rows per time.
         raise _RuleNotApplicable
-    position = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(wanted.rows - lag)))
+    position = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(to_predict.rows - lag)))
     return position >= 0, position
 
 
 def _linear(
     workload: Workload,
-    train: _Rows,
-    known: _Rows,  # noqa: ARG001 - signature of all rules
-    wanted: _Rows,
+    train: _RuleData,
+    known: _RuleData,  # noqa: ARG001 - signature of all rules
+    to_predict: _RuleData,
     *,
     settings: BaselineSettings,
 ) -> Tensor:
     """Predict with ridge regression, or with logistic regression for classes."""
-    if train.input_NK is None or wanted.input_NK is None:
+    if train.input_NK is None or to_predict.input_NK is None:
         raise _RuleNotApplicable
     fit_rows = _evenly_spaced(len(train.y), settings.max_rows)
     fit_NK, y = train.input_NK[fit_rows], train.y[torch.from_numpy(fit_rows)]
     mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1.0)
-    fit_NK, input_NK = (fit_NK - mean) / scale, (wanted.input_NK - mean) / scale
+    fit_NK, input_NK = (fit_NK - mean) / scale, (to_predict.input_NK - mean) / scale
     if not (np.isfinite(fit_NK).all() and np.isfinite(input_NK).all()):
         raise _RuleNotApplicable
-    shape = workload.output_shape(wanted.y)
+    shape = workload.output_shape(to_predict.y)
     if y.is_floating_point():
-        if tuple(shape) != tuple(wanted.y.shape):
+        if tuple(shape) != tuple(to_predict.y.shape):
             raise _RuleNotApplicable
         output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), input_NK)
-        return torch.from_numpy(output).to(wanted.y.dtype).reshape(wanted.y.shape)
+        return torch.from_numpy(output).to(to_predict.y.dtype).reshape(to_predict.y.shape)
     if y.ndim != 1 or len(shape) != 2:
         raise _RuleNotApplicable
     return _logistic(fit_NK, y.numpy(), input_NK, num_classes=shape[1])

@@ -21,13 +21,15 @@ def ranking_metrics(
 ) -> TaskMetrics:
     """Return ndcg, precision, map and mrr as means over queries, and the share of judged queries.
 
-    A query is judged if its documents differ in relevance. Otherwise all orders are equally good,
-    and the query is ignored.
+    A query counts as judged if its documents differ in relevance. Otherwise all orders are equally
+    good, and the query is ignored. Precision, map and mrr also ignore queries without a document of
+    relevance 0.
 
-    - ndcg@k: gains are the relevances themselves; documents of equal score share their ranks;
+    - ndcg@k: gains are the relevances themselves; documents of equal score each get the mean
+      discount of their ranks;
     - precision@k: share of the first k ranks with a relevant document (relevance above 0). If
-      documents of equal score are on both sides of rank k, their mean relevance counts for the
-      ranks up to k. Ranks without a document count as not relevant;
+      documents of equal score are on both sides of rank k, the share of relevant ones among them
+      counts for each of their ranks up to k. Ranks without a document count as not relevant;
     - map: mean average precision;
     - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
       of their ranks, so a model with constant scores does not profit from the order of the rows;

@@ -1,6 +1,7 @@
 """Deletes client samples: all samples of one user at once, and old samples in small batches.
 
-Samples are the only rows that contain data sent by clients. They are neither chained nor signed.
+Samples are the only rows that contain data sent by clients. They are not part of the signed hash
+chain, so their deletion does not invalidate it.
 Counts, verdicts and transitions are kept, because they aggregate many clients.
 """
 
@@ -18,8 +19,8 @@ from sluice.registry.client_secret import client_name, client_of, find_secret
 from sluice.registry.tables import samples
 
 _MAX_ROWS_PER_PASS = 200
-"""Maximum number of samples that one report of a server checks for expiry. A server reports about
-every second."""
+"""Maximum number of samples that are checked for expiry at each report of a server, which is about
+once a second."""
 
 
 class ErasureReport(Record):
@@ -31,7 +32,7 @@ class ErasureReport(Record):
         description="Number of deleted samples outside of rollouts, used for drift monitoring only."
     )
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
-    labelled: int = Field(description="Number of deleted pairs that waited for a label.")
+    awaiting_label: int = Field(description="Number of deleted pairs that waited for a label.")
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
         description="Number of remaining samples that name no client, because an older version of "
@@ -47,14 +48,15 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         model: Name of the model.
         user: User key, which clients send in the field ``user``.
     """
-    if connection.dialect.name == "sqlite":  # or the data would remain in free pages of the file
+    # Without it the deleted data would remain in free pages of the file.
+    if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     is_of_model = samples.c.model == model
     secret = find_secret(connection, model)
     deleted: Sequence[Any] = ()
     if secret:
-        # Only the client field matches, because the pseudonym is hexadecimal and quotes inside a
-        # string are escaped.
+        # Other fields cannot match: quotes inside JSON strings are escaped. The pseudonym is
+        # hexadecimal, so it needs no escaping.
         name = client_name(client_of(user, ""), secret=secret)
         is_of_user = samples.c.payload.contains(f'"client":"{name}"')
         deleted = connection.execute(
@@ -71,7 +73,7 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         samples=len(deleted),
         drift=sum(row.rollout is None for row in deleted),
         pairs=sum(bool(each["production"] and each["challenger"]) for each in in_rollouts),
-        labelled=sum(row.row_key is not None for row in deleted),
+        awaiting_label=sum(row.row_key is not None for row in deleted),
         kept=connection.execute(count_kept).scalar_one(),
         unnamed=connection.execute(count_kept.where(sa.not_(has_client))).scalar_one(),
     )

@@ -70,7 +70,7 @@ class InputContract(Record):
                 wrong length; a value is outside the bounds of its column.
         """
         try:
-            return self._reader.windows(request)
+            return self._reader.read_windows(request)
         except PayloadError as error:
             raise InvalidInput(error.what, cause=error.cause, fix=error.fix) from None
 

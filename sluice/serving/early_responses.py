@@ -24,7 +24,7 @@ class EarlyResponse:
             431,
             f"A request may have at most {max_headers} headers, and {max_bytes:,} bytes in its "
             "request line and headers. This one has more.",
-            "Move large values to the body.",
+            "Send fewer headers, or move large values to the body.",
         )
 
     @classmethod
@@ -39,7 +39,7 @@ class EarlyResponse:
 
     @classmethod
     def body_large(cls, max_bytes: int) -> "EarlyResponse":
-        """Return the response to a body that is too large as transmitted."""
+        """Return the response to a chunked body that exceeds its limit with its chunk headers."""
         return cls(
             "body_large",
             413,

@@ -95,10 +95,10 @@ class TokenFile(Settings):
         write_secret(path, content.encode())
 
 
-def make_secret() -> tuple[str, str]:
+def make_token() -> tuple[str, str]:
     """Return a new token of 256 random bits and its digest for the file."""
-    secret = secrets.token_urlsafe(32)
-    return secret, digest_token(secret).hex()
+    token = secrets.token_urlsafe(32)
+    return token, digest_token(token).hex()
 
 
 class TokenFileWatch:

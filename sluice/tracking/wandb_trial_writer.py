@@ -15,7 +15,7 @@ _LOST_REASON = "The process of the search ended. Run the search again to resume 
 
 
 class _TrialWriter:
-    """One run of W&B, whose step is the epoch."""
+    """Writes one trial as a W&B run, whose step is the epoch."""
 
     def __init__(
         self, destination: Mapping[str, Any], run_id: str, *, name: str, config: Mapping[str, Any]
@@ -45,7 +45,7 @@ class _TrialWriter:
 
         Args:
             state: How the run ended.
-            reason: Why.
+            reason: Reason for that end.
             done: File to create when the run is complete; None if it will be continued.
         """
         finish_run(self._run, tags=self._tags, state=state, reason=reason)

@@ -1,8 +1,8 @@
 """Ranks that are processes of a torch.distributed group: gloo on CPUs, NCCL on GPUs.
 
-``DistributedDataParallel`` sends gradients during the backward pass and averages them over ranks.
+``DistributedDataParallel`` all-reduces gradients during the backward pass to their mean over ranks.
 The loss of each rank is multiplied by ``world_size`` and by the rank's share of the batch, so that
-this average equals the mean over all rows.
+this mean equals the mean over all rows.
 """
 
 import contextlib
@@ -22,11 +22,11 @@ from sluice.training.ranks import Ranks, RankShard
 T = TypeVar("T")
 
 _LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Matches the message of gloo's error for a lost connection, which is a plain RuntimeError."""
+"""Matches the message of an error for a lost connection, which may be a plain RuntimeError."""
 
 
 class DistributedRanks(Ranks):
-    """This process as a rank of the torch.distributed group that it joined."""
+    """Communication of this process with the other ranks of its torch.distributed group."""
 
     def __init__(self) -> None:
         self.shard = RankShard(rank=dist.get_rank(), world_size=dist.get_world_size())
@@ -40,7 +40,7 @@ class DistributedRanks(Ranks):
 
         - Without it ``DistributedDataParallel`` rebuilds its gradient buckets after the first step.
           With three or more ranks the buckets determine the order of summation, so a resumed
-          training would differ in bits from an uninterrupted one.
+          training would not be bitwise identical to an uninterrupted one.
         - Unused parameters do not change, as with a single process.
         """
         return DistributedDataParallel(
@@ -51,9 +51,9 @@ class DistributedRanks(Ranks):
         )
 
     def no_sync(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """Accumulate gradients without sending them.
+        """Accumulate gradients without synchronizing them between ranks.
 
-        The next backward pass outside the context sends the sum.
+        The next backward pass outside the context synchronizes the sum.
         """
         assert isinstance(model, DistributedDataParallel)
         context: contextlib.AbstractContextManager[None] = model.no_sync()

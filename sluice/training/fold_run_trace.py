@@ -10,7 +10,7 @@ from sluice.base.files import DISK_FULL_MESSAGE
 from sluice.trace.attach import traced
 from sluice.trace.diagnosis import Diagnosis, diagnose
 from sluice.trace.report.replay.page import replay_page
-from sluice.trace.rules.library import judge_all
+from sluice.trace.rules.library import judge_with_failures
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace
 from sluice.trace.tracer import print_to_stderr
@@ -35,7 +35,7 @@ class FoldRunTrace:
         """Return the diagnosed faults, the most severe first; () without a trace."""
         if self.folder is None or not self.folder.exists():
             return ()
-        return diagnose(judge_all(read_trace(self.folder))[0])
+        return diagnose(judge_with_failures(read_trace(self.folder))[0])
 
     def store_replay(self, diagnoses: tuple[Diagnosis, ...], store: ArtifactStore) -> str:
         """Store the page that replays the training; return its digest, or '' without a trace."""

@@ -23,7 +23,7 @@ _GAP = 2
 def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
     """Return a row for each of the best and of the running trials, at most eight.
 
-    Parameters are in the order of the space, under their shortest unique names.
+    Parameters are in the order of the search space, under their shortest unique names.
     """
     finite = [trial for trial in trials if math.isfinite(trial.loss)]
     best = sorted(finite, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
@@ -63,7 +63,9 @@ def _short_name(path: str, others: Sequence[str]) -> str:
 
 
 def table_cells(rows: Sequence[Row], *, width: int) -> tuple[list[list[str]], list[str]]:
-    """Return the lines of cells that fit into a width, header first, and the omitted column names.
+    """Return the columns that fit into a width, line by line, and the names of the other columns.
+
+    The first line is the header.
 
     Args:
         rows: Rows with the same names.

@@ -26,7 +26,7 @@ class TableWorkloadSettings(WorkloadSettings):
         discriminator="kind",
         description="Source of the rows. A relative path is relative to the folder of the "
         "workload's module. 'index' names the column that orders the rows in time; null orders "
-        "them by a hash of their values.",
+        "them by a hash of their inputs.",
     )
 
 
@@ -37,16 +37,16 @@ class TableWorkload(ColumnsWorkload):
     ``classes``. Rows with a missing target are omitted.
 
     If the source has an index, rows are sorted by it, and a target is known one row later
-    (``horizon_rows`` is 1). Rows with equal labels, such as those of one day, form a cluster, which
-    is always within one fold. Without an index, rows are independent (``horizon_rows`` is 0) and
-    ordered by a hash of their inputs.
+    (``horizon_rows`` is 1). With ``repeated_labels``, rows with the same index label, such as those
+    of one day, form a cluster, which is always within one fold. Without an index, rows are
+    independent (``horizon_rows`` is 0) and ordered by a hash of their inputs.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = TableWorkloadSettings
     settings: TableWorkloadSettings
 
     repeated_labels: bool = False
-    """Whether several rows may have the same label, such as the rows of one day."""
+    """Whether several rows may have the same index label, such as the rows of one day."""
 
     def __init__(self, settings: TableWorkloadSettings | None = None) -> None:
         if settings is None:
@@ -61,7 +61,7 @@ class TableWorkload(ColumnsWorkload):
         self._declare_columns(index=settings.source.index)
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the rows of the source in order; categories and texts are texts.
+        """Return the rows of the source in order, with categories and texts as strings.
 
         Raises:
             SourceError: The source is missing, empty or unreadable, or a column has another type.
@@ -79,7 +79,7 @@ class TableWorkload(ColumnsWorkload):
         return self.in_key_order(rows)
 
     def _numeric_schema(self) -> Schema:
-        """Return the schema for reading: the types of the source's columns are converted later."""
+        """Return the schema of the float columns; other columns are converted after reading."""
         numeric = tuple(column for column in self.raw_schema.columns if column.kind == "float")
         return self.raw_schema.model_copy(update={"columns": numeric})
 

@@ -36,8 +36,10 @@ Overrides = Annotated[
         show_default=False,
     ),
 ]
-QUIET = ("ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",)
-"""A warning that Dagster prints at every start, in the format of PYTHONWARNINGS."""
+IGNORED_WARNINGS = (
+    "ignore:Parameter `execution_type` of function `AssetsDefinition.__init__` is currently",
+)
+"""Filter, in the format of PYTHONWARNINGS, for a warning that Dagster prints at every start."""
 
 
 def register(app: typer.Typer) -> None:
@@ -54,7 +56,7 @@ def register(app: typer.Typer) -> None:
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Run a pipeline from raw rows to a verdict; promote the candidate on PROMOTE.
+        """Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
 
         Exit code 0 when the candidate is in production or its rollout has started; 1 when a gate
         did not pass.
@@ -67,8 +69,8 @@ def register(app: typer.Typer) -> None:
             from sluice.config.resolved import resolve
 
         resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
-        _require_machines(resolved.settings.compute)
-        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        _require_compute(resolved.settings.compute)
+        home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()
@@ -78,17 +80,22 @@ def register(app: typer.Typer) -> None:
         ] = DEFAULT_PIPELINE,
         trials: Annotated[
             int | None,
-            typer.Option(help="Number of trials; the population size with pbt. [as in the file]"),
+            typer.Option(
+                help="Number of trials; the population size with pbt. Default: as in the file."
+            ),
         ] = None,
         scheduler: Annotated[
             str | None,
             typer.Option(
                 help="auto, asha, median, pbt, none for no early stopping, or a scheduler of Ray "
-                "Tune as module:Class with arguments from the file. [as in the file]"
+                "Tune as module:Class with arguments from the file. Default: as in the file."
             ),
         ] = None,
         address: Annotated[
-            str | None, typer.Option(help="Ray cluster, 'host:port' or 'auto'. [this machine]")
+            str | None,
+            typer.Option(
+                help="Ray cluster, 'host:port' or 'auto'. Default: Ray is started on this machine."
+            ),
         ] = None,
         workers: Annotated[int | None, typer.Option(help="Number of parallel trials.")] = None,
         gpus: Annotated[
@@ -98,10 +105,10 @@ def register(app: typer.Typer) -> None:
         overrides: Overrides = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Search for better settings with Ray Tune, after the gates, on rows outside the test sets.
+        """Search for better settings with Ray Tune, on rows outside the test sets.
 
-        A search that was interrupted resumes with the same decisions. Exit code 1 when a gate did
-        not pass.
+        The gates before the training run first. A search that was interrupted resumes with the same
+        decisions. Exit code 1 when a gate did not pass.
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
         """
@@ -110,15 +117,15 @@ def register(app: typer.Typer) -> None:
         from sluice.config.pipeline import defs_folder, find_pipeline
         from sluice.config.resolved import resolve
 
-        asked = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
-        machines = {"address": address, "workers": workers, "gpus_per_worker": gpus}
+        search_options = {"num_trials": trials, "scheduler": scheduler, "seed": seed}
+        compute_options = {"address": address, "workers": workers, "gpus_per_worker": gpus}
         resolved = with_search(
             resolve(find_pipeline(pipeline, defs_folder(), overrides or ())),
-            search={name: value for name, value in asked.items() if value is not None},
-            compute={name: value for name, value in machines.items() if value is not None},
+            search={name: value for name, value in search_options.items() if value is not None},
+            compute={name: value for name, value in compute_options.items() if value is not None},
         )
-        _require_machines(resolved.settings.compute)
-        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        _require_compute(resolved.settings.compute)
+        home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         search(resolved, home, as_json=as_json)
 
     @app.command()
@@ -126,7 +133,9 @@ def register(app: typer.Typer) -> None:
         pipeline: Annotated[
             list[str] | None, typer.Argument(help="Pipeline files to add to the shipped ones.")
         ] = None,
-        port: Annotated[int, typer.Option(help="Port on loopback.", min=1, max=65535)] = 3000,
+        port: Annotated[
+            int, typer.Option(help="Port of the UI on 127.0.0.1.", min=1, max=65535)
+        ] = 3000,
         trusted_hosts: Annotated[
             list[str] | None,
             typer.Option(
@@ -139,8 +148,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Open the Dagster UI with schedules and sensors on http://127.0.0.1:3000.
 
-        Web pages of other sites cannot use it: GraphQL is accepted only as JSON by POST, from its
-        own pages and from programs, under the host names localhost and 127.0.0.1.
+        Web pages of other sites cannot use the UI. It accepts GraphQL only as JSON by POST, from
+        its own pages or from programs, under the host names localhost, 127.0.0.1 and those of
+        --trusted-host.
 
         The pages of SLUICE_HOME/reports, which checks link to, are served on port 3001 or the next
         free one, unless SLUICE_REPORTS_URL names another port of this machine.
@@ -148,11 +158,11 @@ def register(app: typer.Typer) -> None:
         Example: sluice dev --port 3001
         """
         from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
-        from sluice.pipelines.definitions import EXTRA
+        from sluice.pipelines.definitions import EXTRA_PIPELINES_VARIABLE
         from sluice.pipelines.instance import close_ghost_runs, open_instance
 
         _require_free(port)
-        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
         for file in files:
             read_pipeline(file)
@@ -163,10 +173,13 @@ def register(app: typer.Typer) -> None:
         os.environ |= {
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
-            EXTRA: os.pathsep.join(extra),
-            "PYTHONWARNINGS": ",".join([os.environ.get("PYTHONWARNINGS", ""), *QUIET]).strip(","),
+            EXTRA_PIPELINES_VARIABLE: os.pathsep.join(extra),
+            "PYTHONWARNINGS": ",".join(
+                [os.environ.get("PYTHONWARNINGS", ""), *IGNORED_WARNINGS]
+            ).strip(","),
         }
-        if home.registry_key is not None:  # the component resolves it at the project's root
+        # The component would resolve a relative path against the project's root.
+        if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
         names = trusted_hosts or []
         reports = _serve_reports(home, port=port, trusted_hosts=names)
@@ -175,8 +188,8 @@ def register(app: typer.Typer) -> None:
             file=sys.stderr,
             flush=True,
         )
-        # Scripts ignore SIGINT in background processes. Dagster's child processes would inherit
-        # that and never stop.
+        # Shell scripts start background processes with SIGINT ignored. Dagster's child processes
+        # would inherit that and never stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
         os.execv(sys.executable, [sys.executable, *services])
@@ -203,7 +216,7 @@ def register(app: typer.Typer) -> None:
         """
         from sluice.cli.orchestration.expectation_doctor import examine_expectations
 
-        home = _prepared(Home.from_environment(os.environ, cwd=Path.cwd()))
+        home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
         examine_expectations(
             pipeline, home, window_rows=window_rows, step_rows=step_rows, as_json=as_json
         )
@@ -217,7 +230,7 @@ def _require_free(port: int) -> None:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
             raise SettingsError(
-                f"The UI must listen on 127.0.0.1 port {port}, and cannot: {error.strerror}.",
+                f"The UI cannot listen on port {port} of 127.0.0.1: {error.strerror}.",
                 cause="Another process uses the port, or the system reserves it.",
                 fix="Stop the other process, or choose another --port.",
             ) from None
@@ -229,9 +242,9 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
     wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
-    here = wanted.hostname in (LOOPBACK, "localhost")
+    is_local = wanted.hostname in (LOOPBACK, "localhost")
     try:
-        first_port = wanted.port if here and wanted.port else DEFAULT_PORT
+        first_port = wanted.port if is_local and wanted.port else DEFAULT_PORT
     except ValueError as error:
         raise SettingsError(
             f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
@@ -241,12 +254,13 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     address = start_server(
         home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
     )
-    if here or not wanted.hostname:  # another host is a proxy in front of this server
+    if is_local or not wanted.hostname:  # another host is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address
 
 
-def _prepared(home: Home) -> Home:
+def _create_home(home: Home) -> Home:
+    """Create the home folder if necessary, and require that it is writable."""
     try:
         make_folder(home.root)
     except OSError as error:
@@ -259,8 +273,8 @@ def _prepared(home: Home) -> Home:
     return home
 
 
-def _require_machines(compute: "ComputeSettings") -> None:
-    """Raise for machines that a run would reject, before Dagster starts."""
+def _require_compute(compute: "ComputeSettings") -> None:
+    """Raise if a run would reject the Ray cluster or the GPUs, before Dagster starts."""
     from sluice.base.cpu_count import count_cores
     from sluice.cluster.ray_address import require_cluster
     from sluice.cluster.slots import count_slots

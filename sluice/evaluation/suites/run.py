@@ -28,7 +28,7 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuiteScores:
-    """Scores of the three arms on the same rows. The reference may also be the baseline."""
+    """Scores of candidate, reference and baseline on the same rows; the last two may be equal."""
 
     candidate: Scores
     reference: Scores
@@ -50,8 +50,8 @@ def run_suites(
     on a row if at least half of its seeds misclassify the row. An arm is always wrong on a row with
     a non-finite loss.
 
-    If losses of a model were used to select the rows of a suite, the model is measured on them only
-    by seeds that were not used for the selection.
+    If the losses of a model were used to select the rows of a suite, only the seeds of the model
+    that did not take part in the selection are evaluated on these rows.
 
     Args:
         suites: All suites of the pipeline.
@@ -67,15 +67,15 @@ def run_suites(
     Cost:
         O(seeds x N) and, for each suite, O(rows x features).
     """
-    rows = arms.candidate.losses
+    candidate_losses = arms.candidate.losses
     all_scores = (arms.candidate, arms.reference, arms.baseline)
     threshold = None
     if any(scores.mistakes is None for scores in all_scores):
-        aligned = ArmLosses.of(arms.reference.losses.aligned_to(rows))
+        aligned = ArmLosses.of(arms.reference.losses.aligned_to(candidate_losses))
         threshold = float(np.quantile(aligned.loss_SN.mean(axis=0), settings.wrong_quantile))
     names = ("candidate", "reference", "baseline")
     candidate, reference, baseline = (
-        mark_mistakes(scores, rows, threshold, name)
+        mark_mistakes(scores, candidate_losses, threshold, name)
         for scores, name in zip(all_scores, names, strict=True)
     )
     results = tuple(
@@ -83,13 +83,13 @@ def run_suites(
             version,
             classify_rows(
                 version.suite.labels,
-                rows,
+                candidate_losses,
                 frame.index,
                 members,
                 horizon_rows=workload.horizon_rows,
             ),
             (candidate, reference, baseline),
-            rows,
+            candidate_losses,
             frame,
             workload,
             settings,
@@ -115,7 +115,7 @@ def _run_suite(
     version: SuiteVersion,
     status: RowStatus,
     arms: tuple[SuiteArm, SuiteArm, SuiteArm],
-    rows: LossTable,
+    candidate_losses: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
     settings: SuiteSettings,
@@ -123,27 +123,29 @@ def _run_suite(
     suite, position_M = version.suite, status.scored_M
     candidate, candidate_problem = arms[0].on_suite(position_M, suite)
     reference, reference_problem = arms[1].on_suite(position_M, suite)
-    lacking = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
+    problems = tuple(problem for problem in (candidate_problem, reference_problem) if problem)
     if arms[1].threshold is not None and not np.isfinite(arms[1].threshold):
-        lacking += ("the reference has non-finite losses on the window",)
+        problems += ("the reference has non-finite losses on the window",)
     return SuiteResult(
         name=suite.name,
         version=version.version,
         digest=suite.digest,
         origin=suite.origin,
         num_rows=len(suite.rows),
-        rows=_row_results(suite, position_M, arms, (candidate, reference), rows, frame, workload),
+        rows=_row_results(
+            suite, position_M, arms, (candidate, reference), candidate_losses, frame, workload
+        ),
         gone=status.gone,
         seen=status.seen,
         unscored=status.unscored,
         gain=measure_gain(
-            candidate.arm,
-            reference.arm,
+            candidate.losses,
+            reference.losses,
             settings,
             horizon_rows=workload.horizon_rows,
-            lacking="; ".join((*lacking, *_biased_arms(suite, arms))),
+            lacking="; ".join((*problems, *_biased_arms(suite, arms))),
         ),
-        lacking=lacking,
+        lacking=problems,
     )
 
 
@@ -168,7 +170,7 @@ def _row_results(
     position_M: NDArray[np.int64],
     arms: tuple[SuiteArm, SuiteArm, SuiteArm],
     unbiased: tuple[SuiteArm, SuiteArm],
-    rows: LossTable,
+    candidate_losses: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
 ) -> tuple[RowResult, ...]:
@@ -179,28 +181,31 @@ def _row_results(
         position_M: Positions of the scored rows in the loss table.
         arms: Candidate, reference and baseline, with all rows and all seeds.
         unbiased: Candidate and reference on the scored rows, without seeds that selected the rows.
-        rows: Losses of the candidate, which determine the row order.
+        candidate_losses: Losses of the candidate, which determine the row order.
         frame: Feature frame.
         workload: Workload with the feature columns.
     """
-    # The data are suspected if all seeds are wrong, including the seeds that selected the rows.
+    # The data are suspected if all seeds of all three arms are wrong, including the seeds that
+    # selected the rows.
     is_always_wrong_N = np.logical_and.reduce([arm.wrong_SN.all(axis=0) for arm in arms])
-    position = pd.Index(row_labels(frame.index)).get_indexer(pd.Index(rows.label_N))
+    frame_position_N = pd.Index(row_labels(frame.index)).get_indexer(
+        pd.Index(candidate_losses.label_N)
+    )
     unusual = find_unusual_features(
-        position_M, position.astype(np.int64), frame, workload.feature_columns
+        position_M, frame_position_N.astype(np.int64), frame, workload.feature_columns
     )
     reasons = {row.label: row.reason for row in suite.rows}
-    candidate_M, reference_M = (arm.arm.loss_SN.mean(axis=0) for arm in unbiased)
-    baseline_N = arms[2].arm.loss_SN.mean(axis=0)
+    candidate_M, reference_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased)
+    baseline_N = arms[2].losses.loss_SN.mean(axis=0)
     is_wrong_M, was_wrong_M = (arm.wrong_N for arm in unbiased)
     results = []
     for m, row in enumerate(position_M):
         is_wrong, was_wrong = bool(is_wrong_M[m]), bool(was_wrong_M[m])
-        label = str(rows.label_N[row])
+        label = str(candidate_losses.label_N[row])
         results.append(
             RowResult(
                 label=label,
-                fold_id=int(rows.fold_N[row]),
+                fold_id=int(candidate_losses.fold_N[row]),
                 change=_change(is_wrong=is_wrong, was_wrong=was_wrong),
                 suspect=("data" if is_always_wrong_N[row] else "model") if is_wrong else "none",
                 candidate_loss=float(candidate_M[m]),

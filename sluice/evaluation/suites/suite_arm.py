@@ -23,7 +23,7 @@ class SuiteArm:
     subject: str
     """Digest of the model or rule."""
     seeds: tuple[int, ...]
-    arm: ArmLosses
+    losses: ArmLosses
     wrong_SN: NDArray[np.bool_]
     """Whether each seed is wrong on each row."""
     threshold: float | None
@@ -36,7 +36,7 @@ class SuiteArm:
         if self.threshold is None:
             wrong_N = self.wrong_SN.mean(axis=0) >= 0.5
         else:
-            wrong_N = ~(self.arm.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
+            wrong_N = ~(self.losses.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
         return wrong_N
 
     def on_suite(self, position_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
@@ -57,7 +57,7 @@ class SuiteArm:
             unbiased = list(range(len(self.seeds)))
         selection = np.ix_(np.array(unbiased if self.seeds else [0]), position_M)
         arm = ArmLosses(
-            loss_SN=self.arm.loss_SN[selection], is_deterministic=self.arm.is_deterministic
+            loss_SN=self.losses.loss_SN[selection], is_deterministic=self.losses.is_deterministic
         )
         num_nonfinite = int((~np.isfinite(arm.loss_SN)).any(axis=0).sum())
         if num_nonfinite and not lacking:
@@ -68,7 +68,7 @@ class SuiteArm:
             name=self.name,
             subject=self.subject,
             seeds=tuple(self.seeds[i] for i in unbiased) if self.seeds else (),
-            arm=arm,
+            losses=arm,
             wrong_SN=self.wrong_SN[selection],
             threshold=self.threshold,
         )
@@ -99,7 +99,7 @@ def mark_mistakes(scores: Scores, rows: LossTable, threshold: float | None, name
         name=name,
         subject=losses.subject,
         seeds=losses.seeds,
-        arm=arm,
+        losses=arm,
         wrong_SN=wrong_SN,
         threshold=threshold,
     )

@@ -15,7 +15,7 @@ from sluice.trace.thread_state import ThreadState
 _MAX_SHAPE_NODES = 8
 """Maximum number of autograd nodes that only reshape and are skipped."""
 _MAX_ONE_HOT_CLASSES = 64
-"""Maximum number of classes whose rows are counted."""
+"""Maximum number of one-hot classes; with more classes, rows per class are not counted."""
 
 
 def loss_record(
@@ -35,7 +35,8 @@ def loss_record(
         result: The loss; None if the call raised an error, or the loss is read later.
         thread: Provides the last network, its inputs and its loader.
         step: Number of the last step.
-        is_learning: Whether gradients follow.
+        is_learning: Whether the loss requires a gradient; without a result, whether gradients are
+            enabled.
     """
     values, target = arguments["input"], arguments["target"]
     is_integer = not target.is_floating_point()
@@ -87,7 +88,7 @@ def _count_rows_without_class(target: Tensor) -> int:
 
 
 def _count_rows_per_class(target: Tensor) -> tuple[int, ...]:
-    """Return the number of rows of each class of one-hot targets; otherwise ()."""
+    """Return the number of rows of each class of one-hot targets with 3 to 64 classes; else ()."""
     if not _is_one_hot(target) or not 2 < target.shape[1] <= _MAX_ONE_HOT_CLASSES:
         return ()
     return tuple(int(count) for count in target.detach().sum(0).tolist())

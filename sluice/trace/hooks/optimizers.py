@@ -87,10 +87,10 @@ def _begin_step(
 def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any) -> None:
     call = thread.optimizer
     if call.has_closure:
-        entry.reruns_closure |= call.num_closure_calls != 1
+        entry.has_irregular_closure_calls |= call.num_closure_calls != 1
         if not call.num_closure_calls:
             sink.events.record_event(thread, "step", entry.index, flags=("closure",))
-        if entry.reruns_closure:
+        if entry.has_irregular_closure_calls:
             sink.events.record_event(thread, "stepped", entry.index)
             entry.gradient_tracker.record_gradients()
     # A pre-step hook that zeroes gradients does so before the update, which is a fault. A post-step

@@ -14,8 +14,8 @@ from sluice.trace.records.membership import (
     OptimizerRecord,
     ParameterGroupRecord,
     ParameterRecord,
-    UnregisteredModuleRecord,
     TyingSettingRecord,
+    UnregisteredModuleRecord,
 )
 
 

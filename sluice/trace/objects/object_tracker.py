@@ -29,12 +29,13 @@ class OptimizerEntry:
     gradient_sample: GradientSample = field(default_factory=GradientSample)
     steps: int = 0
     last_clipped_step: int = -1
-    """Number of the last step before which the norm of the gradients was read for clipping."""
+    """Number of the latest step whose gradient norm was already read while clipping; -1 if none."""
     num_groups: int = 0
     learning_rates: list[Any] = field(default_factory=list)
     """Learning rate of each group at the last step."""
-    reruns_closure: bool = False
-    """Whether the optimizer calls its closure more than once per step, as LBFGS does, or never."""
+    has_irregular_closure_calls: bool = False
+    """Whether the optimizer does not call its closure exactly once per step. LBFGS calls it several
+    times."""
     is_dormant: bool = False
     """Whether its gradients are from before the trace, and it was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
@@ -75,7 +76,8 @@ class NetworkEntry:
     ref: "weakref.ref[Any]"
     name: str
     has_no_parameters: bool
-    """Whether the module has no parameters, as a loss function; its calls are not recorded."""
+    """Whether the module has no parameters, such as a loss function. Calls of such a module are not
+    recorded."""
     forward_codes: dict[tuple[bool, int], int] = field(default_factory=dict)
     """Event codes of its forward passes, by (requires gradient, loader). Empty if the mode must be
     read again."""
@@ -139,13 +141,13 @@ class ObjectTracker:
         self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler_entry)
         self.tied_parameters = TiedParameters()
         self.is_stale = True
-        """Whether an object was added since the last snapshot."""
-        self._names: dict[str, int] = {}
+        """Whether an object was added, or a module changed, since the last snapshot."""
+        self._num_by_class: dict[str, int] = {}
 
     def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
         self.is_stale = True
         kind = type(network).__name__
-        self._names[kind] = number = self._names.get(kind, 0) + 1
+        self._num_by_class[kind] = number = self._num_by_class.get(kind, 0) + 1
         name = kind if number == 1 else f"{kind}_{number}"
         return NetworkEntry(index, weakref.ref(network), name, _has_no_parameters(network))
 

@@ -73,8 +73,8 @@ class Recorder:
         """Statistics for the history, with their record names."""
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
         self._sequence_counts: dict[int, list[int]] = {}
-        """First step, last step and number of steps, by sequence index; by -1 - index for a sequence of
-        an unfinished step."""
+        """First step, last step and number of steps, by sequence index. The key of an unfinished
+        step is -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
         self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
         """Rows of steps: step, sequence index, positions of the kept events, all times, end time,

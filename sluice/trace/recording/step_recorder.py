@@ -1,4 +1,4 @@
-"""Buffers the steps of optimizers, and passes them on in groups to the recorder and the samplers."""
+"""Buffers optimizer steps, and passes them on in groups to the recorder and the samplers."""
 
 import threading
 from collections.abc import Callable

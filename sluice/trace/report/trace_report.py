@@ -12,7 +12,7 @@ from sluice.trace.finding import TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.report.conclusion import Conclusion, conclude
 from sluice.trace.report.step_profile import StepProfile, profile_steps
-from sluice.trace.rules.library import RULES, judge_all, judge_ranks
+from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
@@ -51,7 +51,7 @@ def report_traces(out: Path) -> tuple[ProcessReport, ...]:
 
 
 def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
-    findings, failed = judge_all(trace)
+    findings, failed = judge_with_failures(trace)
     return ProcessReport(
         folder=str(folder),
         rank=trace.start.rank,

@@ -3,7 +3,8 @@
 A rule is a module in a topic package below ``sluice.trace.rules``. Its public constant has the name
 of the module in upper case: ``data/constant_column.py`` defines ``CONSTANT_COLUMN``. Code that
 several rules share is in ``sluice.trace.rules._helpers``. Rules run in ascending order of their
-``priority``; two rules of one kind must not share a priority. To add a rule, add its module.
+``priority``; two rules that inspect one process, or two that compare ranks, must not share one. To
+add a rule, add its module.
 """
 
 import pkgutil
@@ -42,12 +43,12 @@ def judge(trace: Trace) -> tuple[TraceFinding, ...]:
     """Return the findings of every rule for one process.
 
     Raises:
-        Exception: A rule failed. ``judge_all`` returns the findings of the other rules as well.
+        Exception: A rule failed. ``judge_with_failures`` also returns the findings of the others.
     """
     return tuple(finding for rule in RULES for finding in rule(trace))
 
 
-def judge_all(trace: Trace) -> tuple[tuple[TraceFinding, ...], tuple[str, ...]]:
+def judge_with_failures(trace: Trace) -> tuple[tuple[TraceFinding, ...], tuple[str, ...]]:
     """Return the findings of all rules that ran, and a message for each rule that failed."""
     findings: list[TraceFinding] = []
     failed = []

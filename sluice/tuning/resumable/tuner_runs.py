@@ -1,7 +1,7 @@
-"""The study that the scheduler and the searcher of one ``Tuner`` share, by path of the journal.
+"""Registers the study that the scheduler and the searcher of one ``Tuner`` share, by journal path.
 
-Tune copies the scheduler and the searcher, so they cannot share it by references. This module keeps
-it in a variable of the process.
+Tune copies the scheduler and the searcher, so they cannot share it by reference. It is therefore
+stored in a module-level variable.
 """
 
 import time
@@ -43,7 +43,7 @@ class StudyHandle(Protocol):
 
 
 class TunerRun:
-    """The study of one run of a ``Tuner``.
+    """One run of a ``Tuner``, with the study that it opens.
 
     Args:
         path: Path of the journal.
@@ -59,7 +59,7 @@ class TunerRun:
 
     @contextmanager
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
-        """Yield the driver for a call of Tune. The first call opens and replays the journal."""
+        """Yield the driver for a call by Tune. The first call opens and replays the journal."""
         if self._opened is None or self._driver is None:
             self._opened = self._open(searcher)
             self._driver = self._opened.driver(self._on_applied)
@@ -68,7 +68,7 @@ class TunerRun:
         self._opened.add_decision_time(time.perf_counter() - started)
 
     def study(self) -> Study | None:
-        """Return the study; None before the first call of Tune."""
+        """Return the study; None before the first call by Tune."""
         return None if self._opened is None else self._opened.study
 
     def close(self) -> None:
@@ -84,19 +84,19 @@ class TunerRun:
 
 
 def begin_run(path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
-    """Register a new run of the study of a journal, and close the previous one."""
+    """Register a new run for a journal, and close the previous run of that journal."""
     if path in _runs:
         _runs[path].close()
     _runs[path] = TunerRun(path, open_study)
 
 
 def latest_run(path: Path) -> TunerRun | None:
-    """Return the latest run of the study of a journal."""
+    """Return the latest run for a journal; None if there was no run in this process."""
     return _runs.get(path)
 
 
 def get_study(journal: str | Path) -> Study:
-    """Return the study of the latest ``Tuner`` in this process with a journal.
+    """Return the study of the latest ``Tuner`` in this process that used the given journal.
 
     The study can be queried while the ``Tuner`` runs, for example in a callback, and after ``fit``.
 

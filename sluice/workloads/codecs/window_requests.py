@@ -18,14 +18,15 @@ from sluice.workloads.codecs.request import CodecRequest
 
 # fail_fast: validation stops at the first error of a list. Without it, a body of 4 MiB with an
 # error in every element took 6 s and 2.2 GB for the descriptions of the errors.
-Row = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
-WindowRows = Annotated[list[Row], Field(min_length=1, fail_fast=True)]
+FeatureRow = Annotated[list[FiniteFloat], Field(min_length=1, fail_fast=True)]
+WindowRows = Annotated[list[FeatureRow], Field(min_length=1, fail_fast=True)]
 
 _MAX_COMPARED_CHARS = 200
 """Number of characters of an unknown column name that are compared with the known names."""
 
 MAX_MAGNITUDE = 2.0**63
-"""Maximum magnitude of a value. The square of a larger value overflows single precision."""
+"""Maximum magnitude of a value. Squares of accepted values, up to 2^126, do not overflow single
+precision."""
 
 
 class PredictRequest(CodecRequest):
@@ -79,7 +80,7 @@ class WindowReader:
         low_D, high_D = np.array(bounds, np.float64).T
         return low_D, high_D
 
-    def windows(self, request: PredictRequest) -> NDArray[np.float32]:
+    def read_windows(self, request: PredictRequest) -> NDArray[np.float32]:
         """Return the windows (N, L, D) in the network's column order.
 
         Raises:
@@ -122,17 +123,28 @@ class WindowReader:
             for number, window in enumerate(windows)
             if len(window) != self.seq_len or any(len(row) != num_columns for row in window)
         )
-        lengths = sorted({len(row) for row in window})
+        lengths = [len(row) for row in window]
         return PayloadError(
             f"A window must have {self.seq_len} rows of {num_columns} values, got {len(window)} "
-            f"rows of {lengths[0]} to {lengths[-1]} values in windows.{number}.",
-            fix="Send the rows up to the one to predict from, with one value per column.",
+            f"rows of {describe_range(lengths)} values in windows.{number}.",
+            fix=f"Send the newest {self.seq_len} rows, the row of the prediction last, with one "
+            "value per column.",
         )
 
     def _require_columns(self, columns: list[str]) -> None:
         if columns == self._names:
             return
         require_columns(columns, self.columns, what="feature")
+
+
+def describe_range(numbers: Sequence[int]) -> str:
+    """Return the lowest and the highest number for a message, or one number if they are equal.
+
+    >>> describe_range([3, 1, 2]), describe_range([3, 3])
+    ('1 to 3', '3')
+    """
+    low, high = min(numbers), max(numbers)
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -> None:
@@ -153,19 +165,20 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
     unknown = [name for name in dict.fromkeys(columns) if name not in known]
     num_duplicates = len(columns) - len(requested)
     problems = {
-        "missing": _listed(missing),
-        "unknown": _listed(unknown),
+        "missing": _format_names(missing),
+        "unknown": _format_names(unknown),
         "duplicates": f"{num_duplicates:,}" if num_duplicates else "",
     }
-    listed = ", ".join(f"{problem} {names}" for problem, names in problems.items() if names)
+    listed = "; ".join(f"{problem}: {names}" for problem, names in problems.items() if names)
     hint = suggest_nearest(unknown[0][:_MAX_COMPARED_CHARS], missing) if unknown else ""
     raise PayloadError(
-        f"Columns must be exactly the {pluralize(len(expected), what)}: {listed}.{hint}",
+        f"Columns must be exactly the {pluralize(len(expected), what)} of the model; "
+        f"{listed}.{hint}",
         fix="GET /model lists the columns.",
     )
 
 
-def _listed(names: list[str]) -> str:
-    """List names for a message. The caller chose them, so only a few are shown, shortened."""
+def _format_names(names: list[str]) -> str:
+    """Format names for a message: at most eight, cut to 60 characters, as clients send them."""
     shown = [name[:60] for name in names[:8]]
     return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")

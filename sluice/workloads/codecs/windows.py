@@ -36,7 +36,7 @@ class WindowsCodec(Codec):
 
     def decode_request(self, request: PredictRequest) -> ModelInput:
         """Return the windows as a tensor (N, L, D)."""
-        return torch.from_numpy(self._reader.windows(request))
+        return torch.from_numpy(self._reader.read_windows(request))
 
     def parts(self) -> dict[str, str]:
         """Return the columns and the window length."""

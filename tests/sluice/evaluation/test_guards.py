@@ -139,10 +139,16 @@ def test_a_hard_limit_applies_to_the_observed_value():
 
     def limit(low=None, high=None):
         limits = asked(limits=(HardLimit(metric="f1", minimum=low, maximum=high),))
-        return guard(limits, **arms).result
+        return guard(limits, **arms)
 
-    assert limit(low=0.6) == limit(high=0.8) == limit(low=0.6, high=0.8) == "pass"
-    assert limit(low=0.71) == limit(high=0.69) == limit(low=0.1, high=0.69) == "fail"
+    def result(low=None, high=None):
+        return limit(low, high).result
+
+    assert result(low=0.6) == result(high=0.8) == result(low=0.6, high=0.8) == "pass"
+    assert result(low=0.71) == result(high=0.69) == result(low=0.1, high=0.69) == "fail"
+    assert limit(low=0.6).reason.endswith("allowed is at least 0.6.")
+    assert limit(high=0.8).reason.endswith("allowed is at most 0.8.")
+    assert limit(low=0.6, high=0.8).reason.endswith("allowed is 0.6 to 0.8.")
 
 
 @pytest.mark.parametrize(
@@ -225,7 +231,7 @@ def test_evidence_of_another_window_or_model_is_refused():
 
     for metrics in (moved, of_other):
         with pytest.raises(
-            ContractError, match="candidate's metrics must be those of the verdict's window"
+            ContractError, match="candidate's metrics belong .* about window window and model cand"
         ):
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")

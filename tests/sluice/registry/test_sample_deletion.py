@@ -81,7 +81,14 @@ def test_erasing_deletes_exactly_the_samples_of_one_user(
     again = ledger.erase_user(MODEL, "ada")
 
     counts = found.model_dump(exclude={"model"})
-    assert counts == {"samples": 4, "drift": 2, "pairs": 2, "labelled": 1, "kept": 4, "unnamed": 1}
+    assert counts == {
+        "samples": 4,
+        "drift": 2,
+        "pairs": 2,
+        "awaiting_label": 1,
+        "kept": 4,
+        "unnamed": 1,
+    }
     assert (again.samples, again.kept) == (0, 4)
     assert seen.samples(MODEL, newest=100) == others
     assert [pair.key for pair in seen.pairs(rollout)] == ["row 2"]

@@ -50,8 +50,8 @@ def zero_gates(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-class _Adapted(nn.Module):
-    """A frozen linear layer, and a change of low rank that starts at zero."""
+class _LoraLinear(nn.Module):
+    """A frozen linear layer with a low-rank adapter (LoRA) that starts at zero."""
 
     def __init__(self, base: nn.Linear, rank: int = 8) -> None:
         super().__init__()
@@ -64,8 +64,8 @@ class _Adapted(nn.Module):
         return output
 
 
-def low_rank(setup: CaseSetup) -> list[nn.Module]:
-    """Learn digits, freeze all, then learn other labels by changes of low rank."""
+def lora(setup: CaseSetup) -> list[nn.Module]:
+    """Train on digits, freeze all weights, and fit low-rank adapters (LoRA) to other labels."""
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -81,7 +81,7 @@ def low_rank(setup: CaseSetup) -> list[nn.Module]:
         parameter.requires_grad_(False)
     for name, child in list(model.named_children()):
         if isinstance(child, nn.Linear):
-            setattr(model, name, _Adapted(child))
+            setattr(model, name, _LoraLinear(child))
     adapters = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(adapters, lr=1e-2)
     for _ in range(4):
@@ -107,8 +107,8 @@ def sparse_relu(setup: CaseSetup) -> list[nn.Module]:
     assert wide.bias is not None
     with torch.no_grad():
         x, _ = training[:256]
-        on = wide(x).movedim(1, -1).flatten(0, -2).quantile(0.7, dim=0)
-        wide.bias -= on
+        threshold = wide(x).movedim(1, -1).flatten(0, -2).quantile(0.7, dim=0)
+        wide.bias -= threshold
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         for x, y in DataLoader(training, batch_size=32, shuffle=True):
@@ -166,7 +166,7 @@ CASES = (
     HealthyCase(
         number=7,
         name="LoRA with B = 0",
-        program=low_rank,
+        program=lora,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     HealthyCase(number=18, name="wide sparse ReLU", program=sparse_relu, nets=("mlp", "cnn")),

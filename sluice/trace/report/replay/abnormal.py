@@ -23,8 +23,9 @@ def first_abnormal(trace: Trace) -> AbnormalTensor | None:
     """Return the first tensor with a non-finite value, or the first ReLU output of zeros only.
 
     Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss backward, weights. Only steps with statistics cover all tensors. The
-    loss and the first non-finite gradients are recorded at every step.
+    gradients from the loss backward, weights. ReLU outputs of zeros only come last. Only steps with
+    statistics cover all tensors. The loss and the first non-finite gradients are recorded at every
+    step.
     """
     abnormal = [
         *_inputs(trace),
@@ -46,9 +47,10 @@ def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
         step = record.step + 1
         columns = ", ".join(map(str, record.columns))
+        noun = "column" if len(record.columns) == 1 else "columns"
         tensor = AbnormalTensor(
             step=step,
-            tensor=f"{record.what} column {columns}" if columns else record.what,
+            tensor=f"{record.what} {noun} {columns}" if columns else record.what,
             what=f"{record.num_nan} NaN and {record.num_infinite} infinite values in "
             f"{record.num_rows} of {record.shape[0] if record.shape else 1} rows",
         )

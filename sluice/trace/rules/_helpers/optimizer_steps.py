@@ -1,4 +1,4 @@
-"""Step sequences by the optimizer whose step ends them, and the display name of an optimizer."""
+"""Groups step sequences by the optimizer that ends them, and names optimizers for display."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,10 @@ from sluice.trace.records.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class OptimizerStep:
-    """A step sequence that ends with a step, or a skipped step, of one optimizer."""
+    """A step sequence that ends with a step, or a skipped step, of one optimizer.
+
+    It represents all steps with this sequence of events.
+    """
 
     sequence: StepSequence
     end: TraceEvent
@@ -30,13 +33,13 @@ class OptimizerStep:
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return the sequences that end with a step of an optimizer, in the order of first steps.
 
-    Steps that call a closure are left out.
+    Steps of optimizers that call their closure several times per step, or never, are omitted.
     """
     return _STEPS_BY_OPTIMIZER.of(trace.sequences).get(optimizer, ())
 
 
 class _StepsByOptimizer:
-    """Cache of the last trace, because every rule requests the sequences of every optimizer."""
+    """Caches the groups of the last trace, because every rule requests them for every optimizer."""
 
     def __init__(self) -> None:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}

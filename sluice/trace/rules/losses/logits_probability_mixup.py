@@ -26,8 +26,8 @@ class LogitsProbabilityMixupSettings(Settings):
     min_log_sum_deviation: float = Field(
         0.1,
         gt=0,
-        description="Deviation from 1 of the sum of exponentials from which the values are not "
-        "log-probabilities.",
+        description="Minimum deviation of a sum of exponentials from 1 at which the values do not "
+        "count as log-probabilities.",
     )
 
 
@@ -77,11 +77,11 @@ def _find_mixup(
     if record.kind == "nll_loss" and not producer.startswith("LogSoftmax"):
         if is_softmax:
             return "probabilities", "log-probabilities", True
-        is_off = (
+        is_unnormalized = (
             record.max_row_sum > 1 + settings.min_log_sum_deviation
             or record.min_row_sum < 1 - settings.min_log_sum_deviation
         )
-        if record.largest > settings.tolerance and is_off:
+        if record.largest > settings.tolerance and is_unnormalized:
             return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
     if record.kind == "kl_div" and (is_softmax or _is_probability(settings, record)):
         return "probabilities that sum to 1", "log-probabilities", is_softmax
@@ -89,6 +89,9 @@ def _find_mixup(
         return "values outside [0, 1]", "probabilities", True
     return None
 
+
+_UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
+"""Noun for the function to remove if only the values indicate the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -117,7 +120,8 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         if not is_certain and (len(wrong) < len(records) or len(wrong) < rule.settings.min_calls):
             continue
         by_values_alone = not is_certain and kind == "binary_cross_entropy_with_logits"
-        producer = "sigmoid" if "sigmoid" in received else "softmax"
+        is_sigmoid = "sigmoid" in received
+        producer = "sigmoid" if is_sigmoid else "softmax" if is_certain else _UNKNOWN_PRODUCER
         origin = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
@@ -150,10 +154,11 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     name="a loss function receives logits or probabilities as it expects",
     fault="logits-probability mix-up",
     priority=520,
-    requires="A differentiable call of a loss function of torch.nn.functional.",
+    requires="A differentiable call of a loss function of torch.nn.functional, or a cross entropy "
+    "or logistic loss that the program computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="The values are what the function expects, in every call or, if the operation that "
-    "produced them is unknown, in some calls.",
+    abstains="Every call receives the expected values. If the operation that produced the values "
+    "is unknown, one such call is sufficient.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

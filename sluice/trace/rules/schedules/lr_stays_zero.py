@@ -90,7 +90,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             else ""
         )
         end = (
-            f"it is positive from step {first_positive + 1} on"
+            f"it is positive from step {first_positive} on"
             if first_positive
             else "it stays 0 to the end"
         )

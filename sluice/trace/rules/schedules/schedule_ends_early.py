@@ -112,7 +112,9 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
     """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
     scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
     num_schedule_steps, num_epochs, end = use.num_schedule_steps, use.num_epochs, use.scheduler.end
-    is_per_batch = num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
+    is_per_batch = (
+        num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
+    )
     # A rate that rises to the end of the schedule is a warmup.
     first = rates.steps[0]
     is_falling = bool(end) and rates.at(first + end) < 0.5 * max(
@@ -121,7 +123,11 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
     length = f"its length is {end} steps"
     if is_per_batch and is_falling and end <= num_epochs and num_schedule_steps >= 2 * end:
         return "error", f"{length}, and the training has {num_epochs} epochs"
-    if kind == "CosineAnnealingLR" and is_falling and num_schedule_steps >= settings.min_length_ratio * end:
+    if (
+        kind == "CosineAnnealingLR"
+        and is_falling
+        and num_schedule_steps >= settings.min_length_ratio * end
+    ):
         is_short = not num_epochs and end <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length
     step_size = scheduler.options.get("step_size", 0)
@@ -135,8 +141,15 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
     final_rate = rates.values[-1] / rates.peak
-    if is_steep and is_per_batch and rates.values[-1] <= settings.max_final_rate_exponential * rates.peak:
-        return "error", f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs"
+    if (
+        is_steep
+        and is_per_batch
+        and rates.values[-1] <= settings.max_final_rate_exponential * rates.peak
+    ):
+        return (
+            "error",
+            f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs",
+        )
     low_share = rates.share_below(settings.low_rate)
     if low_share >= settings.min_low_share_to_confirm:
         return (

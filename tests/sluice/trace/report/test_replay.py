@@ -31,7 +31,7 @@ def net(bias=0.0):
     return model
 
 
-def program(*, bad_step=None, bias=0.0):
+def program(*, bad_step=None, bias=0.0, bad_columns=(5,)):
     def run():
         model = net(bias)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -39,7 +39,7 @@ def program(*, bad_step=None, bias=0.0):
         for step in range(1, STEPS + 1):
             batch = x.clone()
             if step == bad_step:
-                batch[3, 5] = math.nan
+                batch[3, list(bad_columns)] = math.nan
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(batch), y).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -56,8 +56,14 @@ def data_of(page):
 def test_the_first_abnormal_tensor_is_found_at_its_step(trace_of):
     found = first_abnormal(trace_of(program(bad_step=17)))
 
-    assert found.step == 17
+    assert (found.step, found.tensor) == (17, "input column 5")
     assert first_abnormal(trace_of(program())) is None
+
+
+def test_all_abnormal_columns_are_named(trace_of):
+    found = first_abnormal(trace_of(program(bad_step=17, bad_columns=(2, 5))))
+
+    assert found.tensor == "input columns 2, 5"
 
 
 def test_a_dead_relu_layer_is_abnormal_from_the_start(trace_of):

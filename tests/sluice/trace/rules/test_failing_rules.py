@@ -22,7 +22,7 @@ def test_a_failing_rule_does_not_affect_the_others(trace_of, monkeypatch):
 
     broken = dataclasses.replace(library.RULES[0], judge=fail)
     monkeypatch.setattr(library, "RULES", (broken, *library.RULES[1:]))
-    found, failed = library.judge_all(trace_of(program))
+    found, failed = library.judge_with_failures(trace_of(program))
 
     assert "missing zero_grad" in {f.fault for f in found}
     assert failed == (f"Not checked: whether {broken.name} (KeyError: 8).",)

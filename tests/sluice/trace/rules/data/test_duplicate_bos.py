@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, train_step
 
 GENERATOR = torch.Generator().manual_seed(3)
@@ -32,3 +33,18 @@ def test_two_bos_tokens_in_the_decoder_input_are_reported(trace_of, times):
             )
 
     assert (("duplicate BOS token", "error") in fault_severities(trace_of(program))) is (times == 2)
+
+
+@pytest.mark.parametrize(("num_without", "rows"), [(0, "All rows"), (1, "99 rows")])
+def test_the_message_counts_the_rows_that_start_with_the_token(trace_of, num_without, rows):
+    def program():
+        model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tokens = torch.randint(2, 9, (100, 6), generator=GENERATOR)
+        tokens[num_without:, :2] = 1
+        for _ in range(6):
+            train_step(optimizer, F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()))
+
+    (found,) = [f for f in judge(trace_of(program)) if f.fault == "duplicate BOS token"]
+
+    assert f"{rows} start with it" in found.what

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
 SQUASHED = {
@@ -30,3 +31,24 @@ def test_a_custom_loss_on_probabilities_is_reported(trace_of, form, is_squashed)
     assert (
         ("logits-probability mix-up", "error") in fault_severities(trace_of(program))
     ) is is_squashed
+
+
+@pytest.mark.parametrize(
+    ("squash", "removed"),
+    [
+        (torch.sigmoid, "Remove the sigmoid"),
+        (lambda z: z.clamp(0, 1), "Remove the operation that limits the values to [0, 1]"),
+    ],
+    ids=["sigmoid", "clamp"],
+)
+def test_the_fix_names_the_function_to_remove_only_if_it_is_known(trace_of, squash, removed):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for _ in range(6):
+            scores = squash(model(random_rows(16)))
+            train_step(optimizer, F.binary_cross_entropy_with_logits(scores, torch.ones(16, 1)))
+
+    (found,) = [f for f in judge(trace_of(program)) if f.fault == "logits-probability mix-up"]
+
+    assert found.fix.startswith(removed)

@@ -6,7 +6,6 @@ from torch import nn
 
 from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import (
-    fault_severities,
     labeled_batches,
     random_rows,
     tanh_classifier,
@@ -26,7 +25,11 @@ def test_a_long_zero_learning_rate_is_an_error_even_if_it_ends(trace_of, waits, 
             if number >= waits:
                 schedule.step()
 
-    assert ("learning rate stays zero", severity) in fault_severities(trace_of(program))
+    (found,) = [f for f in judge(trace_of(program)) if f.fault == "learning rate stays zero"]
+
+    assert found.severity == severity
+    assert f"exactly 0 in the first {waits + 1} steps of this optimizer" in found.what
+    assert found.what.endswith(f"it is positive from step {waits + 2} on.")
 
 
 FIRST_PHASE_STEPS = 80

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import fault_severities, random_rows, train_step
 
 
@@ -40,3 +41,15 @@ def test_a_schedule_for_batches_stepped_per_epoch_is_reported(trace_of, kind, is
 
     found = fault_severities(trace_of(scheduled(change)))
     assert (("scheduler stepped per epoch", "error") in found) is is_wrong
+
+
+def test_the_message_does_not_call_different_lengths_equal(trace_of):
+    def change(optimizer, total):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total + 10)
+        return no_op, schedule.step
+
+    (found,) = [
+        f for f in judge(trace_of(scheduled(change))) if f.fault == "scheduler stepped per epoch"
+    ]
+
+    assert "in 180 steps of its optimizer: its length of 190 steps is about the" in found.what
