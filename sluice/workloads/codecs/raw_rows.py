@@ -28,7 +28,11 @@ from sluice.data.schema import ColumnKind
 from sluice.data.validation import validate_schema
 from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.request import CodecRequest
-from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, require_columns
+from sluice.workloads.codecs.window_requests import (
+    MAX_MAGNITUDE,
+    describe_range,
+    require_columns,
+)
 from sluice.workloads.columns import as_label
 from sluice.workloads.workload import Workload
 
@@ -159,8 +163,8 @@ class RawRowsCodec(Codec):
             if len(rows) != self._context_rows or lengths != {len(request.columns)}:
                 raise PayloadError(
                     f"rows.{number} must have {self._context_rows} rows of "
-                    f"{len(request.columns)} values, got {len(rows)} rows of {min(lengths)} to "
-                    f"{max(lengths)} values.",
+                    f"{len(request.columns)} values, got {len(rows)} rows of "
+                    f"{describe_range([*lengths])} values.",
                     cause="The features of the newest row use the rows before it.",
                     fix="Send the newest row and the rows before it, with one value per column.",
                 )

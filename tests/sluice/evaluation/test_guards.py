@@ -231,7 +231,7 @@ def test_evidence_of_another_window_or_model_is_refused():
 
     for metrics in (moved, of_other):
         with pytest.raises(
-            ContractError, match="candidate's metrics belong .* about window window and model cand"
+            ContractError, match=r"candidate's metrics belong .* about window window and model cand"
         ):
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")

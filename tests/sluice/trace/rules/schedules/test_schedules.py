@@ -94,7 +94,7 @@ def test_gradients_that_are_never_finite_make_the_scaler_skip_every_step(trace_o
     found = [f for f in judge(trace) if f.fault == "gradient scaler skips steps"]
 
     assert [(f.severity, f.step) for f in found] == [("error", 1)]
-    assert "last 16 of 16 steps; the scale fell to 0.0156." in found[0].what
+    assert "last 16 of 16 steps; the scale fell to 0.0312." in found[0].what
 
 
 def test_skipped_steps_without_a_recorded_scale_are_reported_without_it(trace_of):
