@@ -49,7 +49,7 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     """Serve until SIGINT or SIGTERM, or until the daemon ends.
 
     Args:
-        port: Port on loopback.
+        port: Port of the UI on 127.0.0.1.
         trusted_hosts: Host names, besides loopback, under which the UI may be opened.
     """
     configure_loggers(formatter="colored", log_level=_LOG_LEVEL.upper())

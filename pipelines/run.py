@@ -87,7 +87,7 @@ class RunReport(Record):
 def run_pipeline(
     pipeline: ResolvedPipeline, home: Home, console: RunConsole, *, started: float
 ) -> RunReport:
-    """Run the pipeline from raw rows to a verdict; promote the candidate on PROMOTE.
+    """Run the pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
 
     Args:
         pipeline: The pipeline.

@@ -50,11 +50,11 @@ COMMANDS = {
     ),
     "run": Command(
         ("orchestration.commands",),
-        "Run a pipeline from raw rows to a verdict; promote the candidate on PROMOTE.",
+        "Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.",
     ),
     "tune": Command(
         ("orchestration.commands",),
-        "Search for better settings with Ray Tune, after the gates, on rows outside the test sets.",
+        "Search for better settings with Ray Tune, on rows outside the test sets.",
     ),
     "dev": Command(
         ("orchestration.commands",),
