@@ -51,55 +51,57 @@ class SuiteArm:
         """
         selecting_seeds = _selecting_seeds(suite, self.subject)
         unbiased = [i for i, seed in enumerate(self.seeds) if seed not in selecting_seeds]
-        lacking = ""
+        problem = ""
         if self.seeds and not unbiased:
-            lacking = f"all seeds of the {self.name} were used to select these rows"
+            problem = f"all seeds of the {self.name} were used to select these rows"
             unbiased = list(range(len(self.seeds)))
         selection = np.ix_(np.array(unbiased if self.seeds else [0]), position_M)
-        arm = ArmLosses(
+        losses = ArmLosses(
             loss_SN=self.losses.loss_SN[selection], is_deterministic=self.losses.is_deterministic
         )
-        num_nonfinite = int((~np.isfinite(arm.loss_SN)).any(axis=0).sum())
-        if num_nonfinite and not lacking:
-            lacking = (
+        num_nonfinite = int((~np.isfinite(losses.loss_SN)).any(axis=0).sum())
+        if num_nonfinite and not problem:
+            problem = (
                 f"the {self.name} has non-finite losses ({num_nonfinite} of {position_M.size} rows)"
             )
         selected = SuiteArm(
             name=self.name,
             subject=self.subject,
             seeds=tuple(self.seeds[i] for i in unbiased) if self.seeds else (),
-            losses=arm,
+            losses=losses,
             wrong_SN=self.wrong_SN[selection],
             threshold=self.threshold,
         )
-        return selected, lacking
+        return selected, problem
 
 
-def mark_mistakes(scores: Scores, rows: LossTable, threshold: float | None, name: str) -> SuiteArm:
+def mark_mistakes(
+    scores: Scores, candidate_losses: LossTable, threshold: float | None, name: str
+) -> SuiteArm:
     """Return the arm with the rows on which it is wrong.
 
     Args:
         scores: Scores of the arm.
-        rows: Losses of the candidate, which determine the row order.
+        candidate_losses: Losses of the candidate, which determine the row order.
         threshold: Loss above which a row is wrong; None for classifiers.
         name: Role of the arm, for messages.
 
     Raises:
         ContractError: The arm was scored on other rows.
     """
-    losses = scores.losses.aligned_to(rows)
-    arm = ArmLosses.of(losses)
+    aligned = scores.losses.aligned_to(candidate_losses)
+    losses = ArmLosses.of(aligned)
     if threshold is None:
         assert scores.mistakes is not None
         # Everything except 0 is wrong, including NaN.
-        wrong_SN = ~(scores.mistakes.aligned_to(rows).loss_SN == 0)
+        wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
     else:
-        wrong_SN = ~(arm.loss_SN <= threshold)
+        wrong_SN = ~(losses.loss_SN <= threshold)
     return SuiteArm(
         name=name,
-        subject=losses.subject,
-        seeds=losses.seeds,
-        losses=arm,
+        subject=aligned.subject,
+        seeds=aligned.seeds,
+        losses=losses,
         wrong_SN=wrong_SN,
         threshold=threshold,
     )
