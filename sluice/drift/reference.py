@@ -128,14 +128,14 @@ def build_reference(
     Assumes:
         The reference is free of drift; changes within it are considered normal.
     """
-    frame, left_out = _sampled(named(frame), settings.max_columns, seed)
+    frame, left_out = _sample_columns(named(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
     tail = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
         measured = pool.map(
             lambda at: reference_column(frame.iloc[:, at], settings, tail), range(frame.shape[1])
         )
-        columns = tuple(_reported(measured, frame.shape[1], "measured", on_progress))
+        columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
@@ -214,14 +214,14 @@ def _calibrate(
 
     with ThreadPoolExecutor(threads) as pool:
         calibrated = pool.map(calibrate, columns)
-        nulls = tuple(_reported(calibrated, len(columns), "calibrated", on_progress))
+        nulls = tuple(_report_progress(calibrated, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
         joint_null = joint.calibrate(num_rows=num_rows, draws=draws, seed=seed)
     return Calibration(num_rows=num_rows, columns=nulls, joint=joint_null)
 
 
-def _sampled(
+def _sample_columns(
     frame: pd.DataFrame, max_columns: int, seed: int
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the columns that are compared, in their order, and the names of excluded columns."""
@@ -233,7 +233,7 @@ def _sampled(
     return frame.loc[:, is_compared], tuple(frame.columns[~is_compared])
 
 
-def _reported(
+def _report_progress(
     results: Iterable[_Result], total: int, verb: str, on_progress: OnProgress
 ) -> Iterator[_Result]:
     """Yield the results and report the progress regularly."""

@@ -29,7 +29,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     """
     for fold in folds:
         for first, second in _PAIRS:
-            shared = _shared(getattr(fold, first), getattr(fold, second))
+            shared = _shared_range(getattr(fold, first), getattr(fold, second))
             if shared is not None:
                 return _overlap(frame, fold, first, second, shared)
     if not _in_time_order(frame.index):
@@ -49,7 +49,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     return None
 
 
-def _shared(one: RowRange, two: RowRange) -> RowRange | None:
+def _shared_range(one: RowRange, two: RowRange) -> RowRange | None:
     start, stop = max(one.start, two.start), min(one.stop, two.stop)
     return RowRange(start=start, stop=stop) if start < stop else None
 

@@ -9,7 +9,7 @@ from sluice.workloads.workload import Workload
 
 _MIN_ROWS = 30
 _MAX_DEVIATIONS = 5.0
-"""Number of standard errors from which the correlation is no chance; a false alarm then has a
+"""Minimum number of standard errors at which a correlation is reported; a false alarm then has a
 probability below one in a million."""
 
 

@@ -71,7 +71,7 @@ def judge_missing_gradients(
 
 
 class _Diagnosis:
-    """The parameters of one network, grouped by module."""
+    """Finds the causes of missing gradients from the parameters of one network, by module."""
 
     def __init__(
         self,

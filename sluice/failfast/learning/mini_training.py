@@ -139,7 +139,7 @@ def run_mini_training(
                 workload, model, subset, short, num_steps=num_steps, seed=model_seed
             )
         except TrainingFailed as error:
-            failed = _diverged(error, index)
+            failed = _divergence_outcome(error, index)
             break
         loss_SE = np.vstack([loss_SE, curve_E])
     return MiniTraining(
@@ -292,7 +292,7 @@ def _needs_more_seeds(
     return bound.mean > required and not bound.lower > required
 
 
-def _diverged(error: TrainingFailed, index: int) -> CheckOutcome:
+def _divergence_outcome(error: TrainingFailed, index: int) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
         summary=f"Mini training {index + 1}: {error.what}",

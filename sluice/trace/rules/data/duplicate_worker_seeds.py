@@ -149,8 +149,8 @@ DUPLICATE_WORKER_SEEDS = Rule(
     priority=420,
     requires="A generator of the dataset or of the worker process, recorded in two workers.",
     contradicted_by="Another state of the generator when a worker loads its first batch.",
-    abstains="No numbers are drawn from the generator, each row seeds it, the dataset is a stream "
-    "whose workers agree on an order and yield different rows of it, or workers are spawned, not "
+    abstains="No numbers are drawn from the generator; each row seeds it; the dataset is a stream "
+    "whose workers agree on an order and yield different rows of it; or workers are spawned, not "
     "forked.",
     settings=NoThresholds(),
     judge=_judge,

@@ -26,32 +26,32 @@ class PreprocessingSkewSettings(Settings):
     min_log_scale: float = Field(
         math.log(2.2),
         gt=0,
-        description="Logarithm of the ratio of the standard deviations from which a column is "
-        "scaled differently.",
+        description="Minimum logarithm of the ratio of the standard deviations at which a column "
+        "counts as scaled differently.",
     )
     min_shift: float = Field(
         1.0,
         gt=0,
-        description="Difference of the means from which a column is shifted [std of the training "
-        "inputs].",
+        description="Minimum difference of the means at which a column counts as shifted [std of "
+        "the training inputs].",
     )
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Difference of the means from which a column with a larger scale also counts "
-        "as shifted [std].",
+        description="Minimum difference of the means at which a column with a larger scale also "
+        "counts as shifted [std].",
     )
     max_equal_shift: float = Field(
         0.3,
         gt=0,
-        description="Difference of the means up to which a column is distributed as in training "
-        "[std].",
+        description="Maximum difference of the means at which a column counts as distributed as in "
+        "training [std].",
     )
     max_equal_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Logarithm of the ratio of the standard deviations up to which a column is "
-        "distributed as in training.",
+        description="Maximum logarithm of the ratio of the standard deviations at which a column "
+        "counts as distributed as in training.",
     )
     min_other_columns: int = Field(
         4,

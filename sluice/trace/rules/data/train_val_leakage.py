@@ -24,20 +24,23 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Share of the rows from which a set counts as entirely shared.",
+        description="Minimum share of its rows at which a set counts as entirely shared.",
     )
     min_chance_ratio: float = Field(
         3.0, gt=1, description="Ratio of the shared rows to those expected by chance."
     )
     majority_share: float = Field(
-        0.5, gt=0, le=1, description="Share from which rows are the majority."
+        0.5,
+        gt=0,
+        le=1,
+        description="Minimum share at which rows count as the majority.",
     )
     max_part_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of the training rows up to which an evaluation on training rows alone "
-        "is a failed split, not an intentional training score.",
+        description="Maximum share of the training rows at which an evaluation on training rows "
+        "alone counts as a failed split, not as an intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -48,9 +51,10 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Steps from which forward passes on other rows at consecutive steps belong to "
-        "training. Also the steps from which passes on single rows select actions, and the largest "
-        "number of such passes per step.",
+        description="Minimum number of steps at which forward passes on other rows at consecutive "
+        "steps count as part of training. Also the minimum number of steps at which passes on "
+        "single rows count as the selection of actions, and the maximum number of such passes per "
+        "step.",
     )
 
 

@@ -107,8 +107,8 @@ LR_DIVERGENCE = Rule(
     priority=260,
     requires="Six positive losses of one optimizer, and a measured step.",
     contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
-    abstains="There are several optimizers or a gradient scaler, or the loss is negative at the "
-    "start.",
+    abstains="There are several optimizers; there is a gradient scaler; or the loss is negative at "
+    "the start.",
     settings=LrDivergenceSettings(),
     judge=_judge,
 )

@@ -152,13 +152,13 @@ OVERFITTING = Rule(
     name="the validation loss stays close to the training loss",
     fault="overfitting",
     priority=590,
-    requires="A loss function that one optimizer minimizes directly and that is evaluated "
-    "without gradients: in four evaluations, or in one that exceeds both the loss of equal "
-    "probabilities and a hundred times the training loss.",
+    requires="A loss function that one optimizer minimizes directly and that is evaluated without "
+    "gradients, in one of two ways: in four evaluations; or in one evaluation whose loss exceeds "
+    "the loss of equal probabilities and also a hundred times the training loss.",
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss, or below a quarter of the first validation loss; or weights are loaded after the last "
-    "step.",
+    "loss; it rose, but is below a quarter of the first validation loss; or weights are loaded "
+    "after the last step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )

@@ -107,7 +107,8 @@ DEAD_UNITS = Rule(
     name="every layer has active neurons",
     fault="dead units",
     priority=230,
-    requires="Three measured steps of an activation, or of a layer with its gradients.",
+    requires="Either three measured steps of an activation, or three measured steps of a layer "
+    "with its gradients.",
     contradicted_by="A positive value in the output, or a gradient in the layer.",
     abstains="Only some neurons are inactive, or the layer was not called.",
     settings=DeadUnitsSettings(),
