@@ -194,7 +194,8 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} batches.",
+            f"exactly 0 in {self.missing_gradients.num_batches:,} "
+            f"{'batch' if self.missing_gradients.num_batches == 1 else 'batches'}.",
             fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
@@ -215,7 +216,9 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"{len(names):,} of {self.missing_gradients.num_trainable:,} gradients are "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} batches: {format_names(names)}.",
+            f"exactly 0 in {self.missing_gradients.num_batches:,} "
+            f"{'batch' if self.missing_gradients.num_batches == 1 else 'batches'}: "
+            f"{format_names(names)}.",
             fault="zero gradients",
         )
 
