@@ -55,11 +55,14 @@ class ConstantColumnSettings(Settings):
     max_alone: int = Field(
         2,
         ge=1,
-        description="Constant columns that count as isolated, such as the sine and cosine of one "
-        "time.",
+        description="Maximum number of constant columns that count as isolated, such as the sine "
+        "and cosine of one time.",
     )
     max_narrow_columns: int = Field(
-        32, ge=1, description="Columns of a table in which a single constant column is conclusive."
+        32,
+        ge=1,
+        description="Maximum number of columns of a table in which a single constant column is "
+        "conclusive.",
     )
     max_standard_mean: float = Field(
         0.3, gt=0, description="Largest absolute mean of a standardized column."

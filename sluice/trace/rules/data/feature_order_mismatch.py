@@ -22,7 +22,10 @@ class FeatureOrderMismatchSettings(Settings):
     """Thresholds of the rule ``FEATURE_ORDER_MISMATCH``."""
 
     min_rows: int = Field(
-        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+        48,
+        ge=2,
+        description="Rows of training inputs, and rows of evaluation inputs, required for a "
+        "finding.",
     )
     min_columns: int = Field(
         4,

@@ -20,7 +20,10 @@ class PreprocessingSkewSettings(Settings):
     """Thresholds of the rule ``PREPROCESSING_SKEW``."""
 
     min_rows: int = Field(
-        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+        48,
+        ge=2,
+        description="Rows of training inputs, and rows of evaluation inputs, required for a "
+        "finding.",
     )
     min_columns: int = Field(1, ge=1, description="Columns required for a comparison.")
     min_log_scale: float = Field(
@@ -62,14 +65,14 @@ class PreprocessingSkewSettings(Settings):
     min_far_shift: float = Field(
         6.0,
         gt=0,
-        description="Shift of a single column that is conclusive [std]; a linear trend reaches 2 "
-        "in the rows after training.",
+        description="Minimum shift of a single column that is conclusive [std]; a linear trend "
+        "reaches 2 in the rows after training.",
     )
     max_relative_step: float = Field(
         1.2,
         gt=0,
-        description="Change between consecutive samples below which the level drifts [std]; 1.4 "
-        "for independent samples.",
+        description="Change between consecutive samples below which the level counts as drifting "
+        "[std]; 1.4 for independent samples.",
     )
     max_drift_log_scale: float = Field(
         math.log(8), description="Largest logarithm of the scale of a series whose level drifts."

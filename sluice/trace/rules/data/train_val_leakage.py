@@ -27,7 +27,10 @@ class TrainValLeakageSettings(Settings):
         description="Minimum share of its rows at which a set counts as entirely shared.",
     )
     min_chance_ratio: float = Field(
-        3.0, gt=1, description="Ratio of the shared rows to those expected by chance."
+        3.0,
+        gt=1,
+        description="Minimum ratio of the shared rows to those expected by chance, required for a "
+        "finding.",
     )
     majority_share: float = Field(
         0.5,

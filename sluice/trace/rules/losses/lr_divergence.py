@@ -16,7 +16,9 @@ class LrDivergenceSettings(Settings):
 
     num_start_losses: int = Field(3, ge=1, description="Losses that define the loss at the start.")
     min_rise: float = Field(
-        30.0, gt=1, description="Loss, relative to the loss at the start, that counts as diverged."
+        30.0,
+        gt=1,
+        description="Minimum loss, relative to the loss at the start, that counts as diverged.",
     )
     min_rise_at_end: float = Field(
         5.0,

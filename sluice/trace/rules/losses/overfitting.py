@@ -40,16 +40,20 @@ class OverfittingSettings(Settings):
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Ratio of the validation loss to the training loss, with a recorded rise.",
+        description="Minimum ratio of the validation loss to the training loss, required for a "
+        "finding with a recorded rise.",
     )
     min_ratio_at_once: float = Field(
         100.0,
         gt=1,
-        description="Ratio of the validation loss to the training loss without a recorded rise; "
-        "it was 48 in one healthy run of 301.",
+        description="Minimum ratio of the validation loss to the training loss, required for a "
+        "finding without a recorded rise; it was 48 in one healthy run of 301.",
     )
     min_rise: float = Field(
-        1.5, gt=1, description="Ratio of the last two validation losses to the lowest one."
+        1.5,
+        gt=1,
+        description="Minimum ratio of the last two validation losses to the lowest one at which "
+        "they count as a rise.",
     )
     min_remaining_share: float = Field(
         0.25,
