@@ -1,7 +1,7 @@
 """Formats the range of several values as text."""
 
 
-def format_range(low: float, high: float, spec: str = "") -> str:
+def format_range(low: object, high: object, spec: str = "") -> str:
     """Return 'low to high' with both numbers in the given format; one number if they are equal.
 
     >>> format_range(3, 5), format_range(3, 3), format_range(0.5, 2000, ",.4g")

@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.binning import count_filled
 from sluice.drift.calibration import NullDistribution, calibrate_column
@@ -69,7 +70,7 @@ class DriftReference:
         num_columns = len(self.columns) + len(self.left_out)
         return (
             f"{len(self.left_out):,} of {num_columns:,} columns are left out: only a random sample "
-            f"of {len(self.columns):,} columns is compared (drift.max_columns)."
+            f"of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
         )
 
     @property

@@ -194,7 +194,7 @@ def check(
     if unsigned > 0:
         all_lines = "" if rows else " (the whole log)"
         yield _finding(
-            f"{pluralize(unsigned, 'line')} at the end of the log{all_lines} "
+            f"The last {pluralize(unsigned, 'line')} of the log{all_lines} "
             f"{'is' if unsigned == 1 else 'are'} not signed with a known key.",
             _FIX_GAP,
         )

@@ -47,7 +47,7 @@ def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) 
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
         f"{reading.challenger} {GUARD_LABELS[reading.guard]} in {pluralize(ours, 'request')} of "
-        f"the challenger, {reading.production} in {theirs} of production, evidence "
+        f"the challenger, {reading.production} in {theirs:,} of production, evidence "
         f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )

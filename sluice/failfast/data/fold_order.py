@@ -4,6 +4,7 @@ from typing import Literal
 
 import pandas as pd
 
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold, RowRange
 from sluice.findings.check_outcome import CheckOutcome
 
@@ -63,7 +64,7 @@ def _overlap(
     return CheckOutcome(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
-        f"share {len(shared):,} rows, first row {shared.start} (label "
+        f"share {pluralize(len(shared), 'row')}, first row {shared.start} (label "
         f"{frame.index[shared.start]}).",
         numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
         fault="folds overlap",

@@ -278,7 +278,7 @@ def with_cell(value, column):
         ({"rows": with_cell("1999-01-01T00:00:00+00:00", 2)}, "does not match its schema"),
         ({"rows": with_cell(1e25, 0)}, "must be finite"),
         ({"rows": lambda rows: [rows[0][1:]]}, "must have 8 rows of 3 values, got 7 rows"),
-        ({"rows": lambda rows: [[row[:2] for row in rows[0]]]}, "got 8 rows of 2 to 2 values"),
+        ({"rows": lambda rows: [[row[:2] for row in rows[0]]]}, "got 8 rows of 2 values"),
         ({"columns": lambda names: [*names[:2], "tim"]}, "missing time, unknown tim"),
         ({"columns": lambda names: names[:2]}, "missing time"),
     ],
