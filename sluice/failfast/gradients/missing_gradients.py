@@ -109,7 +109,7 @@ class _Diagnosis:
         """Modules with a weight matrix whose parameters all have gradients of 0."""
 
     def disconnected(self) -> CheckOutcome | None:
-        """Return a failure for parameters that the loss does not depend on."""
+        """Return a failure for parameters that the loss does not depend on; None without any."""
         cut = [
             name
             for name in self._in_order(self.missing_gradients.missing)
@@ -149,7 +149,7 @@ class _Diagnosis:
         )
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
-        """Return the layer before a ReLU without active units, and a description."""
+        """Return the layer before a ReLU without active units, and a description; None if none."""
         for name, seen in self.activity.items():
             if seen.dead and isinstance(self.modules[name], RECTIFIERS):
                 if self._weights_are_zero(seen.previous_weighted):
@@ -158,7 +158,10 @@ class _Diagnosis:
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
-        """Return a layer without gradient whose outputs are never above 0, and a description."""
+        """Return a layer without gradient whose outputs are never above 0, and a description.
+
+        None without such a layer.
+        """
         for name, seen in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
             dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
@@ -167,7 +170,10 @@ class _Diagnosis:
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
-        """Return a layer without gradient before one whose inputs are all 0, and a description."""
+        """Return a layer without gradient before one whose inputs are all 0, and a description.
+
+        None without such a layer.
+        """
         for name, seen in self.activity.items():
             if not seen.num_examples or seen.nonzero_input is not False:
                 continue
@@ -181,7 +187,7 @@ class _Diagnosis:
         return None
 
     def initialised_at_zero(self) -> CheckOutcome | None:
-        """Return a failure for zero-initialised layers that no step changes."""
+        """Return a failure for zero-initialised layers that no step changes; None without any."""
         layers = [
             owner
             for owner in self.zero_layers
@@ -203,7 +209,7 @@ class _Diagnosis:
         )
 
     def zero_gradients(self) -> CheckOutcome | None:
-        """Return a failure for whole layers with a gradient of 0 for another reason."""
+        """Return a failure for layers with a gradient of 0 for another reason; None without any."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
         all_zero = self.missing_gradients.zero and not self.with_gradient
         if not layers and not all_zero:
@@ -223,7 +229,7 @@ class _Diagnosis:
         )
 
     def by_design(self) -> CheckOutcome | None:
-        """Return a warning for the remaining parameters."""
+        """Return a warning for the remaining parameters; None without any."""
         missing = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }

@@ -58,7 +58,10 @@ def _included_mask(node: Any) -> Tensor | None:
 
 
 def _targets(node: Any) -> Tensor | None:
-    """Return the class targets of the losses that reach a node through shape and sign changes."""
+    """Return the class targets of the losses that reach a node through shape and sign changes.
+
+    None if the node depends on other operations, or the targets are not class ids.
+    """
     for _ in range(_MAX_HOPS):
         if node is None:
             return None

@@ -106,24 +106,24 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
     """Detect networks that clamp a large share of the indices to the last row of a table."""
     findings = []
     records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
-    for network, rows in sorted({(r.network, r.num_allowed) for r in records}):
-        group = [r for r in records if (r.network, r.num_allowed) == (network, rows)]
+    for network, num_allowed in sorted({(r.network, r.num_allowed) for r in records}):
+        group = [r for r in records if (r.network, r.num_allowed) == (network, num_allowed)]
         outside, num = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
         largest = max(r.largest for r in group)
         findings.append(
             rule.finding(
-                severity="error" if rows > rule.settings.max_buckets else "confirm",
+                severity="error" if num_allowed > rule.settings.max_buckets else "confirm",
                 step=group[0].step + 1,
-                what=f"{network_name(trace, network)} received ids up to {largest} for a table "
-                f"of {rows} rows. It mapped all ids from {rows} on, {outside} of {num}, to row "
-                f"{rows - 1}.",
+                what=f"{network_name(trace, network)} received ids up to {largest} for a table of "
+                f"{num_allowed} rows. It mapped all ids from {num_allowed} on, {outside} of {num}, "
+                f"to row {num_allowed - 1}.",
                 cause="These ids share one row and cannot be distinguished.",
                 fix=f"Use a table of {largest + 1} rows, or number the ids without gaps.",
                 num_outside=outside,
                 num_ids=num,
-                num_allowed=rows,
+                num_allowed=num_allowed,
                 largest=largest,
             )
         )

@@ -48,7 +48,10 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, its maximum, and the loss at the start."""
+    """Return the step where the loss begins to diverge, its maximum, and the loss at the start.
+
+    None if the loss does not diverge.
+    """
     first = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
     if len(losses) < 2 * settings.num_start_losses or not first:
         return None
