@@ -33,7 +33,9 @@ in between."""
 
 Why = Annotated[
     str,
-    typer.Option("--reason", help="Why, for the history.", callback=as_text, show_default="manual"),
+    typer.Option(
+        "--reason", help="Reason, for the history.", callback=as_text, show_default="manual"
+    ),
 ]
 
 
