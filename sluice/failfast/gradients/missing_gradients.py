@@ -148,6 +148,11 @@ class _Diagnosis:
             fault="dead units",
         )
 
+    def _num_batches(self) -> str:
+        """Return the number of batches with its noun."""
+        number = self.missing_gradients.num_batches
+        return f"{number:,} {'batch' if number == 1 else 'batches'}"
+
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
         """Return the layer before a ReLU without active units, and a description; None if none."""
         for name, seen in self.activity.items():
@@ -200,8 +205,7 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} "
-            f"{'batch' if self.missing_gradients.num_batches == 1 else 'batches'}.",
+            f"exactly 0 in {self._num_batches()}.",
             fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
@@ -222,8 +226,7 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"{len(names):,} of {self.missing_gradients.num_trainable:,} gradients are "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} "
-            f"{'batch' if self.missing_gradients.num_batches == 1 else 'batches'}: "
+            f"exactly 0 in {self._num_batches()}: "
             f"{format_names(names)}.",
             fault="zero gradients",
         )
@@ -239,8 +242,8 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="warn",
             summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no nonzero gradient in {self.missing_gradients.num_batches:,} "
-            f"batches: {format_names(remaining)}.",
+            f"parameters got no nonzero gradient in {self._num_batches()}: "
+            f"{format_names(remaining)}.",
             fault="zero gradients",
             cause=_BY_DESIGN,
             fix=_IF_INTENDED,
