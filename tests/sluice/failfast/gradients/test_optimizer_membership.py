@@ -32,6 +32,15 @@ def test_a_head_replaced_after_the_optimizer_was_made_is_absent():
     assert "contain 2 parameters outside the network" in judge_membership(report).summary
 
 
+def test_one_foreign_parameter_is_counted_in_the_singular():
+    model = network()
+    groups = [{"params": [*model[0].parameters(), nn.Parameter(torch.zeros(1))]}]
+
+    report = validate_optimizer(model.named_parameters(), groups)
+
+    assert "contain 1 parameter outside the network" in judge_membership(report).summary
+
+
 def test_equal_values_are_not_the_same_parameter():
     model, twin = network(), network()
     twin.load_state_dict(model.state_dict())
