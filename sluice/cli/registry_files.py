@@ -248,7 +248,7 @@ def sign(
     else:
         show_result(
             Text(
-                f"No line is unsigned ({pluralize(head.lines, 'line')} in all); the last one is "
+                f"All lines are signed already ({pluralize(head.lines, 'line')}); the last one is "
                 f"{head.digest}."
             )
         )

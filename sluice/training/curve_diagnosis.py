@@ -104,7 +104,8 @@ class CurveDiagnosis(Record):
         if self.symptoms:
             return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.enough:
-            return f"Too few epochs for a trend ({self.epochs}); no gradient exploded."
+            epochs = pluralize(self.epochs, "epoch")
+            return f"{epochs} of training, too few for a trend; no gradient exploded."
         return f"No symptom in {pluralize(self.epochs, 'epoch')}."
 
 

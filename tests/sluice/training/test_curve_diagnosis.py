@@ -63,7 +63,7 @@ def test_a_healthy_curve_has_no_symptom():
 def test_too_few_epochs_and_a_single_one_are_sentences():
     few = CurveDiagnosis(symptoms=(), epochs=1, enough=False)
 
-    assert few.summary == "Too few epochs for a trend (1); no gradient exploded."
+    assert few.summary == "1 epoch of training, too few for a trend; no gradient exploded."
     assert few.model_copy(update={"enough": True}).summary == "No symptom in 1 epoch."
 
 
