@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self
 
 import dagster as dg
+from dagster._core.events import EngineEventData
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
@@ -93,10 +94,9 @@ class RunConsole:
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
             self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s", highlight=False)
-        elif happened.is_engine_event and "pool" in happened.engine_event_data.metadata:
-            pool = happened.engine_event_data.metadata["pool"].value
+        elif pool := _blocking_pool(happened):
             self._console.print(
-                f"      {stage} waits until no other run uses the {str(pool).upper()}",
+                f"      {stage} waits: another run uses the concurrency pool '{pool}'",
                 highlight=False,
             )
 
@@ -112,3 +112,10 @@ class RunConsole:
             table.add_row(*map(escape, row))
         below = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
         return Group(self._bar, table, *below)
+
+
+def _blocking_pool(event: dg.DagsterEvent) -> str:
+    """Return the concurrency pool for which a step waits; "" if the event is of another kind."""
+    data = event.event_specific_data
+    pool = data.metadata.get("pool") if isinstance(data, EngineEventData) else None
+    return "" if pool is None else str(pool.value)

@@ -13,10 +13,14 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor import in_process
 from dagster._core.executor.in_process import InProcessExecutor
 
+from sluice.pipelines.instance import close_ghost_runs
 from sluice.pipelines.run_process import RunProcess
 
 _MAX_WAIT_S = 1.0
-"""Time until a step that waits for a concurrency pool reacts to Ctrl-C [s]."""
+"""Maximum time until a step that waits for a concurrency pool reacts to Ctrl-C [s]."""
+
+_GHOST_CHECK_S = 10.0
+"""Interval at which a waiting step looks for killed runs, whose slots it frees [s]."""
 
 
 class SigningExecutor(InProcessExecutor):
@@ -47,6 +51,21 @@ def interruptible_pools() -> Iterator[None]:
 
 
 class _InterruptiblePools(InstanceConcurrencyContext):
+    _next_check_s = 0.0
+    """Monotonic time of the next look for killed runs [s]."""
+
+    def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
+        """Claim a slot for a step; return whether it was free.
+
+        The slot of a run that was killed is freed.
+        """
+        if super().claim(concurrency_key, step_key, step_priority):
+            return True
+        if time.monotonic() >= self._next_check_s:
+            self._next_check_s = time.monotonic() + _GHOST_CHECK_S
+            close_ghost_runs(self._instance)
+        return False
+
     def interval_to_next_pending_claim_check(self) -> float:
         """Return the time to sleep until a slot may be free [s].
 

@@ -179,9 +179,12 @@ def close_ghost_runs(instance: dg.DagsterInstance) -> int:
         if current is not None and current.status in UNFINISHED:  # it has not ended in the meantime
             instance.report_run_failed(current, "The process that executed this run was killed.")
             ghosts += 1
-    for run_id in instance.event_log_storage.get_concurrency_run_ids():
+    storage = instance.event_log_storage
+    for run_id in (
+        storage.get_concurrency_run_ids() if storage.supports_global_concurrency_limits else ()
+    ):
         holder = instance.get_run_by_id(run_id)
         process = None if holder is None else RunProcess.of(run_id, holder.tags)
         if holder is None or (holder.is_finished and process is not None and process.is_gone):
-            instance.event_log_storage.free_concurrency_slots_for_run(run_id)
+            storage.free_concurrency_slots_for_run(run_id)
     return ghosts

@@ -116,8 +116,9 @@ def deterministic() -> Iterator[None]:
 
     A single thread is used because the result of a multi-threaded sum depends on the number of
     threads, and because other fold runs use the remaining cores. By default, cuDNN rounds the
-    inputs of convolutions and recurrent layers to the 10 bits of TF32; a model would predict other
-    values on the CPU.
+    inputs of convolutions and recurrent layers to TF32, with 10 mantissa bits; a model would
+    predict other values on the CPU. A program that set ``torch.backends.fp32_precision`` or a
+    precision of ``torch.backends.cudnn`` keeps it.
 
     Raises:
         RuntimeError: Raised by torch inside the block: an operation has no deterministic version.
@@ -146,10 +147,13 @@ def deterministic() -> Iterator[None]:
 
 
 def _uses_tf32() -> bool:
-    """Return whether cuDNN uses TF32, unless the program decided for single operations."""
+    """Return whether cuDNN uses TF32 although the program set no precision."""
+    overall = torch.backends.fp32_precision  # type: ignore[attr-defined]
+    if (overall, torch.backends.cudnn.fp32_precision) != ("none", "none"):
+        return False
     try:
         return bool(torch.backends.cudnn.allow_tf32)
-    except RuntimeError:  # torch refuses to summarise torch.backends.cudnn.conv and .rnn
+    except RuntimeError:  # raised if the program set different precisions for .conv and .rnn
         return False
 
 

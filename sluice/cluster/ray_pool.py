@@ -50,8 +50,8 @@ class RayPool:
         self._actor_arguments = (worker_sys_path(), tuple(imports), probe_files)
         self._retry_counter = RetryCounter(compute.retries)
         self._starting: dict[Any, tuple[Any, int]] = {}
-        """Actors that are starting, and how many starts before failed, by the object reference of
-        their first call."""
+        """Actors that are starting, and the number of failed starts that each replaces, by the
+        object reference of their first call."""
         self._idle: list[Any] = []
         self._busy: dict[Any, _RunningJob] = {}
         """Running jobs, by the object reference that resolves to their next messages."""

@@ -13,11 +13,12 @@ from torch import nn
 
 
 @contextlib.contextmanager
-def restarted_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
+def reseeded_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[None]:
     """Seed cuDNN's dropout from the CUDA generator before each forward pass of a recurrent layer.
 
     Affects ``nn.RNNBase`` modules of several layers that are in train mode with a dropout rate
-    above 0. On a CPU, where torch draws the masks from its generator, nothing is changed.
+    above 0, and that are called as modules and not by their ``forward``. On a CPU, where torch
+    draws the masks from its generator, nothing is changed.
 
     Args:
         model: Network whose modules get a hook inside the context.
@@ -25,7 +26,7 @@ def restarted_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[
     """
     modules = [m for m in model.modules() if isinstance(m, nn.RNNBase) and m.num_layers > 1]
 
-    def restart(module: nn.Module, _inputs: object) -> None:
+    def reseed(module: nn.Module, _inputs: object) -> None:
         assert isinstance(module, nn.RNNBase)
         if module.training and module.dropout > 0:
             # torch seeds the state of cuDNN again after the state of its own generator is set.
@@ -33,5 +34,5 @@ def restarted_cudnn_dropout(model: nn.Module, device: torch.device) -> Iterator[
 
     with contextlib.ExitStack() as hooks:
         for module in modules if device.type == "cuda" else ():
-            hooks.callback(module.register_forward_pre_hook(restart).remove)
+            hooks.callback(module.register_forward_pre_hook(reseed).remove)
         yield

@@ -45,7 +45,7 @@ from sluice.models.dropout import require_dropout, set_dropout
 from sluice.training.accumulation import LossFunction as LossFunction
 from sluice.training.accumulation import LossWeight, count_rows, require_splittable
 from sluice.training.batches import Batches
-from sluice.training.cudnn_dropout import restarted_cudnn_dropout
+from sluice.training.cudnn_dropout import reseeded_cudnn_dropout
 from sluice.training.device import place_rows, resolve_device, start_device
 from sluice.training.epoch import (
     EpochStatistics,
@@ -225,7 +225,7 @@ def train(
                 keeper.begin(epoch, epoch_settings, started=started)
             with stream.active():
                 with (
-                    restarted_cudnn_dropout(model, device),
+                    reseeded_cudnn_dropout(model, device),
                     recomputing(model, on=settings.recompute_activations),
                     explain_out_of_memory(
                         describe_step(settings, batches.max_rows),

@@ -31,12 +31,9 @@ Trainable = Callable[[dict[str, Any]], None]
 """Function of Tune's config that runs one trial."""
 
 
-TRIAL_ENVIRONMENT = {
-    # A trial that is stopped first moves its network from a GPU that may be busy. After 2 seconds,
-    # Tune's default, it would give up the next trial of the worker without a retry.
-    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "600",
-}
-"""Environment variables of a worker, which it reads when a trial ends."""
+_RESET_TIMEOUT = ("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
+"""Environment variable and value of the time that a stopped trial has to end before its worker is
+replaced [s]. It first moves its network from a GPU, which may be busy; Tune's default is 2 s."""
 
 _MISSING_CHECKPOINT = "does not exist on storage"
 """Part of Tune's message if the checkpoint of a trial is missing."""
@@ -89,8 +86,7 @@ def trial(
     report_epochs: tuple[int, ...],
 ) -> None:
     """Run one trial in a worker of Tune; see ``make_trainable``."""
-    for name, value in TRIAL_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    os.environ.setdefault(*_RESET_TIMEOUT)
     params = decode(space, base, config)
     try:
         with _downloaded_checkpoint(params) as (start, where):

@@ -30,7 +30,7 @@ from sluice.tuning.settings import SearchSettings
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import report_epochs
 from sluice.tuning.study_folder import RESULTS
-from sluice.tuning.trainable import TRIAL_ENVIRONMENT, make_trainable, trial_error
+from sluice.tuning.trainable import make_trainable, trial_error
 from sluice.tuning.tune_space import decode
 
 if TYPE_CHECKING:
@@ -50,7 +50,6 @@ _ENVIRONMENT = {
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     # The journal contains the state. Tune's own snapshot is only for users who read its folder.
     "TUNE_GLOBAL_CHECKPOINT_S": "60",
-    **TRIAL_ENVIRONMENT,
 }
 
 _LOG_LEVELS = {
@@ -172,7 +171,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             raise interrupted_trial(
                 decode(plan.space, plan.base, unfinished[0].config),
                 "Ray Tune ended the search before this trial",
-                cause="Tune gave up the trial; its log says why.",
+                cause="The log of Ray Tune says why.",
             )
         return study
 

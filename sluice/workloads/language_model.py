@@ -25,7 +25,12 @@ from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 _SCHEMA = Schema(
     columns=(
         Column(name="content", kind="string", description="Digest of the tokens."),
-        Column(name="distinct", unit="share", description="Different tokens of the block."),
+        Column(
+            name="distinct",
+            unit="share",
+            constant=True,  # long blocks of a small vocabulary contain every token
+            description="Different tokens of the block.",
+        ),
         Column(name="last_target", kind="int", description="Token after the block."),
     ),
     index_name="block",

@@ -1,5 +1,6 @@
 """Stages that use a GPU take turns, and a run that died gives its turn back."""
 
+import dataclasses
 import io
 import logging
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,8 @@ from sluice.config.resolved import resolve
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
+from sluice.pipelines.run_process import RunProcess
+from tests.pipelines.test_ghost_runs import NO_PROCESS
 from tests.support.stuck_job import SAYS_SO
 
 ROOT = Path(__file__).parents[2]
@@ -75,35 +79,76 @@ def test_a_run_that_waits_for_the_gpu_says_so_and_can_be_interrupted(
 ) -> None:
     works = tmp_path / "works"
     with open_instance(home) as instance:
-        storage = instance.event_log_storage
-        storage.initialize_concurrency_limit_to_default("gpu")
-        assert storage.claim_concurrency_slot("gpu", "another", "train").is_claimed
-        process = subprocess.Popen(
-            [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
-            cwd=ROOT,
-            env=os.environ | {SAYS_SO: str(works)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.monotonic() + 60
-        while not any("blocked by limit" in entry.user_message for entry in logs_of(instance)):
-            assert process.poll() is None, "the job ended by itself"
-            assert time.monotonic() < deadline, "the job did not wait"
-            time.sleep(0.05)
+        holder = hold_gpu(instance)
+        process = start_stuck_job(works)
+        await_block(instance, process, num_runs=1)
         used_s = psutil.Process(process.pid).cpu_times().user
         time.sleep(2)
         used_s = psutil.Process(process.pid).cpu_times().user - used_s
         process.send_signal(signal.SIGTERM)
         process.wait(20)
-        (run,) = instance.get_runs()
+        worked = works.exists()
+        (run,) = instance.get_runs(dg.RunsFilter(job_name="stuck"))
         screen = Console(file=io.StringIO(), width=100)
-        for entry in logs_of(instance):
+        for entry in instance.all_logs(run.run_id):
             RunConsole(screen).on_event(entry)
 
+        # The run that uses the GPU is killed while another one waits for it.
+        process = start_stuck_job(works)
+        await_block(instance, process, num_runs=2)
+        gone = dataclasses.replace(RunProcess.this(holder.run_id), pid=NO_PROCESS)
+        instance.add_run_tags(holder.run_id, gone.tags)
+        instance.report_run_failed(holder, "It was killed.")
+        await_until(works.exists, process)
+        process.kill()
+        process.wait()
+
     assert used_s < 1  # of two seconds
-    assert not works.exists()
+    assert not worked
     assert run.status == dg.DagsterRunStatus.FAILURE  # nobody asked Dagster to end it
-    assert screen.file.getvalue() == "      work waits until no other run uses the GPU\n"
+    assert (
+        screen.file.getvalue() == "      work waits: another run uses the concurrency pool 'gpu'\n"
+    )
+
+
+def hold_gpu(instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """Return a run of this process that has the only slot."""
+    storage = instance.event_log_storage
+    storage.initialize_concurrency_limit_to_default("gpu")
+    run = instance.create_run_for_job(_nothing)
+    instance.add_run_tags(run.run_id, RunProcess.this(run.run_id).tags)
+    assert storage.claim_concurrency_slot("gpu", run.run_id, "train").is_claimed
+    return run
+
+
+def start_stuck_job(works: Path) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "dagster", "job", "execute", "-m", "tests.support.stuck_job"],
+        cwd=ROOT,
+        env=os.environ | {SAYS_SO: str(works)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def await_block(
+    instance: dg.DagsterInstance, process: "subprocess.Popen[bytes]", *, num_runs: int
+) -> None:
+    """Wait until this number of runs has said that it waits for the pool."""
+
+    def blocked() -> bool:
+        texts = [entry.user_message for entry in logs_of(instance)]
+        return len([text for text in texts if "Step blocked by limit" in text]) == num_runs
+
+    await_until(blocked, process)
+
+
+def await_until(is_so: Callable[[], bool], process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert process.poll() is None, "the job ended by itself"
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
 
 
 def logs_of(instance: dg.DagsterInstance) -> list[dg.EventLogEntry]:

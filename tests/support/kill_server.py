@@ -32,8 +32,8 @@ PLACES = ("start", "fitting", "checkpoint", "log", "journal", "trials")
 
 
 _ORPHAN_LIMIT_S = 90.0
-"""Longest life of a process after the one that started it [s]. Two of Ray look for its head process
-for a minute."""
+"""Maximum time that a process may outlive the one that started it [s]. Two agents of Ray look for
+its head process for a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

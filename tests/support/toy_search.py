@@ -29,10 +29,9 @@ class Toy:
     linger_s: float = 0.0
     """Time that the first trial to be stopped needs to end [s]."""
     lingered: str = ""
-    """File that says that it did."""
+    """File that this trial creates."""
     tune_waits_s: int | None = None
-    """Time after which Tune gives up a trial that waits for its worker [s]; None for as long as
-    the search lets it."""
+    """Time that Tune gives a stopped trial to end [s]; None for that of the search."""
     max_epochs: int = 27
     """Epochs of a trial that nobody stops."""
 

@@ -146,12 +146,7 @@ class StudyDriver:
         proxy = self._study.trials[number]
         if trial.status == Trial.ERROR or proxy.is_finished():
             return
-        self._fail(controller, number)
-
-    def _fail(self, controller: Any, number: int) -> None:
-        """Record the failure of a trial, or raise it."""
-        proxy = self._study.trials[number]
-        error, reason = tune_trials.error_of(self._trial[number])
+        error, reason = tune_trials.error_of(trial)
         if self._stop_on_error:
             raise TrialFailed(
                 f"Trial {number} failed, and Tune does not retry it: {reason}",
@@ -171,7 +166,7 @@ class StudyDriver:
             self._has_started = True
             self._study.start()
         tune_trials.allow_parallel_starts(controller)
-        self._retry_given_up(controller)
+        tune_trials.retry_failed_resets(controller)
         self._record_starts(controller)
         self._enact(controller)
         need_worker = [n for n in self._without_worker if self._needs_worker(controller, n)]
@@ -184,21 +179,6 @@ class StudyDriver:
         if self._availability.is_at_limit(controller):
             return None
         return self._trial[min(need_worker, key=self._study.sort_key)]
-
-    def _retry_given_up(self, controller: Any) -> None:
-        """Requeue trials that Tune gave up without a word to the scheduler.
-
-        Tune does so if the worker that a trial is to reuse has not ended its last trial in time.
-        """
-        for trial in tune_trials.failed(controller):
-            number = self._number[trial.trial_id]
-            if not self._is_running(number):
-                continue
-            if trial.should_recover():
-                tune_trials.set_status(controller, trial, Trial.PENDING)
-                self._requeue(controller, number)
-            else:
-                self._fail(controller, number)
 
     def _next_trial(self) -> Any:
         """Return the Tune trial that the study starts next; None if it starts no trial."""

@@ -11,6 +11,7 @@ from typing import Any
 from ray import cloudpickle
 from ray.train._internal.session import _TrainingResult
 from ray.tune import Checkpoint
+from ray.tune.error import TuneError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
@@ -35,6 +36,35 @@ def raise_original_errors(controller: Any) -> None:
     """Let ``Tuner.fit`` raise the original exception of a callback instead of a ``TuneError``."""
     controller = unwrap(controller)
     controller._fail_fast = controller.RAISE
+
+
+def retry_failed_resets(controller: Any) -> None:
+    """Let Tune requeue a trial whose worker could not be reset, in place of ending the trial.
+
+    Tune gives a worker that it reuses two seconds to end its previous trial, and otherwise sets the
+    next one to 'ERROR' without notifying the scheduler. The worker is removed here, so that each
+    of them causes at most one retry.
+    """
+    controller = unwrap(controller)
+    if "_on_trial_reset" in vars(controller):
+        return
+    original = controller._on_trial_reset
+
+    def on_trial_reset(trial: Any, success: bool) -> None:
+        if success:
+            original(trial, success)
+        else:
+            requeue(controller, trial)
+
+    controller._on_trial_reset = on_trial_reset
+
+
+def requeue(controller: Any, trial: Any) -> None:
+    """Remove the worker of a trial that was about to start, and start the trial on another one."""
+    controller = unwrap(controller)
+    controller._resetting_trials.discard(trial)
+    controller._unstage_trial_with_resources(trial)
+    controller._try_recover(trial, exc=TuneError("The worker did not end its previous trial."))
 
 
 def has_all_trials(controller: Any) -> bool:
@@ -82,11 +112,6 @@ def workers(controller: Any) -> tuple[int, int]:
 def has_idle_worker(controller: Any) -> bool:
     """Return whether Tune keeps a worker that no trial uses."""
     return bool(unwrap(controller)._actor_cache.num_cached_objects)
-
-
-def failed(controller: Any) -> list[Any]:
-    """Return the trials with status 'ERROR'."""
-    return list(unwrap(controller)._failed_trials)
 
 
 def reported_checkpoint(trial: Any, result: dict[str, Any]) -> str:

@@ -111,7 +111,7 @@ def test_deterministic_mode_ends_with_the_block():
 
 
 def test_deterministic_mode_computes_in_float32():
-    """By default cuDNN computes in TF32; who decides for one kind of layer keeps the decision."""
+    """By default cuDNN computes in TF32. A precision that the program has set is kept."""
     cudnn = torch.backends.cudnn
     assert cudnn.allow_tf32
     with deterministic():
@@ -127,4 +127,12 @@ def test_deterministic_mode_computes_in_float32():
             assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("tf32", "ieee")
     finally:
         cudnn.rnn.fp32_precision = "tf32"
+    for owner in (torch.backends, cudnn):
+        owner.fp32_precision = "tf32"
+        try:
+            with deterministic():
+                assert cudnn.allow_tf32
+                assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("tf32", "tf32")
+        finally:
+            owner.fp32_precision = "none"
     assert cudnn.allow_tf32

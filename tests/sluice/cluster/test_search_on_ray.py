@@ -16,6 +16,7 @@ from sluice.base.errors import (
     TrainingFailed,
 )
 from sluice.cluster.settings import ComputeSettings
+from sluice.tuning.resumable import tune_trials
 from sluice.tuning.resumable.journal import StudyJournal
 from sluice.tuning.tuner import run_tuner
 from tests.sluice.tuning.test_killed import num_lines
@@ -81,16 +82,25 @@ def test_a_lost_worker_is_replaced_and_its_trial_resumes(ray_here, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tune_waits_s", "num_given_up"), [(1, 1), pytest.param(None, 0, marks=pytest.mark.exhaustive)]
+    ("tune_waits_s", "num_requeued"), [(1, 1), pytest.param(None, 0, marks=pytest.mark.exhaustive)]
 )
-def test_a_trial_that_tune_gives_up_continues(tune_waits_s, num_given_up, tmp_path):
+def test_a_trial_whose_worker_cannot_be_reused_gets_another(
+    tune_waits_s, num_requeued, tmp_path, monkeypatch
+):
     """A stopped trial that ends slowly, as on a busy GPU: Tune gives up the next of its worker."""
+    requeued, requeue = [], tune_trials.requeue
+
+    def record(controller, trial):
+        requeued.append(trial)
+        requeue(controller, trial)
+
+    monkeypatch.setattr(tune_trials, "requeue", record)
     expected = search(tmp_path / "one", settings(8))
     toy = Toy(linger_s=4, lingered=str(tmp_path / "lingered"), tune_waits_s=tune_waits_s)
     result = search(tmp_path / "ray", settings(8), run=run_tuner, toy=toy)
 
     assert (tmp_path / "lingered").exists()
-    assert len(list((tmp_path / "ray" / "tune").glob("*/error.txt"))) == num_given_up
+    assert len(requeued) == num_requeued
     assert decisions(result) == decisions(expected)
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from sluice.base.seeding import deterministic
 from sluice.models.build import build_network
 from sluice.models.settings import ModelSettings
-from sluice.training.cudnn_dropout import restarted_cudnn_dropout
+from sluice.training.cudnn_dropout import reseeded_cudnn_dropout
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
@@ -58,7 +58,7 @@ def test_masks_start_again_at_each_forward_pass(restarts, layers, rate, device, 
     model = nn.Sequential(nn.GRU(4, 8, layers, dropout=rate))
     x = torch.zeros(5, 2, 4)
 
-    with restarted_cudnn_dropout(model, torch.device(device)):
+    with reseeded_cudnn_dropout(model, torch.device(device)):
         for _ in range(3):
             model(x)
         model.eval()

@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.rows import write_tokens
 from sluice.drift.reference_store import _held_out_losses
 from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.scoring import score_baseline, score_candidate
 from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
+from sluice.failfast.data.constant_columns import find_constant_features
 from sluice.training import prediction
 from sluice.training.members import Member
 from sluice.training.prediction import chunk_rows, mean_loss, row_losses
@@ -89,6 +91,18 @@ def test_one_row_per_block_with_the_content_of_its_tokens(workloads):
     assert frame["last_target"].iloc[3:9].tolist() == y[:, -1].tolist()
     assert frame["distinct"].iloc[3:9].tolist() == [len(set(row)) / 8 for row in x.tolist()]
     assert frame["content"].nunique() == len(frame)
+
+
+def test_blocks_that_contain_every_token_pass_the_gate(tmp_path, monkeypatch):
+    """As the long blocks of a small vocabulary do: their share of tokens is one number."""
+    order = np.random.default_rng(0).permuted(np.tile(np.arange(VOCAB), (300, 1)), axis=1)
+    write_tokens(tmp_path / "tokens", [order.ravel()], vocab_size=VOCAB)
+    monkeypatch.setattr(Small, "folder", tmp_path / "tokens")
+    workload = Small(LanguageModelSettings(block_len=2 * VOCAB))
+    frame = workload.compute_features(workload.load_rows())
+
+    assert frame["distinct"].nunique() == 1
+    assert find_constant_features(workload, frame, frame, PocSettings()) is None
 
 
 def test_scores_in_chunks_are_those_of_whole_outputs(workloads, monkeypatch):
