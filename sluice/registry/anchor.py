@@ -78,7 +78,7 @@ class AnchorSnapshot:
             return cls(anchor.location, error)
 
     def read(self) -> SignedLine | None:
-        """Return the line, None if there was none, or raise the read error."""
+        """Return the line, or None if the anchor has no line; raise the read error again."""
         if isinstance(self.content, StorageError):
             raise self.content
         return self.content
