@@ -161,8 +161,8 @@ def evaluation_asset(
         record = Evaluation(
             subject=subject,
             window=window,
-            candidate=_stored(ours, sluice_state),
-            reference=_stored(theirs, sluice_state),
+            candidate=_store_arm(ours, sluice_state),
+            reference=_store_arm(theirs, sluice_state),
             reference_name=name,
             reference_code=theirs.note,
             symptoms=trained_models.symptoms,
@@ -193,7 +193,7 @@ def evaluation_asset(
     return evaluation
 
 
-def _stored(scores: ModelScores, state: SluiceState) -> EvaluatedArm:
+def _store_arm(scores: ModelScores, state: SluiceState) -> EvaluatedArm:
     by_seed, store = scores.by_seed, state.store
     return EvaluatedArm(
         losses=StoredTable.put(by_seed.losses, store),

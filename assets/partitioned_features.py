@@ -90,7 +90,7 @@ def compute_partition(workload: Workload, name: str, raw: pd.DataFrame) -> pd.Da
     """
     with wrap_user_errors(f"compute_features of the workload (partition '{name}')"):
         frame = workload.compute_features(raw.copy())
-    return _declared(workload).own_rows(name, frame)
+    return _declared_partitions(workload).own_rows(name, frame)
 
 
 def compute_partitioned_features(
@@ -124,7 +124,7 @@ def compute_partitioned_features(
         TrainingFailed: ``compute_features`` raised an error, or a worker process was lost too
             often.
     """
-    partitions = _declared(workload).split(raw, horizon_rows=workload.horizon_rows)
+    partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
     known = {(each.name, each.raw): each for each in previous}
     stored: dict[int, StoredPartition] = {}
@@ -169,7 +169,7 @@ def _compute(
     def compute_here(partition: Partition) -> pd.DataFrame:
         return compute_partition(workload, partition.name, raw.iloc[partition.rows])
 
-    wide = _declared(workload).split(raw, horizon_rows=workload.horizon_rows, widen=True)
+    wide = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows, widen=True)
     checked = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
     started = time.perf_counter()
     for number in checked:
@@ -214,6 +214,6 @@ def _open_pool(compute: ComputeSettings, num_jobs: int) -> AbstractContextManage
     return open_ray_pool(compute, max_workers=workers, imports=_PRELOADED_MODULES, folders=())
 
 
-def _declared(workload: Workload) -> FeaturePartitions:
+def _declared_partitions(workload: Workload) -> FeaturePartitions:
     assert workload.feature_partitions is not None, "the caller checks the declaration"
     return workload.feature_partitions

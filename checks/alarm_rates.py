@@ -120,7 +120,7 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
         ("raw_data", [t.raw for t in trials]),
         ("features", [t.features for t in trials]),
     ):
-        measurable = _windowed(_suite(workload, table))  # type: ignore[arg-type]
+        measurable = _window_expectations(_suite(workload, table))  # type: ignore[arg-type]
         sentences = [describe(e) for e in measurable]
         at = [i for i, frame in enumerate(frames) if frame is not None]
         if not measurable or not at:
@@ -136,7 +136,7 @@ def _suite(workload: Workload, table: Table) -> tuple[Expectation, ...]:
     return with_implied(declared)[0]
 
 
-def _windowed(expectations: Sequence[Expectation]) -> list[Expectation]:
+def _window_expectations(expectations: Sequence[Expectation]) -> list[Expectation]:
     return [e for e in expectations if not isinstance(e, RowCount | EngineExpectation)]
 
 

@@ -8,6 +8,7 @@ import dagster as dg
 from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
 from sluice.assets.resources import SluiceState
+from sluice.base.pluralize import pluralize
 from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.tuning.study_summary import StudySummary
 
@@ -35,12 +36,12 @@ def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
             yield result(FINITE_LOSS, asset, passed=True, message="No search is configured.")
             return
         study = StudySummary.model_validate_json(sluice_state.store.get(best_config.study))
-        yield _finished(study, asset)
+        yield _check_finite_loss(study, asset)
 
     return best_config_checks
 
 
-def _finished(study: StudySummary, asset: list[str]) -> dg.AssetCheckResult:
+def _check_finite_loss(study: StudySummary, asset: list[str]) -> dg.AssetCheckResult:
     trials = study.result.trials
     finite = [t for t in trials if t.state in ("finished", "pruned") and math.isfinite(t.loss)]
     winner = study.result.winner
@@ -49,11 +50,10 @@ def _finished(study: StudySummary, asset: list[str]) -> dg.AssetCheckResult:
         FINITE_LOSS,
         asset,
         passed=winner in finite,
-        message=f"{len(finite)} of {len(trials)} trials ended with a finite loss; the best has "
-        f"{winner.loss:.4g}."
+        message=f"{len(finite)} of {pluralize(len(trials), 'trial')} ended with a finite loss; the "
+        f"best has {winner.loss:.4g}."
         if winner in finite
-        else f"None of {len(trials)} trials ended with a finite loss. First trial: "
-        f"{trials[0].reason}",
+        else f"No trial of {len(trials)} ended with a finite loss. First trial: {trials[0].reason}",
         metadata={
             "failed trials": table([{"trial": t.id, "reason": t.reason} for t in failed])
             if failed

@@ -168,7 +168,7 @@ def _look_ahead(
         )
     else:
         message = (
-            f"None of {len(workload.feature_columns):,} features changed when later rows changed."
+            f"No feature of {len(workload.feature_columns):,} changed when later rows changed."
         )
     return result(
         LOOK_AHEAD,

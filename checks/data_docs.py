@@ -96,7 +96,7 @@ def _bad(result: ExpectationResult) -> str:
     )
     return (
         f'<div class="card bad"><h3>{escape(result.sentence)} {tag("failed", "bad")}</h3>'
-        f"<p>{_seen(result)}</p>{origin}{_examples(result)}</div>"
+        f"<p>{_observation_html(result)}</p>{origin}{_examples(result)}</div>"
     )
 
 
@@ -109,7 +109,7 @@ def _unmeasured(reason: str, sentences: list[str]) -> str:
     )
 
 
-def _seen(result: ExpectationResult) -> str:
+def _observation_html(result: ExpectationResult) -> str:
     if not result.examples:
         return escape(result.message)
     return f"{result.num_bad:,} of {result.num_rows:,} rows violate it ({result.bad_rate:.2%})."

@@ -99,7 +99,7 @@ def with_implied(
     declared = tuple(dict.fromkeys(as_expectations(expectations, where="The suite")))
     for expectation in declared:
         _check_bounds(expectation)
-    implied = _implied(declared)
+    implied = _implied_expectations(declared)
     return (*declared, *implied), frozenset(implied)
 
 
@@ -183,7 +183,7 @@ def _cell(cell: Any) -> Any:
     return _escaped(cell) if isinstance(cell, dict) else cell
 
 
-def _implied(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
+def _implied_expectations(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
     known_kinds = [e for e in declared if not isinstance(e, EngineExpectation)]
     columns = dict.fromkeys(column for e in known_kinds for column in columns_of(e))
     return tuple(e for column in columns if (e := NotNull(column=column)) not in declared)

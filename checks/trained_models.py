@@ -12,6 +12,7 @@ from sluice.assets.replays import shared_errors, trace_errors
 from sluice.assets.resources import SluiceState
 from sluice.assets.trained_models import epochs
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.checks.outcomes import blocking, failing_with_messages, result
 from sluice.config.poc_settings import PredictionSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
@@ -117,8 +118,8 @@ def _all_trained(
         ALL_TRAINED,
         asset,
         passed=positions == wanted and len(positions) == len(trained.members),
-        message=f"{len(trained.members)} members for {len(seeds)} seeds and "
-        f"{len(features.folds)} folds."
+        message=f"{pluralize(len(trained.members), 'member')} for {pluralize(len(seeds), 'seed')} "
+        f"and {pluralize(len(features.folds), 'fold')}."
         if positions == wanted
         else f"Missing (seed, fold): {sorted(wanted - positions)}, unexpected: "
         f"{sorted(positions - wanted)}. Materialize trained_models again.",
@@ -136,10 +137,10 @@ def _finite(state: SluiceState, trained: TrainedModels, asset: list[str]) -> dg.
         asset,
         passed=not positions and len(curves) > 0,
         message=f"Non-finite losses or gradients: {', '.join(positions[:5])} "
-        f"({len(positions):,} epochs). Lower the learning rate, or check the loss for log(0) and "
-        "division by 0."
+        f"({pluralize(len(positions), 'epoch')}). Lower the learning rate, or check the loss for "
+        "log(0) and division by 0."
         if positions
-        else f"All losses and gradient norms of {len(curves):,} epochs are finite.",
+        else f"All losses and gradient norms of {pluralize(len(curves), 'epoch')} are finite.",
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
 
@@ -157,12 +158,15 @@ def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
         message = "No training was traced. Set training.trace to true to enable the tracer."
     elif errors:
         message = (
-            f"Errors in less than half of the {len(traced)} traced trainings ({len(errors)} in "
-            f"total): {errors[0]}"
+            f"Errors in less than half of {pluralize(len(traced), 'traced training')} "
+            f"({len(errors)} in total): {errors[0]}"
         )
     else:
         findings = sum(len(member.diagnoses) for member in traced)
-        message = f"{len(traced)} trainings were traced: no errors, {findings} other findings."
+        message = (
+            f"{pluralize(len(traced), 'training')} traced: no errors, "
+            f"{pluralize(findings, 'other finding')}."
+        )
     return result(
         TRACE_CLEAN, asset, passed=not shared, message=message, metadata={"traced": len(traced)}
     )
@@ -201,9 +205,9 @@ def _prediction_spread(
         passed=not bad,
         message=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, prediction std "
         f"/ target std is {bad[0]['prediction std / target std']:.3g} ({len(bad):,} of "
-        f"{len(rows):,} members). Check for dead units, the learning rate and the scaling of the "
-        "target."
+        f"{pluralize(len(rows), 'member')}). Check for dead units, the learning rate and the "
+        "scaling of the target."
         if bad
-        else f"The predictions of all {len(rows):,} members have a plausible spread.",
+        else f"The predictions of {pluralize(len(rows), 'member')} have a plausible spread.",
         metadata={"members": table(rows)},
     )

@@ -45,7 +45,7 @@ class RunConsole:
         )
         self._rows: Sequence[Mapping[str, object]] = ()
         self._live = Live(
-            console=console, transient=True, refresh_per_second=8, get_renderable=self._drawn
+            console=console, transient=True, refresh_per_second=8, get_renderable=self._render
         )
         self._task = self._bar.add_task("starting", total=None, text="")
         self.seconds: dict[str, float] = {}
@@ -100,7 +100,7 @@ class RunConsole:
                 highlight=False,
             )
 
-    def _drawn(self) -> RenderableType:
+    def _render(self) -> RenderableType:
         """Return the bar with the table of work in progress below it."""
         if not self._rows:
             return self._bar

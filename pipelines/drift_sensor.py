@@ -118,7 +118,7 @@ def drift_sensor(
         if not requests:
             return dg.SkipReason(" ".join(answer for answer in answers if isinstance(answer, str)))
         return dg.SensorResult(
-            run_requests=requests, cursor=_moved(cursor, requests, watch).model_dump_json()
+            run_requests=requests, cursor=_advance_cursor(cursor, requests, watch).model_dump_json()
         )
 
     return sensor
@@ -212,7 +212,7 @@ def request_drift_check(
         return " ".join(news.wait_reasons) or "Neither the source nor a server has new data."
     key = _key(version, news, str(answer.index[-1]), samples[-1].at.isoformat() if samples else "")
     if key == cursor.last_check:
-        return _requested_check(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
+        return _check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
     return dg.RunRequest(
         run_key=key,
         job_name=drift_name(pipeline),
@@ -223,7 +223,7 @@ def request_drift_check(
     )
 
 
-def _requested_check(pipeline: str, asked: RequestedRun | None) -> str:
+def _check_reason(pipeline: str, asked: RequestedRun | None) -> str:
     if asked is None:
         return "A check of the newest rows was requested; no new data since."
     if asked.failed_at is None:
@@ -256,7 +256,9 @@ def _key(version: Version, news: PendingWindows, row: str, sample: str) -> str:
     return f"look-{digest_json([version.candidate, news.signals, evidence])[:16]}"
 
 
-def _moved(cursor: Cursor, requests: list[dg.RunRequest], watch: MonitorState | None) -> Cursor:
+def _advance_cursor(
+    cursor: Cursor, requests: list[dg.RunRequest], watch: MonitorState | None
+) -> Cursor:
     update: dict[str, str] = {}
     for request in requests:
         if request.run_key and request.run_key.startswith("look-"):

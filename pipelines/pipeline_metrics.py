@@ -49,7 +49,7 @@ def metrics_reader(home: Home) -> Callable[[], bytes]:
 
 
 class _FromLedger(Collector):
-    """Versions, verdicts, moves of production, and the last rollout of each model."""
+    """Collects versions, verdicts, moves of production and the last rollout of each model."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

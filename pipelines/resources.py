@@ -22,19 +22,19 @@ def resources(home: Home, progress: ProgressReporter = ignore_progress) -> dict[
 
     Dagster compares resources by identity when it merges definitions.
     """
-    return {**_of_home(home), "sluice_progress": _fixed(cast(Hashable, progress))}
+    return {**_of_home(home), "sluice_progress": _constant_resource(cast(Hashable, progress))}
 
 
 @functools.cache
 def _of_home(home: Home) -> dict[str, object]:
     return {
-        "sluice_state": _fixed(SluiceState.at(home)),
+        "sluice_state": _constant_resource(SluiceState.at(home)),
         RECORDS: _fixed_io_manager(RecordIOManager(home.records)),
     }
 
 
 @functools.cache
-def _fixed(value: Hashable) -> dg.ResourceDefinition:
+def _constant_resource(value: Hashable) -> dg.ResourceDefinition:
     return dg.ResourceDefinition(lambda _: value, config_schema=_NO_CONFIG)
 
 

@@ -264,7 +264,10 @@ def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
 
 
 def _sluice_error(error: BaseException) -> SluiceError | None:
-    """Return the error of Sluice in a chain of causes, which may be circular in Dagster."""
+    """Return the first error of Sluice in a chain of causes; None without one.
+
+    In Dagster, the chain may be circular.
+    """
     link: BaseException | None = error
     visited: set[int] = set()
     while link is not None and id(link) not in visited:

@@ -11,7 +11,7 @@ PROCESS_TAG = "sluice/process"
 
 _TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _START_TOLERANCE_S = 1.0
-"""Difference up to which two start times are those of one process [s]."""
+"""Maximum difference at which two start times count as those of one process [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,8 +90,8 @@ class FittedModel:
     def __repr__(self) -> str:
         trained = self.trained
         return (
-            f"<FittedModel of {type(self.workload).__name__}: {len(trained.members)} networks, "
-            f"candidate {trained.candidate[:12]}>"
+            f"<FittedModel of {type(self.workload).__name__}: "
+            f"{pluralize(len(trained.members), 'network')}, candidate {trained.candidate[:12]}>"
         )
 
     def _repr_html_(self) -> str:
@@ -104,13 +104,13 @@ class FittedModel:
             ),
             paragraph(
                 f"{pluralize(len(trained.seeds), 'seed')} on {pluralize(len(self.folds), 'fold')} "
-                f"in {trained.seconds:.1f} s; {trained.reused} networks were trained before. "
-                f"Candidate {trained.candidate[:12]}.",
+                f"in {trained.seconds:.1f} s; trained before: "
+                f"{pluralize(trained.reused, 'network')}. Candidate {trained.candidate[:12]}.",
                 soft=True,
             ),
             *(_card(symptom) for symptom in self.symptoms),
             details(
-                f"All {len(trained.members)} networks",
+                f"{pluralize(len(trained.members), 'network')}",
                 text_table(
                     ("seed", "fold", "best epoch", "epochs", "train loss", "validation loss"),
                     [
@@ -289,7 +289,7 @@ def _stored_tables(
 def _card(symptom: MemberSymptom) -> str:
     description = symptom.symptom
     return card(
-        f"{description.fault} in {symptom.members} of {symptom.of} networks",
+        f"{description.fault} in {symptom.members} of {pluralize(symptom.of, 'network')}",
         "unsure",
         (("seen:", description.what), ("why:", description.cause), ("do:", description.fix)),
     )
@@ -307,6 +307,6 @@ class _FinishedLines:
             self._finished += 1
             print(
                 f"{self._finished}/{self._total} seed {event.seed} fold {event.fold_id} "
-                f"{event.kind} after {event.epochs_done} epochs",
+                f"{event.kind} after {pluralize(event.epochs_done, 'epoch')}",
                 file=sys.stderr,
             )

@@ -15,7 +15,7 @@ RngState = dict[str, Tensor]
 
 
 def derive_seed(base: int, stage: str) -> int:
-    """Return the seed of one stage: the first 63 bits of SHA-256 of ``base_stage``.
+    """Return the seed of one stage: the first 63 bits of SHA-256 of 'BASE_STAGE'.
 
     Different stages have independent random streams, so that adding a stage does not change the
     random numbers of the others.

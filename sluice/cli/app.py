@@ -203,7 +203,7 @@ def run_command(arguments: list[str]) -> int:
             app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as stop:
         if stop.code == TYPER_INTERRUPTED:
-            return _interrupted()
+            return _report_interrupt()
         return stop.code if isinstance(stop.code, int) else EXIT_USER_ERROR
     except SluiceError as error:
         _print_error(error, arguments, as_json=as_json)
@@ -212,7 +212,7 @@ def run_command(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        return _interrupted()
+        return _report_interrupt()
     except Exception as error:
         print(
             redact(
@@ -226,7 +226,7 @@ def run_command(arguments: list[str]) -> int:
     return 0
 
 
-def _interrupted() -> int:
+def _report_interrupt() -> int:
     print("Interrupted. Completed work is kept.", file=sys.stderr)
     return EXIT_INTERRUPTED
 

@@ -72,7 +72,7 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
         fix="Install Python 3.11 or newer and run the set-up again.",
     )
     for package in PACKAGES:
-        yield _attempt(f"package {package}", lambda p=package: _installed(p))  # type: ignore[misc]
+        yield _attempt(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]
     yield _attempt("state folder", lambda: _writable(home))
     yield _attempt("permissions", lambda: _private(home))
     yield _attempt("free disk", lambda: _free(home, settings))
@@ -80,7 +80,7 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
     for production in _productions(home):
         yield _attempt(
             f"production of {production.model}",
-            lambda p=production: _served(home, p),  # type: ignore[misc]
+            lambda p=production: _check_served_version(home, p),  # type: ignore[misc]
         )
     yield _attempt("devices", _devices)
     for name in known_pipelines(pipelines):
@@ -146,7 +146,7 @@ def _attempt(name: str, look: Callable[[], str]) -> Examination:
         )
 
 
-def _installed(package: str) -> str:
+def _installed_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
@@ -228,7 +228,7 @@ def _productions(home: Home) -> "list[Version]":
     return [production for production in versions if production is not None]
 
 
-def _served(home: Home, production: "Version") -> str:
+def _check_served_version(home: Home, production: "Version") -> str:
     """Load a version as ``sluice serve`` does, and report stored settings that no longer exist."""
     from sluice.registry.loading import compare_version, removed_settings
     from sluice.serving.deployed import load_deployed, require_finite

@@ -45,11 +45,13 @@ def drift(
         float, typer.Option(help="Rate of false alarms per window, over all columns, in (0, 0.5).")
     ] = _DEFAULTS.alpha,
     min_rows: Annotated[
-        int, typer.Option(help="Smaller windows are INCONCLUSIVE [rows].")
+        int, typer.Option(help="Minimum size of a window; smaller ones are INCONCLUSIVE [rows].")
     ] = _DEFAULTS.min_rows,
     max_columns: Annotated[
         int,
-        typer.Option(help="Columns that are compared; a random sample of a wider table [columns]."),
+        typer.Option(
+            help="Maximum number of columns that are compared; of a wider table a random sample."
+        ),
     ] = _DEFAULTS.max_columns,
     seed: Annotated[
         int, typer.Option(min=0, help="Seed of the windows that the test is calibrated with.")

@@ -62,10 +62,10 @@ def gate(
         typer.Option(help="Equivalence margin, as a share of the baseline's mean loss."),
     ] = _DEFAULTS.equivalence_margin_share,
     min_seeds: Annotated[
-        int, typer.Option(help="Seeds that are required; fewer are INCONCLUSIVE.")
+        int, typer.Option(help="Minimum number of seeds; fewer are INCONCLUSIVE.")
     ] = _DEFAULTS.min_seeds,
     min_rows: Annotated[
-        int, typer.Option(help="Test rows that are required; fewer are INCONCLUSIVE [rows].")
+        int, typer.Option(help="Minimum number of test rows; fewer are INCONCLUSIVE [rows].")
     ] = _DEFAULTS.min_rows,
     block_length: Annotated[
         int | None,

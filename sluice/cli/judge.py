@@ -49,7 +49,7 @@ def judge(
         typer.Option(help="Required share of labelled pairs on which it agrees with the person."),
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[
-        int, typer.Option(help="Labelled pairs that are required [pairs].")
+        int, typer.Option(help="Minimum number of labelled pairs [pairs].")
     ] = _DEFAULTS.min_labelled,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

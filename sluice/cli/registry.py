@@ -92,7 +92,7 @@ def show(
 ) -> None:
     """Show one version: state, numbers of the gate, lineage, metrics, receipts."""
     with open_ledger() as ledger:
-        found = _chosen(ledger, model, version)
+        found = _select_version(ledger, model, version)
         receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
         imported = ledger.imported_receipts(model, found.number)
         judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
@@ -272,7 +272,7 @@ def restore_triggers(as_json: AsJson = False) -> None:
         show_result(Text(f"The log is valid. Created {pluralize(created, 'trigger')}."))
 
 
-def _chosen(ledger: Ledger, model: str, number: int | None) -> Version:
+def _select_version(ledger: Ledger, model: str, number: int | None) -> Version:
     if number is None:
         number = ledger.production_number(model)
     if number is None:

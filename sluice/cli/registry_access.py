@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def as_text(parameter: typer.CallbackParam, value: str | None) -> str | None:
-    """Return the text of an option, after checking that it can be stored."""
+    """Return the text of an option, after checking that it can be stored; None if not given."""
     if value is not None:
         require_storable_text(value, what=str(parameter.name))
     return value

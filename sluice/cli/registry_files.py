@@ -244,8 +244,11 @@ def sign(
         covered = [line.model_dump(mode="json") for line in lines]
         print_json({"lines": head.lines, "digest": head.digest, "covered": covered})
     elif lines:
-        show_result(Text(f"Signed {head.lines} lines; the last one is {head.digest}."))
+        show_result(Text(f"Signed {pluralize(head.lines, 'line')}; the last one is {head.digest}."))
     else:
         show_result(
-            Text(f"All {head.lines} lines are signed already; the last one is {head.digest}.")
+            Text(
+                f"All lines are signed already ({pluralize(head.lines, 'line')}); the last one is "
+                f"{head.digest}."
+            )
         )

@@ -33,7 +33,9 @@ in between."""
 
 Why = Annotated[
     str,
-    typer.Option("--reason", help="Why, for the history.", callback=as_text, show_default="manual"),
+    typer.Option(
+        "--reason", help="Reason, for the history.", callback=as_text, show_default="manual"
+    ),
 ]
 
 
@@ -149,14 +151,14 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    done = _changed(change, model, actor=actor or current_user(), reason=reason, key=key)
+    done = _record_change(change, model, actor=actor or current_user(), reason=reason, key=key)
     if as_json:
         print_json(done.model_dump(mode="json") | {"summary": done.summary})
     else:
         show_result(Text(done.summary))
 
 
-def _changed(
+def _record_change(
     change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
 ) -> "Transition":
     """Record a change of the present rollout; retry when the controller changed it in between."""

@@ -134,7 +134,7 @@ def add(
             fix="Give exactly one; see sluice suites add --help.",
         )
     settings = _settings(pipeline)
-    suite = _made(settings, name, query, file)
+    suite = _create_suite(settings, name, query, file)
     library, at = _library(settings.name), datetime.now(UTC)
     entry = library.revise(suite, at=at) if revise else library.add(suite, at=at)
     if as_json:
@@ -181,7 +181,9 @@ def run(
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _made(settings: "PipelineSettings", name: str, query: str | None, file: Path | None) -> "Suite":
+def _create_suite(
+    settings: "PipelineSettings", name: str, query: str | None, file: Path | None
+) -> "Suite":
     from sluice.config.resolved import resolve
     from sluice.evaluation.suites.hard_rows import hard_suite
     from sluice.evaluation.suites.user_suites import file_suite, query_suite

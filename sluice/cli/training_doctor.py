@@ -76,7 +76,7 @@ def add_training_doctors(group: typer.Typer) -> None:
     def batch_size(
         pipeline: _Pipeline,
         limit_rows: Annotated[
-            int, typer.Option(help="Largest batch of interest [rows].", min=1)
+            int, typer.Option(help="Maximum batch size to try [rows].", min=1)
         ] = 4096,
         memory_gib: Annotated[
             float | None,

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from sluice.base.cpu_count import count_cores
+from sluice.base.pluralize import pluralize
 from sluice.cluster.ray_session import machine_resources
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import count_slots
@@ -58,9 +59,9 @@ def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | No
         return ""
     name = min(binding, key=lambda setting: binding[setting])
     return (
-        f"{binding[name]} trials run at a time ({name}), but {slots} fit on the {len(resources)} "
-        f"machines of the cluster: {slots - binding[name]} slots stay idle. Raise {name} to use "
-        "them."
+        f"Only {pluralize(binding[name], 'trial')} can run at a time ({name}), but {slots} fit on "
+        f"the {pluralize(len(resources), 'machine')} of the cluster: "
+        f"{pluralize(slots - binding[name], 'idle slot')}. Raise {name} to use all slots."
     )
 
 

@@ -107,20 +107,21 @@ class PocSettings(Settings):
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Number of features from which constant features are common (image borders, "
-        "rare categories) and only warn.",
+        description="Minimum number of features at which constant features are common (image "
+        "borders, rare categories) and only warn.",
     )
     target_copy_correlation: float = Field(
         0.9999,
         gt=0.9,
         le=1,
-        description="Correlation from which a feature may be a copy of the target.",
+        description="Minimum correlation at which a feature may be a copy of the target.",
     )
     near_target_copy_correlation: float = Field(
         0.99,
         gt=0.5,
         le=1,
-        description="Correlation from which a single feature nearly equals the target and warns.",
+        description="Minimum correlation at which a single feature nearly equals the target and "
+        "warns.",
     )
     split_rows: int = Field(
         1024, ge=16, le=1_000_000, description="Rows of a split that are requested again in parts."

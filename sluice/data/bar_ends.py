@@ -57,12 +57,12 @@ def bar_ends(
         case TickBars():
             ends = np.arange(rule.num_ticks - 1, time_N.size, rule.num_ticks, dtype=np.int64)
         case VolumeBars():
-            ends = _compiled(_ends_by_sum)(size_N, rule.units * _ROUNDING_FACTOR)
+            ends = _compile_loop(_ends_by_sum)(size_N, rule.units * _ROUNDING_FACTOR)
         case DollarBars():
-            ends = _compiled(_ends_by_sum)(price_N * size_N, rule.value * _ROUNDING_FACTOR)
+            ends = _compile_loop(_ends_by_sum)(price_N * size_N, rule.value * _ROUNDING_FACTOR)
         case RangeBars():
             share = rule.tenths_of_bp * _TENTH_OF_BP * _ROUNDING_FACTOR
-            ends = _compiled(_ends_by_range)(price_N, share)
+            ends = _compile_loop(_ends_by_range)(price_N, share)
     label_N = time_N[ends]
     # Of bars with the same label, only the last end is kept.
     return ends[np.append(label_N[1:] != label_N[:-1], True)] if ends.size else ends
@@ -102,7 +102,7 @@ def _ends_by_range(price_N: NDArray[np.float64], share: float) -> NDArray[np.int
 
 
 @functools.cache
-def _compiled(loop: _Loop) -> _Loop:
+def _compile_loop(loop: _Loop) -> _Loop:
     from numba import njit, types
 
     # Declared as read-only, because pandas returns read-only arrays. Writable arrays are accepted

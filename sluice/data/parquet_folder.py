@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from sluice.base.errors import SourceError
+from sluice.base.pluralize import pluralize
 from sluice.data.size_limits import require_bounded_parquet, too_large
 from sluice.data.source_settings import ParquetSource
 from sluice.data.source_url import hide_secrets, resolve
@@ -60,7 +61,7 @@ def find_parquet_folder(
     if not files:
         raise SourceError(
             f"The folder {source.uri} must contain Parquet files, and has "
-            f"{len(names)} other files.",
+            f"{pluralize(len(names), 'other file')}.",
             cause="Only names that end with .parquet or .pq are read.",
             fix="Correct 'uri', or use another kind of source.",
         )

@@ -54,7 +54,7 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
 
 
 def nearest_name(name: str, known: list[str]) -> str | None:
-    """Return the known name most similar to ``name``, ignoring case.
+    """Return the known name most similar to ``name``, ignoring case; None if none is similar.
 
     >>> nearest_name("close", ["Open", "CLOSE", "Volume"])
     'CLOSE'

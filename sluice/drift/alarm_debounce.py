@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import AlarmDebounceSettings
 from sluice.drift.report import DriftVerdict
@@ -46,8 +47,9 @@ def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSett
     elif not last or drifted + inconclusive >= settings.min_drifted:
         alarm = "INCONCLUSIVE"
     reason = (
-        f"{drifted} of the last {len(last)} windows drifted and {inconclusive} are inconclusive; "
-        f"{settings.min_drifted} of {settings.num_windows} raise the alarm."
+        f"{drifted} of the last {pluralize(len(last), 'window')} drifted and {inconclusive} "
+        f"{'is' if inconclusive == 1 else 'are'} inconclusive; {settings.min_drifted} of "
+        f"{settings.num_windows} raise the alarm."
     )
     return AlarmState(
         alarm=alarm, reason=reason, drifted=drifted, inconclusive=inconclusive, counted=len(last)

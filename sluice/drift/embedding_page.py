@@ -3,6 +3,7 @@
 Shape legend: N = rows, E = width of an embedding.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,13 +28,13 @@ class EmbeddingWindow:
         """Formatted results by name, as plain text."""
         report = self.report
         return {
-            "squared maximum mean discrepancy": f"{report.mmd_squared:.3g}",
-            f"exceeded in {100 * report.alpha:.3g} % of windows without drift": (
-                f"{report.threshold:.3g}"
+            "squared maximum mean discrepancy": _format(report.mmd_squared, ".3g"),
+            f"exceeded in {100 * report.alpha:.3g} % of windows without drift": _format(
+                report.threshold, ".3g"
             ),
             "ignored up to": f"{report.min_discrepancy:g}",
-            f"p-value of {report.num_permutations:,} permutations": f"{report.p_value:.2g}",
-            "kernel width (median distance)": f"{report.bandwidth:.3g}",
+            f"p-value of {report.num_permutations:,} permutations": _format(report.p_value, ".2g"),
+            "kernel width (median distance)": _format(report.bandwidth, ".3g"),
             "block length": f"{report.block_length}",
             "rows compared": f"{report.reference_rows:,} and {report.num_rows:,}",
             "layer that receives the embedding": report.layer,
@@ -44,6 +45,10 @@ class EmbeddingWindow:
         """Return a PNG of both samples."""
         drifted = self.report.verdict == "DRIFT"
         return embeddings_png(self.reference_NE.astype(np.float64), self.window_NE, drifted=drifted)
+
+
+def _format(value: float, spec: str) -> str:
+    return "not computed" if math.isnan(value) else format(value, spec)
 
 
 def embedding_page(title: str, window: EmbeddingWindow) -> str:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.report import DriftVerdict
@@ -76,7 +77,7 @@ def evaluate_latency(
     length = max(_block_length(reference_N), _block_length(window_N))
     needed = max(settings.min_rows, settings.min_blocks * length)
     too_few = [
-        f"the {name} has {x_N.size} requests, required {needed}"
+        f"the {name} has {pluralize(x_N.size, 'request')}, required {needed}"
         for name, x_N in (("reference", reference_N), ("window", window_N))
         if x_N.size < needed
     ]

@@ -49,7 +49,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
         "<h2>Joint test of all columns</h2>",
         f'<div class="card">{_joint(report)}</div>',
         _extra(report),
-        _left_out(report),
+        _excluded_columns_card(report),
         "<h2>How to read this</h2>",
         f'<div class="card">{_legend(report)}</div>',
     ]
@@ -122,7 +122,7 @@ def _extra(report: DriftReport) -> str:
     return f'<p class="soft">Not in the reference and not tested: {escape(names)}.</p>'
 
 
-def _left_out(report: DriftReport) -> str:
+def _excluded_columns_card(report: DriftReport) -> str:
     if not report.left_out:
         return ""
     return (

@@ -8,6 +8,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from sluice.base.pluralize import pluralize
 from sluice.drift.binning import CategoryCells, NumericCells
 from sluice.drift.columns import ColumnReference
 from sluice.drift.report import ColumnResult, DriftReport, StatisticResult
@@ -44,7 +45,10 @@ def overview_png(report: DriftReport) -> bytes:
     detail = f"red: drift; line: threshold, exceeded in {100 * report.alpha:.3g} % without drift"
     headline = f"{len(report.drifted)} of {len(report.columns)} columns drifted"
     set_headline(
-        axes, headline, detail + (f"; {hidden} columns not shown" if hidden else ""), colour=INK
+        axes,
+        headline,
+        detail + (f"; {pluralize(hidden, 'column')} not shown" if hidden else ""),
+        colour=INK,
     )
     return as_png(figure)
 

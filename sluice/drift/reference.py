@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.binning import count_filled
 from sluice.drift.calibration import NullDistribution, calibrate_column
@@ -69,7 +70,7 @@ class DriftReference:
         num_columns = len(self.columns) + len(self.left_out)
         return (
             f"{len(self.left_out):,} of {num_columns:,} columns are left out: only a random sample "
-            f"of {len(self.columns):,} columns is compared (drift.max_columns)."
+            f"of {pluralize(len(self.columns), 'column')} is compared (drift.max_columns)."
         )
 
     @property
@@ -128,14 +129,14 @@ def build_reference(
     Assumes:
         The reference is free of drift; changes within it are considered normal.
     """
-    frame, left_out = _sampled(named(frame), settings.max_columns, seed)
+    frame, left_out = _sample_columns(named(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
     tail = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
         measured = pool.map(
             lambda at: reference_column(frame.iloc[:, at], settings, tail), range(frame.shape[1])
         )
-        columns = tuple(_reported(measured, frame.shape[1], "measured", on_progress))
+        columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
@@ -214,14 +215,14 @@ def _calibrate(
 
     with ThreadPoolExecutor(threads) as pool:
         calibrated = pool.map(calibrate, columns)
-        nulls = tuple(_reported(calibrated, len(columns), "calibrated", on_progress))
+        nulls = tuple(_report_progress(calibrated, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
         joint_null = joint.calibrate(num_rows=num_rows, draws=draws, seed=seed)
     return Calibration(num_rows=num_rows, columns=nulls, joint=joint_null)
 
 
-def _sampled(
+def _sample_columns(
     frame: pd.DataFrame, max_columns: int, seed: int
 ) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """Return the columns that are compared, in their order, and the names of excluded columns."""
@@ -233,7 +234,7 @@ def _sampled(
     return frame.loc[:, is_compared], tuple(frame.columns[~is_compared])
 
 
-def _reported(
+def _report_progress(
     results: Iterable[_Result], total: int, verb: str, on_progress: OnProgress
 ) -> Iterator[_Result]:
     """Yield the results and report the progress regularly."""

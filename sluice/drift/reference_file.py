@@ -141,11 +141,11 @@ def _row(dependence: Dependence, null: NullDistribution | None, **values: Any) -
     values |= {"block_length": dependence.block_length, "stretch": dependence.inflation}
     if null is not None:
         values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_D}
-    packed = {name: _packed(values.get(name), kind) for name, kind in _ARRAYS.items()}
+    packed = {name: _to_bytes(values.get(name), kind) for name, kind in _ARRAYS.items()}
     return {name: values.get(name) for name in _TYPES} | packed
 
 
-def _packed(values: NDArray[Any] | None, kind: str) -> bytes | None:
+def _to_bytes(values: NDArray[Any] | None, kind: str) -> bytes | None:
     return None if values is None else np.ascontiguousarray(values).astype(kind).tobytes()
 
 

@@ -14,6 +14,7 @@ from pydantic import Field
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import Fold
@@ -128,7 +129,7 @@ def store_references(
     last = max(fold.fold_id for fold in folds)
     through = next(member.trained_through for member in members if member.fold_id == last)
     training_rows = frame.iloc[: position_through(frame.index, through) + 1]
-    on_progress(f"computing predictions of {len(members)} networks on held-out rows")
+    on_progress(f"computing predictions of {pluralize(len(members), 'network')} on held-out rows")
     if workload.keep_outputs:
         predictions, losses = _held_out(workload, frame, folds, members, load)
     else:

@@ -7,6 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.digests import digest_bytes, digest_frame
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import RowRange
 from sluice.drift import serving_samples
 from sluice.drift.concept_drift import ConceptDriftReport, evaluate_losses
@@ -152,7 +153,10 @@ class SignalEvaluator:
         if not reference:
             num_so_far = len(serving_samples.latencies(self._samples))
             num_needed = min(inputs.settings.window_rows, _MAX_LATENCIES)
-            reason = f"{num_so_far} requests so far; the first {num_needed} become the reference."
+            reason = (
+                f"{pluralize(num_so_far, 'request')} so far; the first {num_needed} become the "
+                "reference."
+            )
             return self._update("latency", Waiting(reason=reason))
         seconds = serving_samples.latencies(self._samples)
         rows = self._window("latency", seconds.index, after=until)

@@ -206,8 +206,8 @@ def _with_new_categories(
         return result
     first = next(iter(shown))
     reason = (
-        f"{_counted(len(unseen))} not in the reference, in {_rate(share)} of the rows (expected "
-        f"at most {_rate(normal_share)}); first '{first}'."
+        f"{_describe_categories(len(unseen))} not in the reference, in {_rate(share)} of the rows "
+        f"(expected at most {_rate(normal_share)}); first '{first}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
     drifted = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
@@ -274,7 +274,7 @@ def _effect(
     return distances["wasserstein"] if column.at_G[-1] > column.at_G[0] else math.nan
 
 
-def _counted(categories: int) -> str:
+def _describe_categories(categories: int) -> str:
     return "One category" if categories == 1 else f"{categories} categories"
 
 

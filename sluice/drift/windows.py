@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from sluice.base.pluralize import pluralize
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import RowRange
 from sluice.evaluation.unseen_members import position_through
@@ -41,5 +42,7 @@ def next_window(
     if num_new <= 0:
         return Waiting(reason=f"No new rows yet after {after}; a window needs {needed}.")
     if num_new < needed:
-        return Waiting(reason=f"{num_new} new rows after {after}; a window needs {needed}.")
+        return Waiting(
+            reason=f"{pluralize(num_new, 'new row')} after {after}; a window needs {needed}."
+        )
     return RowRange(start=len(index) - min(num_new, settings.window_rows), stop=len(index))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.verdicts.verdict import Verdict
 
 
@@ -73,8 +74,9 @@ def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict
     windows, candidates = {v.window for v in verdicts}, {v.candidate for v in verdicts}
     if len(windows) > 1 or len(candidates) < len(verdicts):
         raise ContractError(
-            f"A cohort must have one verdict per candidate on the same window, got "
-            f"{len(verdicts)} verdicts on {len(windows)} windows for {len(candidates)} candidates.",
+            "A cohort must have one verdict per candidate on the same window, got "
+            f"{pluralize(len(verdicts), 'verdict')} on {pluralize(len(windows), 'window')} for "
+            f"{pluralize(len(candidates), 'candidate')}.",
             fix="Evaluate each candidate once, all on the same window.",
         )
     adjusted = holm([verdict.p_value for verdict in verdicts])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import RowSource
 from sluice.evaluation.unseen_members import latest_unseen
@@ -76,8 +77,9 @@ def complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> tuple[in
         extra = sorted(by_fold_run.keys() - expected)
         raise ContractError(
             f"Every seed must have one member for each of {len(folds)} folds, got "
-            f"{len(members)} members for {len(seeds)} seeds; missing (seed, fold) {missing}, "
-            f"unexpected {extra}, repeated {len(members) - len(by_fold_run)}.",
+            f"{pluralize(len(members), 'member')} for {pluralize(len(seeds), 'seed')}; missing "
+            f"(seed, fold) {missing}, unexpected {extra}, repeated "
+            f"{len(members) - len(by_fold_run)}.",
             fix="Train the missing members on these folds.",
         )
     return tuple(seeds)

@@ -94,7 +94,7 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
     if num_copies:
         return [
             MissingEvidence(
-                f"the {name} has {len(arm.seeds)} seeds of which {num_copies} "
+                f"the {name} has {pluralize(len(arm.seeds), 'seed')} of which {num_copies} "
                 f"{'has' if num_copies == 1 else 'have'} exactly the losses of another seed; "
                 f"{required} distinct seeds are required",
                 "Make sure that the seed is passed to the model.",

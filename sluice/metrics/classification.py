@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.metrics.calibration import calibration_error
 from sluice.metrics.task_metrics import (
     TaskMetrics,
@@ -151,7 +152,8 @@ def _confidence_metrics(
 def _log_loss(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> TaskMetrics:
     true_N = probability_NC[np.arange(class_N.size), class_N]
     if not (true_N > 0).all():
-        reason = f"infinite: {int((true_N == 0).sum())} rows give their class probability 0"
+        zeros = pluralize(int((true_N == 0).sum()), "row")
+        reason = f"infinite: the probability of the true class is 0 in {zeros}"
         return TaskMetrics(values={}, absent={"log_loss": reason})
     return TaskMetrics(values={"log_loss": float(-np.log(true_N).mean())})
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.base.strict_json import parse_strict_json
 from sluice.models.weights_limits import ImportLimits
@@ -81,7 +82,9 @@ class WeightsFacts(Settings):
             ("y_std", facts.num_outputs),
         ):
             if num_columns > limits.max_features:
-                raise ValueError(f"it states {num_columns:,} columns (max {limits.max_features:,})")
+                raise ValueError(
+                    f"it states {pluralize(num_columns, 'column')} (max {limits.max_features:,})"
+                )
             if tensors.get(name) != (num_columns,):
                 raise ValueError(
                     f"its tensor {name} must have shape ({num_columns},), as its metadata state, "
@@ -116,7 +119,9 @@ def read_header(
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its metadata must map names to strings")
     if not 1 <= len(header) <= limits.max_tensors:
-        raise ValueError(f"it contains {len(header):,} tensors (1 to {limits.max_tensors:,})")
+        raise ValueError(
+            f"it contains {pluralize(len(header), 'tensor')} (1 to {limits.max_tensors:,})"
+        )
     spans, shapes = [], {}
     for name, entry in header.items():
         shapes[name], span = _read_tensor(name, entry, limits)

@@ -192,7 +192,7 @@ def _iter_deviations(
         )
     elif zeros > 1:
         yield (
-            f"The rate is 0 for the first {zeros} steps.",
+            f"The rate is 0 for the first {pluralize(zeros, 'step')}.",
             "Integer division in the warmup, or a schedule that is stepped once per epoch.",
             "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )

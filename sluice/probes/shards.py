@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
+from sluice.base.format_range import format_range
 from sluice.probes.result import ProbeResult, failed
 from sluice.training.ranks import RankShard
 from sluice.training.row_order import epoch_order
@@ -86,8 +87,8 @@ def probe_shards(
         name=NAME,
         outcome="pass",
         seen=f"{num_rows:,} rows on {world} ranks: {numbers['rows_twice']} duplicated, "
-        f"{numbers['rows_missing']} missing, {numbers['min_rows']} to {numbers['max_rows']} rows "
-        f"per rank, labels {labels}.",
+        f"{numbers['rows_missing']} missing, "
+        f"{format_range(numbers['min_rows'], numbers['max_rows'])} rows per rank, labels {labels}.",
         numbers=numbers,
     )
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.probes.result import ProbeResult
 from sluice.workloads.codecs.probe_texts import LONG_TEXT, SHORT_TEXTS
 
@@ -96,7 +97,7 @@ def probe_tokenizers(
         name=NAME,
         outcome="pass",
         seen=f"{size:,} tokens, special tokens, padding side, truncation and the ids of "
-        f"{len(texts)} texts agree.",
+        f"{pluralize(len(texts), 'text')} agree.",
         numbers=numbers,
     )
 

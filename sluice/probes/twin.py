@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream
 
 ROUNDING = 1e-6
@@ -73,8 +74,9 @@ def require_rows(x: Tensor, *, at_least: int) -> None:
         )
     if x.dim() == 0 or len(x) < at_least or x.numel() == 0:
         raise ContractError(
-            f"A probe requires a batch of at least {at_least} rows, got shape {tuple(x.shape)}.",
-            fix=f"Pass {at_least} rows or more.",
+            f"A probe requires a batch of at least {pluralize(at_least, 'row')}, got shape "
+            f"{tuple(x.shape)}.",
+            fix=f"Pass a batch with at least {pluralize(at_least, 'row')}.",
         )
 
 

@@ -78,7 +78,7 @@ class AnchorSnapshot:
             return cls(anchor.location, error)
 
     def read(self) -> SignedLine | None:
-        """Return the line, or raise the read error; see ``AnchorReader``."""
+        """Return the line, or None if the anchor has no line; raise the read error again."""
         if isinstance(self.content, StorageError):
             raise self.content
         return self.content
@@ -135,7 +135,7 @@ class FileAnchor:
         return str(self.path)
 
     def read(self) -> SignedLine | None:
-        """Return the line in the file; see ``Anchor``."""
+        """Return the line in the file; None without a file. See ``Anchor``."""
         try:
             return _parse(self.path.read_bytes(), self.location)
         except FileNotFoundError:

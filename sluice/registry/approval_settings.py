@@ -54,11 +54,13 @@ def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> Approval
     Raises:
         IntegrityError: The receipt has an invalid requirement.
     """
-    required = [each for each in (settings, _recorded(promotion)) if each and each.required]
+    required = [
+        each for each in (settings, _recorded_settings(promotion)) if each and each.required
+    ]
     return min(required, key=lambda each: each.expires_h, default=ApprovalSettings())
 
 
-def _recorded(promotion: Receipt) -> ApprovalSettings | None:
+def _recorded_settings(promotion: Receipt) -> ApprovalSettings | None:
     recorded = promotion.subject.get(_ROLE)
     if recorded is None:
         return None

@@ -114,7 +114,7 @@ def accept_code(
         )
     refused = [path for path in named if path not in trust and path not in own]
     if refused:
-        raise _untrusted(f"The version of {lineage.model} in the file", refused)
+        raise _untrusted_code_error(f"The version of {lineage.model} in the file", refused)
     return CodeAcceptance(
         accepted=tuple(path for path in named if path not in trust),
         trusted=tuple(path for path in named if path in trust),
@@ -134,7 +134,9 @@ def require_accepted_code(version: Version) -> None:
     allowed = {*version.accepted_code, *version.trusted_code}
     refused = [path for path in named if path not in allowed]
     if refused:
-        raise _untrusted(f"{version.model} version {version.number}, which was imported,", refused)
+        raise _untrusted_code_error(
+            f"{version.model} version {version.number}, which was imported,", refused
+        )
 
 
 def require_trusted_modules(version: Version) -> None:
@@ -152,7 +154,7 @@ def require_trusted_modules(version: Version) -> None:
     named = named_code(version.lineage)
     refused = [path for path in named if path not in version.trusted_code]
     if refused or not named:
-        raise _untrusted(
+        raise _untrusted_code_error(
             f"The code stored with {version.model} version {version.number}, which was imported,",
             refused,
         )
@@ -173,7 +175,7 @@ def _is_sluice_code(path: str) -> bool:
     return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in statements)
 
 
-def _untrusted(who: str, paths: Collection[str]) -> UntrustedCode:
+def _untrusted_code_error(who: str, paths: Collection[str]) -> UntrustedCode:
     options = " ".join(f"--trust {path}" for path in paths)
     named = ", ".join(paths) or "no user code"
     return UntrustedCode(

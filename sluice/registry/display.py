@@ -220,7 +220,10 @@ def _lineage(lineage: Lineage, registered_at: datetime) -> Table:
         ("git", f"{git.commit} ({state[git.dirty]})"),
         ("compared with", reference),
         ("seeds", ", ".join(map(str, lineage.seeds))),
-        ("training", f"{lineage.training_seconds:.1f} s for {len(lineage.members)} members"),
+        (
+            "training",
+            f"{lineage.training_seconds:.1f} s for {pluralize(len(lineage.members), 'member')}",
+        ),
         ("device", device),
         ("python", f"{environment.python} on {environment.platform}"),
         ("libraries", libraries),

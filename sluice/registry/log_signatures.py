@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row
 
 from sluice.base.digests import digest_json, short
 from sluice.base.errors import IntegrityError, StorageError
+from sluice.base.pluralize import pluralize
 from sluice.registry.anchor import AnchorReader, SignedLine
 from sluice.registry.keyring import Keyring
 from sluice.registry.log import EMPTY_DIGEST, LogHead, line_digest, load_head
@@ -193,7 +194,8 @@ def check(
     if unsigned > 0:
         all_lines = "" if rows else " (the whole log)"
         yield _finding(
-            f"The last {unsigned} lines of the log{all_lines} are not signed with a known key.",
+            f"The last {pluralize(unsigned, 'line')} of the log{all_lines} "
+            f"{'is' if unsigned == 1 else 'are'} not signed with a known key.",
             _FIX_GAP,
         )
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, Table
 
 from sluice.base.digests import short
 from sluice.base.errors import IntegrityError, RegistryInconsistent
+from sluice.base.pluralize import pluralize
 from sluice.registry.log import (
     EMPTY_DIGEST,
     encode_key,
@@ -188,9 +189,9 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
         return
     if (head.lines, head.lines, head.digest) != (count, last or 0, last_digest):
         yield _finding(
-            f"The log has {count} lines up to number {last or 0} and ends with the digest "
-            f"{short(str(last_digest))}, but its head says {head.lines} lines and "
-            f"{short(head.digest)}."
+            f"The log has {pluralize(count, 'line')} up to number {last or 0} and ends with the "
+            f"digest {short(str(last_digest))}, but its head says {pluralize(head.lines, 'line')} "
+            f"and {short(head.digest)}."
         )
 
 
@@ -224,8 +225,8 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
         return
     if (head.lines, head.digest) != (number, previous):
         yield _finding(
-            f"The log has {number} lines and ends with the digest {short(previous)}, but its head "
-            f"says {head.lines} lines and {short(head.digest)}."
+            f"The log has {pluralize(number, 'line')} and ends with the digest {short(previous)}, "
+            f"but its head says {pluralize(head.lines, 'line')} and {short(head.digest)}."
         )
 
 

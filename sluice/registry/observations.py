@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.exc import DataError
 
 from sluice.base.errors import IntegrityError, SamplesRefused
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.registry.database import Database
 from sluice.registry.sample_deletion import delete_expired
@@ -160,8 +161,8 @@ class Observations:
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
                 message = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
-                    f"The registry cannot store {len(new)} samples ({message}), so they are "
-                    "dropped. State and counts of the server are stored.",
+                    f"The registry dropped {pluralize(len(new), 'sample')} that it cannot store "
+                    f"({message}). State and counts of the server are stored.",
                     cause="One of the samples contains text that the database cannot store.",
                     fix="Check the row keys that clients send.",
                 ) from error

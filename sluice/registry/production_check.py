@@ -82,7 +82,7 @@ def check(connection: Connection, model: str, numbers: Sequence[int]) -> list[Re
 
 def check_production(connection: Connection, model: str) -> list[RegistryFinding]:
     """Return the findings about the served versions: production and a rollout's challenger."""
-    return check(connection, model, _served(connection, model))
+    return check(connection, model, _served_versions(connection, model))
 
 
 def require_consistent_production(connection: Connection, model: str, *others: int) -> None:
@@ -96,7 +96,7 @@ def require_consistent_production(connection: Connection, model: str, *others: i
     Raises:
         RegistryInconsistent: See ``require_consistent``.
     """
-    require_consistent(connection, model, [*_served(connection, model), *others])
+    require_consistent(connection, model, [*_served_versions(connection, model), *others])
 
 
 def fingerprint(connection: Connection, model: str) -> str:
@@ -261,7 +261,7 @@ def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
     ]
 
 
-def _served(connection: Connection, model: str) -> list[int]:
+def _served_versions(connection: Connection, model: str) -> list[int]:
     """Return the versions that may be served, except those of a damaged pointer or rollout."""
     served: list[int] = []
     try:

@@ -177,7 +177,10 @@ class ReadonlyLedger:
         return findings
 
     def _read_anchor(self) -> AnchorReader | None:
-        """Return a snapshot of the anchor. It must be taken before the database is read."""
+        """Return a snapshot of the anchor; None without an anchor.
+
+        It must be taken before the database is read.
+        """
         return AnchorSnapshot.of(self._anchor)
 
     def _require_signed(self, connection: Connection, anchor: AnchorReader | None) -> None:

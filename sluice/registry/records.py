@@ -135,7 +135,7 @@ class Approval(Record):
         description="Time of the approval; None if it was not recorded."
     )
     expires_at: datetime | None = Field(
-        description="Time from which the approval is no longer valid; None if approvals do not "
+        description="Time at which the approval becomes invalid; None if approvals do not "
         "expire, or its time was not recorded."
     )
 

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import AwareDatetime, Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.rehearsal.faults import InjectedFault
 from sluice.rollout.evidence import GuardName
@@ -105,10 +106,13 @@ class Rehearsal(Record):
         if self.sync_delay_s is None:
             deviations.append("The server did not follow the last transition.")
         if self.failed:
-            deviations.append(f"{self.failed} requests failed, the first with: {self.failure}")
+            deviations.append(
+                f"{pluralize(self.failed, 'request')} failed, the first with: {self.failure}"
+            )
         if self.sent != self.answered + self.failed:
             deviations.append(
-                f"{self.sent - self.answered - self.failed} requests have no response."
+                f"{pluralize(self.sent - self.answered - self.failed, 'request')} without a "
+                "response."
             )
         return tuple(deviations)
 
@@ -123,5 +127,5 @@ class Rehearsal(Record):
         follows = "" if self.sync_delay_s is None else f", followed {self.sync_delay_s:.1f} s later"
         return (
             f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{follows}; "
-            f"{self.sent:,} requests, {self.failed:,} failed"
+            f"{pluralize(self.sent, 'request')}, {self.failed:,} failed"
         )

@@ -1,11 +1,13 @@
 """Assesses a rollout at one moment: whether harm is proven, and why the step cannot end yet."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.rollout.guards import describe_readings
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.state import GuardReading, PredictionDrift, Rollout
@@ -138,4 +140,9 @@ def require_same_rollout(rollout: Rollout, window: TrafficCounts, quality: Verdi
 
 
 def _describe_distance(drift: PredictionDrift) -> str:
-    return f"distance {drift.distance:.4g}, limit {drift.limit:.4g}, on {drift.rows} requests"
+    if math.isnan(drift.distance):
+        return f"it is not a number on {pluralize(drift.rows, 'request')}"
+    return (
+        f"distance {drift.distance:.4g}, limit {drift.limit:.4g}, on "
+        f"{pluralize(drift.rows, 'request')}"
+    )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sluice.base.pluralize import pluralize
 from sluice.rollout.evidence import GUARDS, GuardName, HarmEvidence
 from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import GuardReading
@@ -45,9 +46,9 @@ def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) 
     """Describe the readings for the reason of a transition, strongest evidence first."""
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
-        f"{reading.challenger} {GUARD_LABELS[reading.guard]} in {ours} requests of the challenger, "
-        f"{reading.production} in {theirs} of production, "
-        f"evidence {format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
+        f"{reading.challenger} {GUARD_LABELS[reading.guard]} in {pluralize(ours, 'request')} of "
+        f"the challenger, {reading.production} in {theirs:,} of production, evidence "
+        f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )
 

@@ -71,8 +71,8 @@ def next_step(rollout: Rollout) -> Rollout:
     After the last step, the rollout awaits promotion with the same traffic split.
     """
     if rollout.at_last_step:
-        return _changed(rollout, phase="awaiting_promotion")
-    return _changed(
+        return _with_changes(rollout, phase="awaiting_promotion")
+    return _with_changes(
         rollout,
         step=rollout.step + 1,
         epoch=rollout.epoch + 1,
@@ -84,12 +84,12 @@ def next_step(rollout: Rollout) -> Rollout:
 
 def paused(rollout: Rollout) -> Rollout:
     """Return the rollout in phase paused: the share does not change, and no step ends."""
-    return _changed(rollout, phase="paused")
+    return _with_changes(rollout, phase="paused")
 
 
 def rolled_back(rollout: Rollout) -> Rollout:
     """Return the rollout in phase rolled_back: production answers every request."""
-    return _changed(rollout, phase="rolled_back", epoch=rollout.epoch + 1)
+    return _with_changes(rollout, phase="rolled_back", epoch=rollout.epoch + 1)
 
 
 def pause(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -112,7 +112,7 @@ def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Trans
     """
     _require_phase(rollout, "resumed", ("paused",))
     times_out_at = _step_timeout_at(rollout.settings, now)
-    after = _changed(rollout, phase="rolling", step_times_out_at=times_out_at)
+    after = _with_changes(rollout, phase="rolling", step_times_out_at=times_out_at)
     return _manual("resume", after, now, actor, reason)
 
 
@@ -135,7 +135,7 @@ def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Tran
         ContractError: The rollout does not await promotion.
     """
     _require_phase(rollout, "promoted", ("awaiting_promotion",))
-    return _manual("promote", _changed(rollout, phase="promoted"), now, actor, reason)
+    return _manual("promote", _with_changes(rollout, phase="promoted"), now, actor, reason)
 
 
 def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> Transition:
@@ -176,7 +176,7 @@ def _require_phase(rollout: Rollout, participle: str, phases: tuple[RolloutPhase
         )
 
 
-def _changed(rollout: Rollout, **values: Any) -> Rollout:
+def _with_changes(rollout: Rollout, **values: Any) -> Rollout:
     return rollout.model_copy(update={"revision": rollout.revision + 1, **values})
 
 

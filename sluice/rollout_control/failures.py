@@ -175,7 +175,7 @@ def _worst_losses(
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }
-    return _truncated(reasons)
+    return _first_failures(reasons)
 
 
 def _largest_disagreements(
@@ -190,7 +190,7 @@ def _largest_disagreements(
         if distance > min_distance:
             distances[position] = distance
     largest_first = sorted(distances, key=lambda position: -distances[position])
-    return _truncated(
+    return _first_failures(
         {
             position: f"prediction differs from production's by {distances[position]:.4g}"
             for position in largest_first
@@ -198,7 +198,7 @@ def _largest_disagreements(
     )
 
 
-def _truncated(reasons: FailureReasons) -> FailureReasons:
+def _first_failures(reasons: FailureReasons) -> FailureReasons:
     return dict(islice(reasons.items(), MAX_FAILURES))
 
 

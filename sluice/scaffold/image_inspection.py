@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sluice.base.errors import ContractError, SourceError
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, rows_needed
 from sluice.data.rows import image_folder_table
@@ -55,10 +56,10 @@ def inspect_images(folder: Path) -> ImageGuess:
     rare = counts.idxmin()
     notes = []
     if counts.min() < _MIN_CLASS_IMAGES:
-        notes.append(f"Class {rare!r} has only {counts.min()} images.")
+        notes.append(f"Class {rare!r} has only {pluralize(int(counts.min()), 'image')}.")
     if counts.min() < 0.1 * counts.max():
         notes.append(
-            f"Imbalanced: {counts.min():,} images of {rare!r}, {counts.max():,} of "
+            f"Imbalanced: {pluralize(int(counts.min()), 'image')} of {rare!r}, {counts.max():,} of "
             f"{counts.idxmax()!r}. macro_f1 counts every class equally."
         )
     return ImageGuess(

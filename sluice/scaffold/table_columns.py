@@ -19,13 +19,13 @@ TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
 """Number of features of a text beside other inputs, and of a text without other inputs."""
 
 _MIN_TEXT_WORDS = 3.0
-"""Mean number of words from which a column is text, and not a category or an identifier."""
+"""Minimum mean number of words at which a column counts as text."""
 
 _MAX_DISTINCT_SHARE = 0.5
-"""Share of distinct values from which a column of single words is an identifier."""
+"""Maximum share of distinct values; above it, a column of single words is an identifier."""
 
 _MIN_NUMBER_SHARE = 0.8
-"""Share of numbers from which the other texts of a column are markers, such as a question mark."""
+"""Minimum share of numbers at which the other texts of a column count as markers, such as '?'."""
 
 _COPY_CORRELATION = 0.9999
 _KEY_NAME = re.compile(r"^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$|Id$", re.IGNORECASE)
@@ -51,15 +51,17 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
         return guess_calendar(name, dates)
     missing = int(series.isna().sum())
     if missing == len(series):
-        return _left_out(name, "every value is missing")
+        return _excluded_input(name, "every value is missing")
     if any(isinstance(value, dict | list) for value in series.head(100)):
-        return _left_out(name, "its values are nested; compute features of them in your class")
+        return _excluded_input(
+            name, "its values are nested; compute features of them in your class"
+        )
     if series.dropna().nunique() == 1:
-        return _left_out(name, f"constant, always {series.dropna().iloc[0]!r}")
+        return _excluded_input(name, f"constant, always {series.dropna().iloc[0]!r}")
     if series.dtype.kind in "iuf":
         return _guess_number(series, missing)
     if series.dtype.kind == "M":
-        return _left_out(name, f"{pluralize(missing, 'date')} missing")
+        return _excluded_input(name, f"{pluralize(missing, 'date')} missing")
     return _guess_text_or_category(series, missing)
 
 
@@ -74,7 +76,7 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
     if (column.dates.max() - column.dates.min()).days > 180:
         parts.append("yearday")
     if not parts:
-        return _left_out(name, "dates of a single weekday within half a year")
+        return _excluded_input(name, "dates of a single weekday within half a year")
     shown = ", ".join(f'"{part}"' for part in parts)
     comma = "," if len(parts) == 1 else ""
     return InputGuess(
@@ -108,10 +110,10 @@ def _guess_number(series: "pd.Series[Any]", missing: int) -> InputGuess:
     name, values = str(series.name), series.dropna()
     distinct = int(values.nunique())
     if np.isinf(values.to_numpy(np.float64)).any():
-        return _left_out(name, "infinite values; replace them in the data")
+        return _excluded_input(name, "infinite values; replace them in the data")
     is_integer = bool((values % 1 == 0).all())
     if is_integer and distinct == len(series) and _is_counter(values, name):
-        return _left_out(name, "identifier: another integer in every row")
+        return _excluded_input(name, "identifier: another integer in every row")
     low, high = f"{values.min():.6g}", f"{values.max():.6g}"
     reason = f"{low} to {high}"
     if is_integer and distinct <= 10:
@@ -145,18 +147,21 @@ def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGues
             reason=f"text with {words:.0f} words on average, hashed to {TEXT_WIDTH} columns{empty}",
         )
     if distinct > MAX_VALUES and (labels.map(lambda text: bool(_DECORATED.match(text)))).all():
-        return _left_out(
+        return _excluded_input(
             name, f"numbers with a unit or separators, such as {labels.iloc[0]!r}: convert them"
         )
     is_number = pd.to_numeric(labels, errors="coerce").notna()
     if distinct > MAX_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
         marker = labels[~is_number].iloc[0]
-        return _left_out(
+        return _excluded_input(
             name,
-            f"numbers, but {(~is_number).sum():,} rows have text such as {marker!r}: remove it",
+            f"numbers, but text such as {marker!r} in {pluralize(int((~is_number).sum()), 'row')}: "
+            "remove it",
         )
     if distinct > _MAX_DISTINCT_SHARE * len(labels) and distinct > MAX_VALUES:
-        return _left_out(name, f"identifier: {distinct:,} distinct values in {len(labels):,} rows")
+        return _excluded_input(
+            name, f"identifier: {distinct:,} distinct values in {len(labels):,} rows"
+        )
     counts = labels.value_counts()
     chosen = [str(value) for value in counts.index[:MAX_VALUES]]
     if distinct <= MAX_VALUES:
@@ -181,5 +186,5 @@ def _share(number: int, series: "pd.Series[Any]") -> str:
     return f"{number:,} of {len(series):,}"
 
 
-def _left_out(name: str, reason: str) -> InputGuess:
+def _excluded_input(name: str, reason: str) -> InputGuess:
     return InputGuess(name=name, code="", reason=reason)

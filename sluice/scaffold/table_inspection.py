@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError, SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, rows_needed
@@ -31,7 +32,7 @@ _MAX_INTEGER_CLASSES = 10
 """Maximum number of distinct integers that are classes and not amounts."""
 
 _MIN_CLASS_ROWS = 20
-"""Mean number of rows per distinct integer from which integers are classes."""
+"""Minimum mean number of rows per distinct integer at which integers count as classes."""
 
 _MAX_LAG = 24
 """Maximum number of rows between a row and an earlier target."""
@@ -61,7 +62,11 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     _require_rows(len(rows) - num_missing, path, is_time=time is not None)
     task, classes, notes = _guess_task(rows[target], path)
     if num_missing:
-        notes = (f"{num_missing:,} rows have no target and are omitted.", *notes)
+        notes = (
+            f"{pluralize(num_missing, 'row')} without a target "
+            f"{'is' if num_missing == 1 else 'are'} omitted.",
+            *notes,
+        )
     repeated = time is not None and bool(dates[time].dates.duplicated().any())
     guessed = _guess_inputs(rows, target, dates, time)
     if time is not None:

@@ -46,7 +46,7 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             *(comment(note, indent=4) for note in guess.target_notes),
             f"    target_column = {quote(guess.target)}",
             _classes(guess.classes),
-            *_repeated(guess),
+            *_repeated_labels_lines(guess),
             "",
             "    inputs = (",
             *(commented(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
@@ -60,7 +60,7 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
     )
 
 
-def _repeated(guess: TableGuess) -> list[str]:
+def _repeated_labels_lines(guess: TableGuess) -> list[str]:
     if not guess.repeated_labels:
         return []
     reason = "Several rows have the same date; rows of one date are in one split."

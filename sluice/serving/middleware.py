@@ -102,7 +102,7 @@ class RequestMiddleware:
                 info.log_fields["refused"] = error.kind
                 await _send_error(error, info, send_with_headers)
             else:
-                await self.app(scope, self._limited(receive), send_with_headers)
+                await self.app(scope, self._limit_body(receive), send_with_headers)
             finally:
                 self._log_request(info, route=route, method=method, status=status)
                 span.set_attributes(status=status, **info.log_fields)
@@ -114,7 +114,7 @@ class RequestMiddleware:
         context = spans.TraceContext.parse(traceparent) if traceparent else None
         return self._random.take(16).hex() if context is None else context.trace_id
 
-    def _limited(self, receive: Receive) -> Receive:
+    def _limit_body(self, receive: Receive) -> Receive:
         """Return a ``receive`` that raises once the body exceeds its size limit."""
         remaining_bytes = self._max_body_bytes
 

@@ -50,7 +50,7 @@ class _RefusedError(Exception):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """HTTP protocol of one connection, with limits of its times and sizes."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class RequestSampler:
         if not is_sampled:
             return
         table, split, request = context.table, context.split, context.request
-        features, content = _described(context)
+        features, content = _describe_element(context)
         sample = Sample(
             at=self._clock(),
             rollout=split.rollout,
@@ -127,7 +127,7 @@ class RequestSampler:
         )
 
 
-def _described(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
+def _describe_element(context: RequestContext) -> tuple[tuple[float, ...], str | None]:
     """Return the watched values of the first element, and its digest if it is no window."""
     codec = context.table.production.deployed.codec
     if codec is None:

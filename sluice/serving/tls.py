@@ -10,7 +10,7 @@ from sluice.base.secret_files import read_secret_file
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """Files in PEM format."""
+    """Certificate and key of a server, as files in PEM format."""
 
     cert: Path
     """Certificate, followed by the intermediate certificates."""

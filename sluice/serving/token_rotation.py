@@ -3,6 +3,7 @@
 import asyncio
 
 from sluice.base.errors import SluiceError
+from sluice.base.pluralize import pluralize
 from sluice.serving.background import in_background
 from sluice.serving.state import Serving
 from sluice.serving.token_file import TokenFileWatch
@@ -29,4 +30,4 @@ async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
         serving.split_sync.note("tokens", "")
         if tokens is not None:
             serving.set_tokens(tokens)
-            serving.log.info("tokens", what=f"{len(tokens.grants)} tokens are in force.")
+            serving.log.info("tokens", what=f"{pluralize(len(tokens.grants), 'token')} in force.")

@@ -7,7 +7,7 @@ E = TypeVar("E")
 
 
 class EventBus:
-    """Subscribers by type of event, called in the order in which they subscribed."""
+    """Calls the subscribers to each type of event, in the order in which they subscribed."""
 
     def __init__(self) -> None:
         self._subscribers: dict[type, tuple[Callable[[Any], None], ...]] = {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.base.files import DISK_FULL_ERRNOS, DISK_FULL_MESSAGE, free_bytes
+from sluice.base.pluralize import pluralize
 from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import ObjectTracker
 from sluice.trace.patches import Patches
@@ -141,8 +142,8 @@ class Tracer:
         self.bus.publish(TraceEnded())
         if self.recorder.num_overflow_steps:
             text = (
-                f"{self.recorder.num_overflow_steps} steps had event sequences beyond the maximum "
-                "number of distinct ones; only their number is recorded."
+                f"{pluralize(self.recorder.num_overflow_steps, 'step')} had event sequences beyond "
+                "the maximum number of distinct ones; only their number is recorded."
             )
             self.note("full", text)
         seconds = (self.clock() - self._began_ns) / 1e9

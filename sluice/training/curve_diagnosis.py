@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, Settings
 from sluice.findings.finding import Finding
 from sluice.training.loop import EpochResult
@@ -103,8 +104,9 @@ class CurveDiagnosis(Record):
         if self.symptoms:
             return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
         if not self.enough:
-            return f"{self.epochs} epochs are too few for a trend; no gradient exploded."
-        return f"No symptom in {self.epochs} epochs."
+            epochs = pluralize(self.epochs, "epoch")
+            return f"{epochs} of training, too few for a trend; no gradient exploded."
+        return f"No symptom in {pluralize(self.epochs, 'epoch')}."
 
 
 def diagnose_curves(
@@ -247,13 +249,13 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> F
         before = max((mean for mean in means if math.isfinite(mean)), default=math.inf)
         # Not in the first epoch: gradients may be large at the start of a training.
         if index and not fp16 and not norm <= limit:
-            return _exploded(
+            return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
                 f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
                 result,
             )
         if not fp16 and not norm <= settings.max_gradient_jump * max(before, 1e-12):
-            return _exploded(
+            return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
                 f"of the epochs before is {before:.3g}.",
                 result,
@@ -274,7 +276,7 @@ def _not_finite(result: EpochResult) -> Finding:
     )
 
 
-def _exploded(what: str, result: EpochResult) -> Finding:
+def _explosion_finding(what: str, result: EpochResult) -> Finding:
     return Finding.of(
         "explosion",
         what=what,

@@ -239,7 +239,7 @@ class _Finder:
         return distribution_of(path.parent.parent if module.is_package else path.parent, top)
 
     def _namespace_distribution(self, name: str, top: _Module) -> Distribution | None:
-        """Return the distribution of one module of the namespace package ``top``."""
+        """Return the distribution of a module in the namespace package ``top``; None if unknown."""
         module = self.find(name)
         if module is None or module.file is None:
             return None
@@ -257,7 +257,7 @@ class _Finder:
 
 
 def _loaded_module(name: str) -> _Module | None:
-    """Return the location of a module that Python has already imported."""
+    """Return the location of a module that Python has already imported; None for others."""
     module = sys.modules.get(name)
     file = getattr(module, "__file__", None)
     if module is None or (file is None and not hasattr(module, "__path__")):

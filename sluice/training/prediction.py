@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
 from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
+from sluice.base.pluralize import pluralize
 from sluice.data.rows.protocol import (
     DictRows,
     ModelInput,
@@ -86,7 +87,8 @@ def mean_loss(
         losses.append(losses_fn(output, y.to(output.device)))
         if len(losses) > 1 and not losses[-1].ndim:
             raise ContractError(
-                f"losses() must return one loss per example, got a scalar for {len(y)} examples.",
+                "losses() must return one loss per example, got a scalar for "
+                f"{pluralize(len(y), 'example')}.",
                 fix="Return a tensor with one loss per example; loss() returns their mean.",
             )
         if after_chunk is not None:

@@ -59,14 +59,14 @@ def recomputing(model: nn.Module, *, on: bool) -> Iterator[None]:
         )
     try:
         for module in modules:
-            module.forward = _checkpointed(module.forward)
+            module.forward = _checkpoint_forward(module.forward)
         yield
     finally:
         for module in modules:
             module.__dict__.pop("forward", None)
 
 
-def _checkpointed(forward: Callable[..., Any]) -> Callable[..., Any]:
+def _checkpoint_forward(forward: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return forward(*args, **kwargs)

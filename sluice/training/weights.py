@@ -135,7 +135,10 @@ def load_member(
 def _load_encoder(
     workload: Workload, tensors: Mapping[str, Tensor], where: str
 ) -> InputEncoder | None:
-    """Return the encoder with the arrays that ``fit`` of the workload returned in the training."""
+    """Return the encoder with the arrays that ``fit`` of the workload returned in the training.
+
+    None if the workload has no fitted state.
+    """
     if not has_fitted_state(workload):
         return None
     state = {

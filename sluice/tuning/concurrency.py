@@ -1,5 +1,6 @@
 """Number of concurrent trials of a search, and the order in which their results are applied."""
 
+from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
 from sluice.tuning.schedulers import is_population
 from sluice.tuning.settings import SearchSettings
@@ -40,9 +41,9 @@ def describe_idle_workers(
     if requested is None or requested <= max_trials:
         return ""
     source = (
-        f"compute.workers requests {requested} workers"
+        f"compute.workers requests {pluralize(requested, 'worker')}"
         if compute.workers is not None
-        else f"The cluster has slots for {requested} workers"
+        else f"The cluster has slots for {pluralize(requested, 'worker')}"
     )
     text = f"{source}, but the search uses at most {max_trials}"
     if max_trials == settings.num_trials:

@@ -47,7 +47,7 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     _integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
-    count = f"{len(result.trials)} trials, {len(failed)} failed"
+    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed)} failed"
     set_headline(
         axes,
         f"Best: trial {result.best} with {result.winner.loss:.4g}",
@@ -126,8 +126,8 @@ def importance_png(importance: Importance) -> bytes:
     set_headline(
         axes,
         f"{reports[0].path} matters most" if importance.clear else "No parameter clearly matters",
-        f"{importance.num_trials} trials at epoch {importance.at_epoch}; the forest explains "
-        f"{importance.fit:.0%} of the rank variance of held-out losses",
+        f"{pluralize(importance.num_trials, 'trial')} at epoch {importance.at_epoch}; the forest "
+        f"explains {importance.fit:.0%} of the rank variance of held-out losses",
         colour=INK,
     )
     return as_png(figure)

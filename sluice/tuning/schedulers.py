@@ -25,7 +25,7 @@ _CLASS_PATHS = {
     "none": "ray.tune.schedulers:FIFOScheduler",
 }
 _MEDIAN_MIN_SAMPLES = 4
-"""Number of other trials from which the median rule may stop a trial. With fewer trials, a loss
+"""Minimum number of other trials for the median rule to stop a trial. With fewer trials, a loss
 above their median is no evidence that the trial is bad."""
 _PERTURBATION_FACTORS = (0.8, 1.2)
 """Factors by which PBT multiplies a value that it changes."""

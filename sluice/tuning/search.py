@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.base.errors import Interrupted, SearchFailed
+from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.settings import NO_EFFECT
 from sluice.tuning.code import search_code
@@ -117,8 +118,8 @@ def run_search(
         study = run(plan, on_event)
     except KeyboardInterrupt:
         raise Interrupted(
-            f"The search was stopped with {_num_ended(trials)} of {settings.num_trials} trials "
-            "ended.",
+            f"The search was stopped with {_num_ended(trials)} of "
+            f"{pluralize(settings.num_trials, 'trial')} ended.",
             fix="Run again to resume: finished work is kept.",
         ) from None
     result = _select_best(
@@ -143,7 +144,7 @@ def _select_best(
     best = min(trials, key=lambda trial: (trial.loss, trial.id))
     if not math.isfinite(best.loss):
         raise SearchFailed(
-            f"None of {len(trials)} trials ended with a finite loss. Reason of the first trial: "
+            f"No trial of {len(trials)} ended with a finite loss. Reason of the first trial: "
             f"{trials[0].reason or 'unknown'}",
             cause=f"Number of different reasons: {len({trial.reason for trial in trials})}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "

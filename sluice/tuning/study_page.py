@@ -38,7 +38,7 @@ def study_page(study: StudySummary, *, title: str, unit: str, results: str = "")
     result, importance = study.result, study.importance
     heading = f"Search of {title}"
     parts = [
-        f"<h1>{escape(heading)} {tag(f'{result.num_trials} trials', 'good')}</h1>",
+        f"<h1>{escape(heading)} {tag(pluralize(result.num_trials, 'trial'), 'good')}</h1>",
         f'<p class="soft">{escape(_strategy_text(study))}</p>',
         f'<div class="card good"><h3>Trial {result.best} has the lowest validation loss, '
         f"{result.winner.loss:.4g} {escape(unit)}</h3>{_winner_table(study)}"

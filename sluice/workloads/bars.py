@@ -60,7 +60,7 @@ class BarsSettings(WorkloadSettings):
 
 
 class BarsWorkload(Workload):
-    """Bars of open, high, low, close and volume, nine features, and a target of the next row.
+    """Workload of bars (open, high, low, close, volume): nine features, a target of the next row.
 
     The baseline for the target ``log_gk_variance`` is HAR. The baseline for ``vs_return`` is the
     mean of the train targets, because returns have no persistence that a regression like HAR could

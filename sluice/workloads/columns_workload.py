@@ -33,7 +33,7 @@ _METRICS = ("mae", "rmse", "r2", "spearman")
 
 
 class ColumnsWorkload(Workload):
-    """Rows with a target, and with one feature or more for each of ``inputs``.
+    """Workload of rows with a target, and with one or more features for each of ``inputs``.
 
     A subclass implements ``load_rows``, sets ``target_column`` and ``inputs``, and calls
     ``_declare_columns`` at the end of its constructor; a classifier also sets ``task`` and

@@ -94,7 +94,7 @@ def workload_of_frame(
 
 
 class FrameWorkload(ColumnsWorkload):
-    """Rows of a stored data frame: numbers and one-hot categories as inputs, one target."""
+    """Workload of a stored data frame: numbers and one-hot categories as inputs, one target."""
 
     settings_type: ClassVar[type[WorkloadSettings]] = FrameSettings
     settings: FrameSettings

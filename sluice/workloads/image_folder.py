@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError, SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.data.expectations import Expectation, InSet, NotNull, RowCount
 from sluice.data.folds import FoldSettings, RowRange, rows_needed
 from sluice.data.hash_order import in_hash_order
@@ -179,7 +180,7 @@ def _require_distinct(table: pd.DataFrame) -> None:
         first, second = repeated["path"].iloc[:2]
         raise ContractError(
             f"Every image must be in the folder once, but {first} and {second} have the same "
-            f"pixels ({len(repeated)} images have the pixels of another one).",
+            f"pixels ({pluralize(len(repeated), 'image')} with the pixels of another one).",
             cause="A copy in the test rows would be recognised, not classified.",
             fix="Remove the copies.",
         )

@@ -290,7 +290,7 @@ def test_rows_that_the_version_was_made_with_are_not_new_and_one_request_is_no_w
     for watch in (first, after_one, watch_of(home)):
         assert (watch.verdict, watch.alarms) == ("WAITING", ())
         assert "New rows of the source: No new rows yet after 898" in watch.reason
-    assert "1 new rows after" in after_one.signal("requests").summary
+    assert "1 new row after" in after_one.signal("requests").summary
     for shown in (check, last_check(home)):
         assert shown.passed
         assert "WAITING: New rows of the source: No new rows yet" in (shown.description or "")
@@ -575,6 +575,6 @@ def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["columns left out"].value == (
-        "Training rows: 1 of 2 columns are left out: only a random sample of 1 columns is compared "
+        "Training rows: 1 of 2 columns are left out: only a random sample of 1 column is compared "
         "(drift.max_columns)."
     )

@@ -48,8 +48,8 @@ def cell_table(cells: Sequence[DriftRates]) -> Table:
             f"{world.rho:g}",
             str(world.num_columns),
             str(world.window_rows),
-            _shown(cell.false_alarms, bad=cell.false_alarms.rate > MAX_FALSE_ALARM_RATE),
-            _shown(cell.power, bad=cell.power.rate < MIN_POWER),
+            _rate_text(cell.false_alarms, bad=cell.false_alarms.rate > MAX_FALSE_ALARM_RATE),
+            _rate_text(cell.power, bad=cell.power.rate < MIN_POWER),
             f"{100 * cell.oracle_power:.1f}",
             f"{100 * cell.inconclusive.rate:.1f}",
             f"{100 * cell.naive_ks.rate:.1f}",
@@ -58,7 +58,7 @@ def cell_table(cells: Sequence[DriftRates]) -> Table:
     return table
 
 
-def _shown(rate: Rate, *, bad: bool) -> Text:
+def _rate_text(rate: Rate, *, bad: bool) -> Text:
     low, high = rate.interval
     text = f"{100 * rate.rate:.1f} ({100 * low:.1f}-{100 * high:.1f})"
     return Text(text, "bold red" if bad else "")

@@ -45,11 +45,11 @@ def cell_table(cells: Sequence[ScenarioRates]) -> Table:
         max_rate, min_power = cell.max_false_rate, cell.min_power
         table.add_row(
             *_world_cells(cell.world),
-            _shown(
+            _rate_text(
                 cell.false_promotions,
                 bad=max_rate is not None and cell.false_promotions.rate > max_rate,
             ),
-            _shown(cell.power, bad=min_power is not None and cell.power.rate < min_power),
+            _rate_text(cell.power, bad=min_power is not None and cell.power.rate < min_power),
             *(f"{100 * cell.naive[name].rate:.1f}" for name in NAIVE),
         )
     return table
@@ -68,8 +68,8 @@ def family_table(families: Sequence[RetrainingRates]) -> Table:
         kind = "new seeds of one recipe" if family.is_same_recipe else "a new recipe each"
         table.add_row(
             f"{family.attempts}, {kind}",
-            _shown(family.with_budget, bad=family.with_budget.rate > MAX_FAMILY_RATE),
-            _shown(family.without_budget, bad=False),
+            _rate_text(family.with_budget, bad=family.with_budget.rate > MAX_FAMILY_RATE),
+            _rate_text(family.without_budget, bad=False),
         )
     return table
 
@@ -90,7 +90,7 @@ def _world_cells(world: GateScenario) -> tuple[str, ...]:
     return (f"{world.rho:g}", world.tails, str(world.horizon_rows), seeds, share, rows)
 
 
-def _shown(rate: Rate, *, bad: bool) -> Text:
+def _rate_text(rate: Rate, *, bad: bool) -> Text:
     low, high = rate.interval
     text = f"{100 * rate.rate:.1f} ({100 * low:.1f}-{100 * high:.1f})"
     return Text(text, "bold red" if bad else "")

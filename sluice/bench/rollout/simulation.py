@@ -91,7 +91,7 @@ def measure(
     for (_, scenario, *_rest), ends in zip(chunks, _run(chunks, processes), strict=True):
         outcomes += ends
         if len(outcomes) == rollouts:
-            yield _summed(scenario, outcomes)
+            yield _summarize(scenario, outcomes)
             outcomes = []
 
 
@@ -138,7 +138,7 @@ def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
     ).rollout
 
 
-def _summed(
+def _summarize(
     scenario: RolloutScenario, outcomes: Sequence[tuple[float, bool]]
 ) -> RolloutMeasurement:
     end_N = np.array([end for end, _ in outcomes])

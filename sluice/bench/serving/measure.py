@@ -72,11 +72,13 @@ def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, Ser
                 rates[kind].append(
                     saturated(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
                 )
-    measurements = {"model alone": _measured(alone, [])}
-    return measurements | {NAMES[kind]: _measured(paces[kind], rates[kind]) for kind in kinds}
+    measurements = {"model alone": _summarize_loads(alone, [])}
+    return measurements | {
+        NAMES[kind]: _summarize_loads(paces[kind], rates[kind]) for kind in kinds
+    }
 
 
-def _measured(paces: list[Load], rates: list[Load]) -> ServerMeasurement:
+def _summarize_loads(paces: list[Load], rates: list[Load]) -> ServerMeasurement:
     return ServerMeasurement(
         p50_ms=statistics.median(load.quantile_ms(0.5) for load in paces),
         p99_ms=statistics.median(load.quantile_ms(0.99) for load in paces),

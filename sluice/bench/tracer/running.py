@@ -159,7 +159,7 @@ def _run(
     job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
     outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
-    run = _judged(job, folder / "traced" / "traces", outcomes, failed)
+    run = _build_result(job, folder / "traced" / "traces", outcomes, failed)
     if run.failed:
         return run
     changed: dict[str, object] = {}
@@ -170,12 +170,12 @@ def _run(
         same = digests[0] == digests[1] if all(digests[1]) else None
         changed |= {"has_same_bits": same, "failed": failed}
     if with_baselines:
-        alarms, failed = _watched(job, folder, limit_s)
+        alarms, failed = _baseline_alarms(job, folder, limit_s)
         changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
     return run.model_copy(update=changed)
 
 
-def _judged(
+def _build_result(
     job: BenchmarkRun, traces: Path, outcomes: Sequence[_Outcome], failed: str
 ) -> RunResult:
     seconds = max((outcome.seconds for outcome in outcomes), default=0.0)
@@ -203,7 +203,7 @@ def _judged(
     )
 
 
-def _watched(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
+def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
     """Return the alarms of the baselines on the first rank, and the reason when they failed."""
     run, failed = _attempt(job, "watched", folder / "watched", limit_s)
     anomaly = run[0].anomaly if run else None

@@ -55,7 +55,7 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
     patches.replace(torch.autograd, "backward", _backward(watch))
     patches.replace(torch.amp.GradScaler, "scale", _scale(watch))
     for name in _LOSSES:
-        patches.replace(functional, name, _scored(watch, getattr(functional, name)))
+        patches.replace(functional, name, _wrap_loss(watch, getattr(functional, name)))
     try:
         with torch.autograd.set_detect_anomaly(with_anomaly_mode):
             yield watch
@@ -129,14 +129,14 @@ class PlainMonitor:
 
     def before_step(self, optimizer: Any) -> None:
         """Store the weights."""
-        for parameter in _moved(optimizer):
+        for parameter in _optimizer_parameters(optimizer):
             self._before[id(parameter)] = parameter.detach().clone()
 
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
         sizes, ratios, unmoved = [], [], []
         is_finite, zero = True, self._zero_outputs
-        for position, parameter in enumerate(_moved(optimizer)):
+        for position, parameter in enumerate(_optimizer_parameters(optimizer)):
             before = self._before.pop(id(parameter), None)
             if before is None:
                 continue
@@ -179,7 +179,7 @@ class PlainMonitor:
         self._validation = []
 
 
-def _moved(optimizer: Any) -> list[Tensor]:
+def _optimizer_parameters(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
@@ -204,7 +204,7 @@ def _scale(watch: PlainMonitor) -> Callable[..., Any]:
     return scale
 
 
-def _scored(watch: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _wrap_loss(watch: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def loss(given: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
         result = original(given, target, *args, **kwargs)
         watch.score(result, target)

@@ -231,19 +231,19 @@ def _cases(num_rows: int, folder: Path) -> Iterator[_Case]:
     y = torch.randn(total, 1, generator=generator)
     table = torch.randn(total, 32, 8, generator=generator)
     hidden = nn.Sequential(nn.Flatten(), nn.Linear(256, 128), nn.ReLU(), nn.Dropout(0.1))
-    parts = [table[part] for part in _split(num_rows)]
+    parts = [table[part] for part in _split_slices(num_rows)]
     yield _case("table", nn.Sequential(*hidden, nn.Linear(128, 1)), parts, y, num_rows)
 
     lengths = torch.randint(4, _MAX_TOKENS + 1, (total,), generator=generator)
     ids = torch.randint(1, _VOCABULARY, (total, _MAX_TOKENS), generator=generator)
-    tokens = [_Tokens(ids[part], lengths[part]) for part in _split(num_rows)]
+    tokens = [_Tokens(ids[part], lengths[part]) for part in _split_slices(num_rows)]
     yield _case("tokens", _TokenNetwork(), tokens, y, num_rows)
 
     pixels = torch.randint(256, (total, 1, _PIXELS, _PIXELS), generator=generator)
     path = folder / "images.npy"
     np.save(path, pixels.to(torch.uint8).numpy())
     try:
-        images = [_Images(path, part) for part in _split(num_rows)]
+        images = [_Images(path, part) for part in _split_slices(num_rows)]
         network = nn.Sequential(
             nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, stride=2), nn.ReLU()
         )
@@ -261,12 +261,12 @@ def _case(
     model = Scaled(network, num_features=0, num_outputs=1, scale_inputs=False, scale_target=False)
     train_rows, val_rows = (
         Examples(x=kept, y=y[part], rows=np.arange(len(kept)))
-        for kept, part in zip(x, _split(num_rows), strict=True)
+        for kept, part in zip(x, _split_slices(num_rows), strict=True)
     )
     return _Case(source=source, model=model, train=train_rows, val=val_rows)
 
 
-def _split(num_rows: int) -> tuple[slice, slice]:
+def _split_slices(num_rows: int) -> tuple[slice, slice]:
     return slice(0, num_rows), slice(num_rows, num_rows + _VAL_ROWS)
 
 

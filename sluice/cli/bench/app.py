@@ -45,12 +45,17 @@ def register(app: typer.Typer) -> None:
     @group.command("poc", epilog="Example: sluice bench poc --quick")
     def poc(
         quick: Annotated[
-            bool, typer.Option("--quick", help="Every fifth entry of the two tables.")
+            bool, typer.Option("--quick", help="Run only every fifth entry of the two tables.")
         ] = False,
         tables: Annotated[
-            bool, typer.Option("--tables/--no-tables", help="Planted defects, healthy set-ups.")
+            bool,
+            typer.Option(
+                "--tables/--no-tables", help="Run the planted defects and healthy set-ups."
+            ),
         ] = True,
-        speeds: Annotated[bool, typer.Option("--speeds/--no-speeds", help="The speeds.")] = True,
+        speeds: Annotated[
+            bool, typer.Option("--speeds/--no-speeds", help="Measure the speeds.")
+        ] = True,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Run the POC gate's benchmark: planted defects, healthy set-ups, speeds.

@@ -157,7 +157,7 @@ class _Packing:
         if before is not None:
             _require_same(before, index, self._folder)
             _require_types(before, columns, self._folder)
-            kept = self._verified(before)
+            kept = self._intact_shards(before)
             if len(kept) < len(before.shards) or not before.complete:
                 before = before.model_copy(update={"shards": kept, "complete": False})
             index = before
@@ -214,7 +214,7 @@ class _Packing:
         with pa.memory_map(str(first)) as file, pa.ipc.open_file(file) as reader:
             return reader.schema
 
-    def _verified(self, index: ShardIndex) -> tuple[Shard, ...]:
+    def _intact_shards(self, index: ShardIndex) -> tuple[Shard, ...]:
         """Return the shards before the first one that is missing or damaged."""
         for number, shard in enumerate(index.shards):
             if not _is_intact(self._folder / shard.file, shard):

@@ -70,7 +70,7 @@ class TextRows:
     def _ids(self, row: np.int64) -> NDArray[np.int64]:
         text = self._texts[row]
         return check_ids(
-            self._encode(text), vocab_size=self._vocab_size, what=f"text {row} ({_shown(text)})"
+            self._encode(text), vocab_size=self._vocab_size, what=f"text {row} ({_shorten(text)})"
         )[: self._max_len]
 
 
@@ -107,5 +107,5 @@ def check_ids(ids: Sequence[int], *, vocab_size: int, what: str) -> NDArray[np.i
     return checked
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:37]}...")

@@ -164,7 +164,7 @@ class TokenCorpus:
         self._offsets = None if offsets is None else MappedArray(Path(offsets))
         if self._offsets is not None:
             _check_offsets(self._offsets.array, len(self._tokens), Path(str(offsets)))
-        if not (is_folder and _written_for(self.path) <= vocab_size):
+        if not (is_folder and _stored_vocab_size(self.path) <= vocab_size):
             self._check_all()
 
     @property
@@ -272,7 +272,7 @@ def _empty_document(row: int) -> ContractError:
     )
 
 
-def _written_for(folder: Path) -> float:
+def _stored_vocab_size(folder: Path) -> float:
     """Return the size of the vocabulary that the tokens were checked for; infinity if unknown."""
     try:
         return float(json.loads((folder / ABOUT_NAME).read_text())["vocab_size"])

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 import pandas as pd
 
 from sluice.base.errors import ContractError, SourceError
+from sluice.base.pluralize import pluralize
 
 Choice = Literal["candidate", "baseline", "tie"]
 """Which of the two answers is better."""
@@ -59,8 +60,9 @@ def read_pairs(path: Path) -> tuple[AnswerPair, ...]:
     missing = [name for name in REQUIRED if name not in table.columns]
     if missing or table.empty:
         raise ContractError(
-            f"{path} must have the columns {', '.join(REQUIRED)} and rows, got {len(table)} rows "
-            f"of {', '.join(map(str, table.columns)) or 'no columns'}.",
+            f"{path} must have the columns {', '.join(REQUIRED)} and rows, got "
+            f"{pluralize(len(table), 'row')} of "
+            f"{', '.join(map(str, table.columns)) or 'no columns'}.",
             fix=f"Write one pair per row; an optional column '{LABEL}' contains human labels.",
         )
     labels = table[LABEL] if LABEL in table.columns else [None] * len(table)

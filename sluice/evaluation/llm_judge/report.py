@@ -137,7 +137,7 @@ def summarise(
         ties=wins["tie"],
         undecided=wins[None],
         p_value=p_value,
-        preferred=_preferred(wins, p_value, settings) if trust == "trusted" else None,
+        preferred=_significant_winner(wins, p_value, settings) if trust == "trusted" else None,
     )
 
 
@@ -169,7 +169,9 @@ def _decide_trust(
     )
 
 
-def _preferred(wins: Counter[Choice | None], p_value: float, settings: JudgeSettings) -> Choice:
+def _significant_winner(
+    wins: Counter[Choice | None], p_value: float, settings: JudgeSettings
+) -> Choice:
     if not p_value < 1 - settings.confidence:
         return "tie"
     return "candidate" if wins["candidate"] > wins["baseline"] else "baseline"

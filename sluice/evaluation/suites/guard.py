@@ -4,6 +4,7 @@ The rows of a suite are not a sample of a larger population, so limits on counts
 without confidence bounds. A limit on the mean loss is tested with its bound.
 """
 
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.verdicts.guard_outcome import GuardResult
@@ -88,7 +89,7 @@ def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
 def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     if guard.min_fixed is None or not result.rows:
         return []
-    message = f"{result.count('fixed')} rows are fixed, required {guard.min_fixed}"
+    message = f"{pluralize(result.count('fixed'), 'fixed row')}, required {guard.min_fixed}"
     if result.count("fixed") >= guard.min_fixed:
         return [("pass", message, "")]
     return [("fail", message, "Inspect the rows that are still wrong, and their suspects.")]

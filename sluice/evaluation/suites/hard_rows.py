@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.suites.suite import HighestLoss, Suite, make_suite
 from sluice.evaluation.unseen_members import row_labels
@@ -46,8 +47,8 @@ def hard_suite(
         is_bad_N = ~np.isfinite(losses.loss_SN).all(axis=0)
         seeds = ", ".join(map(str, losses.diverged_seeds)) or "none: a rule without seeds"
         raise ContractError(
-            f"Suite '{name}' needs finite losses, got {int(is_bad_N.sum())} rows with non-finite "
-            f"losses, first row {losses.label_N[is_bad_N.argmax()]} (seeds: {seeds}).",
+            f"Suite '{name}' needs finite losses, got {pluralize(int(is_bad_N.sum()), 'row')} with "
+            f"non-finite losses, first row {losses.label_N[is_bad_N.argmax()]} (seeds: {seeds}).",
             cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
             fix="Select the rows by a model whose seeds all converged.",
         )

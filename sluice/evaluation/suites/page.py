@@ -5,6 +5,7 @@ import math
 from html import escape
 
 from sluice.base.digests import short
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.suites.hard_rows import describe_unusual_features
 from sluice.evaluation.suites.plots import changes_png, rows_png
 from sluice.evaluation.suites.result import (
@@ -129,7 +130,7 @@ def _suspects(result: SuiteResult) -> str:
     num_model, num_data = result.suspects("model"), result.suspects("data")
     if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
-    parts = [f"The candidate is wrong on {num_model + num_data} rows."]
+    parts = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
     if num_model:
         parts.append(
             f"The model is suspected on {num_model} of them, because another model is right there."

@@ -112,7 +112,7 @@ def predictions_differ(
     """
     return _mismatch(
         f"All weights were restored, but the predictions differ: {difference}."
-        f"{_unstored(unstored)}",
+        f"{_describe_unstored(unstored)}",
         cause="A prediction needs a state that state_dict() does not contain: a buffer with "
         "persistent=False, or a plain attribute that training changes.",
         fix="Register it with register_buffer(name, tensor), which is stored by default.",
@@ -143,13 +143,13 @@ def continues_differently(
     seen = f"All stored state was restored, but the training continues differently: {changed}."
     if not repeatable:
         return _continues_differently(
-            f"{seen}{_unstored(unstored)} Resuming it twice gives different results too.",
+            f"{seen}{_describe_unstored(unstored)} Resuming it twice gives different results too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
     return _continues_differently(
-        f"{seen}{_unstored(unstored)}",
+        f"{seen}{_describe_unstored(unstored)}",
         cause="A random state or the position in the data was not restored: a generator of the "
         "model or the data loader, or the global generators.",
         fix="Save the state of every generator (get_state(), bit_generator.state) and the "
@@ -179,7 +179,7 @@ def _continues_differently(summary: str, *, cause: str, fix: str) -> CheckOutcom
     )
 
 
-def _unstored(difference: StateDifference | None) -> str:
+def _describe_unstored(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 

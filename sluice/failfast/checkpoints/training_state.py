@@ -57,7 +57,7 @@ def state_of(holder: HasState, model: nn.Module) -> Flat:
     """
     state: Any = holder.state_dict()
     if isinstance(holder, torch.optim.Optimizer) and set(state) >= {"state", "param_groups"}:
-        state = dict(state) | _named(state, holder, model)
+        state = dict(state) | _by_parameter_name(state, holder, model)
     return flatten(state)
 
 
@@ -138,7 +138,7 @@ def same_bits(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
-def _named(
+def _by_parameter_name(
     state: Mapping[str, Any], optimizer: torch.optim.Optimizer, model: nn.Module
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}

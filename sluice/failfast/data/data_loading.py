@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.data.schema import Schema
 from sluice.failfast.data.raw_schema import find_broken_schema
@@ -102,7 +103,7 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     codes = _codes(raw)
     if not codes or len(raw) < 2:
         return none
-    row_code = _combined(codes)
+    row_code = _combine_hashes(codes)
     repeated = pd.Series(row_code).duplicated().to_numpy()
     if not repeated.any():
         return none
@@ -132,7 +133,7 @@ def _column_codes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
     return np.asarray(pd.util.hash_pandas_object(same, index=False), np.uint64)
 
 
-def _combined(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+def _combine_hashes(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     combined = np.zeros(len(codes[0]), np.uint64)
     for code in codes:
         combined = combined * np.uint64(0x9E3779B97F4A7C15) + code
@@ -183,7 +184,7 @@ def _halves_differ(codes: list[NDArray[np.uint64]]) -> bool:
     if len(codes) < _MIN_WIDE_COLUMNS:
         return False
     return all(
-        np.unique(_combined(half)).size >= _MIN_DISTINCT_SHARE * len(codes[0])
+        np.unique(_combine_hashes(half)).size >= _MIN_DISTINCT_SHARE * len(codes[0])
         for half in (codes[::2], codes[1::2])
     )
 
@@ -193,4 +194,4 @@ def _emptiest_column(raw: pd.DataFrame, needed: list[str], complete: _Mask) -> s
     if complete.all():
         return ""
     gaps = raw[needed].isna().sum()
-    return f"; '{gaps.idxmax()}' is empty in {gaps.max()} rows"
+    return f"; '{gaps.idxmax()}' is empty in {pluralize(int(gaps.max()), 'row')}"

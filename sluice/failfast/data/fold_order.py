@@ -4,6 +4,7 @@ from typing import Literal
 
 import pandas as pd
 
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import Fold, RowRange
 from sluice.findings.check_outcome import CheckOutcome
 
@@ -29,7 +30,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     """
     for fold in folds:
         for first, second in _PAIRS:
-            shared = _shared(getattr(fold, first), getattr(fold, second))
+            shared = _shared_range(getattr(fold, first), getattr(fold, second))
             if shared is not None:
                 return _overlap(frame, fold, first, second, shared)
     if not _in_time_order(frame.index):
@@ -49,7 +50,7 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
     return None
 
 
-def _shared(one: RowRange, two: RowRange) -> RowRange | None:
+def _shared_range(one: RowRange, two: RowRange) -> RowRange | None:
     start, stop = max(one.start, two.start), min(one.stop, two.stop)
     return RowRange(start=start, stop=stop) if start < stop else None
 
@@ -63,7 +64,7 @@ def _overlap(
     return CheckOutcome(
         outcome="fail",
         summary=f"Fold {fold.fold_id}: {first} and {second} must have no row in common; {ranges} "
-        f"share {len(shared):,} rows, first row {shared.start} (label "
+        f"share {pluralize(len(shared), 'row')}, first row {shared.start} (label "
         f"{frame.index[shared.start]}).",
         numbers={"fold": fold.fold_id, "shared_rows": len(shared)},
         fault="folds overlap",

@@ -74,7 +74,7 @@ def check_look_ahead(
         note = note if independent else ""
         return CheckOutcome(
             outcome="pass",
-            summary=f"None of {len(search.compared):,} features changed in "
+            summary=f"No feature of {len(search.compared):,} changed in "
             f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{note}"
             f"{search.sample.note}",
             numbers=numbers,

@@ -133,7 +133,7 @@ def find_signal(
     for map_NM in _maps(_input_tensor(examples), rng):
         value_M, basis_NM = _axes(map_NM)
         for target_NO in targets:
-            best_K = np.maximum(best_K, _explained(value_M, basis_NM, target_NO, order_KN))
+            best_K = np.maximum(best_K, _explained_variance(value_M, basis_NM, target_NO, order_KN))
     real, shuffled_K = float(best_K[0]), best_K[1:]
     return SignalTest(
         r2=real,
@@ -164,7 +164,7 @@ def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
     return value_M, vector_MM if few_rows else map_NM @ (vector_MM / np.sqrt(value_M))
 
 
-def _explained(
+def _explained_variance(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
     """Return the generalised cross-validated R2 of the best ridge penalty, for every order."""
@@ -191,7 +191,7 @@ def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
         # Categories, tokens, counts or pixels: used both as categories and as numbers.
         yield from _token_maps(x.cpu().numpy().reshape(len(x), -1).astype(np.int64))
     whole_NP = _standardised(x)
-    yield _reduced(whole_NP, rng)
+    yield _reduce_inputs(whole_NP, rng)
     yield _fourier(whole_NP, rng)
     last_NP = _standardised(x[:, -1]) if x.ndim == 3 and x.shape[1] > 1 else whole_NP
     if last_NP is not whole_NP:
@@ -229,7 +229,7 @@ def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
     return _centred(np.cos(input_NP @ weight_PM + phase_M))
 
 
-def _reduced(input_NP: Floats, rng: np.random.Generator) -> Floats:
+def _reduce_inputs(input_NP: Floats, rng: np.random.Generator) -> Floats:
     """Return the inputs, or random signed sums of them when there are many."""
     num_inputs = input_NP.shape[1]
     if num_inputs <= _MAX_COLUMNS:

@@ -9,7 +9,7 @@ from sluice.workloads.workload import Workload
 
 _MIN_ROWS = 30
 _MAX_DEVIATIONS = 5.0
-"""Number of standard errors from which the correlation is no chance; a false alarm then has a
+"""Maximum number of standard errors of a correlation by chance; beyond it, a false alarm has a
 probability below one in a million."""
 
 

@@ -1,5 +1,6 @@
 """Terminal output of the gate: a line when each check ends, then a table and the problems."""
 
+import math
 import os
 import sys
 from types import TracebackType
@@ -159,7 +160,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
         table.add_row(
             escape(example.row),
             f"{example.loss:.4g}",
-            f"{example.times_median:.1f}",
+            f"{example.times_median:.1f}" if math.isfinite(example.times_median) else "-",
             escape(unusual) or "none",
         )
     return table

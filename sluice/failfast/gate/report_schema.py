@@ -37,7 +37,7 @@ def poc_report_schema() -> dict[str, Any]:
 
     Regenerate it with ``sluice poc --schema > docs/schemas/poc-report.schema.json``.
     """
-    report = _printed(GateReport.model_json_schema(mode="serialization"))
+    report = _printed_schema(GateReport.model_json_schema(mode="serialization"))
     added = {
         "version": {"const": SCHEMA_VERSION, "description": "Version of this schema."},
         "outcome": {"enum": ["pass", "fail", "insufficient"], "description": "The verdict."},
@@ -62,14 +62,14 @@ def poc_report_schema() -> dict[str, Any]:
     }
 
 
-def _printed(part: Any) -> Any:
+def _printed_schema(part: Any) -> Any:
     """Convert a pydantic schema of the values to a schema of the printed JSON.
 
     A number may be a string, fields with a default are always printed, and titles that only
     repeat the field names are dropped.
     """
     if isinstance(part, list):
-        return [_printed(item) for item in part]
+        return [_printed_schema(item) for item in part]
     if not isinstance(part, dict):
         return part
     kept = {k: v for k, v in part.items() if k not in ("default", "title")}
@@ -78,4 +78,4 @@ def _printed(part: Any) -> Any:
         kept["$ref"] = _NUMBER
     if isinstance(kept.get("properties"), dict):
         kept["required"] = list(kept["properties"])
-    return {key: _printed(value) for key, value in kept.items()}
+    return {key: _printed_schema(value) for key, value in kept.items()}

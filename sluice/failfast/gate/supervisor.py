@@ -148,7 +148,7 @@ def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
         while True:
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
-                    crashed = _crashed(process.status())
+                    crashed = _crash_stop(process.status())
                     return _record(progress, crashed, crash_location(scratch / CRASH_FILE), begun)
                 stop = _over_time(progress, begun) or _over_memory(process, progress)
                 if stop is None:
@@ -158,7 +158,7 @@ def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
                 return _record(progress, stop, where, begun)
             message = process.receive()
             if message is None:
-                crashed = _crashed(process.status())
+                crashed = _crash_stop(process.status())
                 return _record(progress, crashed, crash_location(scratch / CRASH_FILE), begun)
             if isinstance(message, SluiceError):
                 raise message
@@ -231,7 +231,7 @@ def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     )
 
 
-def _crashed(status: int) -> _Stop:
+def _crash_stop(status: int) -> _Stop:
     fault: FaultName = "process crashed"
     if status == -9:
         what = "Its process was ended by signal 9 (SIGKILL)"

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.gradients.frozen_parameters import check_frozen
@@ -170,7 +171,7 @@ def _wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome
         return CheckOutcome(
             outcome="fail",
             summary=f"loss() must return one number, got a tensor of {format_shape(loss)} "
-            f"for {num_examples:,} examples.",
+            f"for {pluralize(num_examples, 'example')}.",
             fault="wrong loss shape",
         )
     if tuple(losses.shape) != (num_examples,):
@@ -243,7 +244,7 @@ def _symmetric(model: nn.Module, probe: GradientProbe) -> CheckOutcome | None:
     return CheckOutcome(
         outcome="fail",
         summary=f"All rows of {format_names(names)} are equal, in both weight and gradient, "
-        f"after {probe.num_batches - 1} optimizer steps.",
+        f"after {pluralize(probe.num_batches - 1, 'optimizer step')}.",
         fault="constant initialization",
     )
 

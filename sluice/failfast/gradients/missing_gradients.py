@@ -71,7 +71,7 @@ def judge_missing_gradients(
 
 
 class _Diagnosis:
-    """The parameters of one network, grouped by module."""
+    """Finds the causes of missing gradients from the parameters of one network, by module."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class _Diagnosis:
         """Modules with a weight matrix whose parameters all have gradients of 0."""
 
     def disconnected(self) -> CheckOutcome | None:
-        """Return a failure for parameters that the loss does not depend on."""
+        """Return a failure for parameters that the loss does not depend on; None without any."""
         cut = [
             name
             for name in self._in_order(self.missing_gradients.missing)
@@ -148,8 +148,13 @@ class _Diagnosis:
             fault="dead units",
         )
 
+    def _num_batches(self) -> str:
+        """Return the number of batches with its noun."""
+        number = self.missing_gradients.num_batches
+        return f"{number:,} {'batch' if number == 1 else 'batches'}"
+
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
-        """Return the layer before a ReLU without active units, and a description."""
+        """Return the layer before a ReLU without active units, and a description; None if none."""
         for name, seen in self.activity.items():
             if seen.dead and isinstance(self.modules[name], RECTIFIERS):
                 if self._weights_are_zero(seen.previous_weighted):
@@ -158,7 +163,10 @@ class _Diagnosis:
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
-        """Return a layer without gradient whose outputs are never above 0, and a description."""
+        """Return a layer without gradient whose outputs are never above 0, and a description.
+
+        None without such a layer.
+        """
         for name, seen in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
             dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
@@ -167,7 +175,10 @@ class _Diagnosis:
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
-        """Return a layer without gradient before one whose inputs are all 0, and a description."""
+        """Return a layer without gradient before one whose inputs are all 0, and a description.
+
+        None without such a layer.
+        """
         for name, seen in self.activity.items():
             if not seen.num_examples or seen.nonzero_input is not False:
                 continue
@@ -181,7 +192,7 @@ class _Diagnosis:
         return None
 
     def initialised_at_zero(self) -> CheckOutcome | None:
-        """Return a failure for zero-initialised layers that no step changes."""
+        """Return a failure for zero-initialised layers that no step changes; None without any."""
         layers = [
             owner
             for owner in self.zero_layers
@@ -194,7 +205,7 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} batches.",
+            f"exactly 0 in {self._num_batches()}.",
             fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
@@ -202,7 +213,7 @@ class _Diagnosis:
         )
 
     def zero_gradients(self) -> CheckOutcome | None:
-        """Return a failure for whole layers with a gradient of 0 for another reason."""
+        """Return a failure for layers with a gradient of 0 for another reason; None without any."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
         all_zero = self.missing_gradients.zero and not self.with_gradient
         if not layers and not all_zero:
@@ -215,12 +226,13 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"{len(names):,} of {self.missing_gradients.num_trainable:,} gradients are "
-            f"exactly 0 in {self.missing_gradients.num_batches:,} batches: {format_names(names)}.",
+            f"exactly 0 in {self._num_batches()}: "
+            f"{format_names(names)}.",
             fault="zero gradients",
         )
 
     def by_design(self) -> CheckOutcome | None:
-        """Return a warning for the remaining parameters."""
+        """Return a warning for the remaining parameters; None without any."""
         missing = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }
@@ -230,8 +242,8 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="warn",
             summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no nonzero gradient in {self.missing_gradients.num_batches:,} "
-            f"batches: {format_names(remaining)}.",
+            f"parameters got no nonzero gradient in {self._num_batches()}: "
+            f"{format_names(remaining)}.",
             fault="zero gradients",
             cause=_BY_DESIGN,
             fix=_IF_INTENDED,

@@ -75,8 +75,7 @@ def judge_membership(report: OptimizerReport) -> CheckOutcome | None:
     if report.absent:
         total = report.num_trained + len(report.absent) + len(report.repeated)
         foreign = (
-            f" The groups contain {report.num_foreign:,} parameters that are not part of the "
-            "network."
+            f" The groups contain {pluralize(report.num_foreign, 'parameter')} outside the network."
             if report.num_foreign
             else ""
         )

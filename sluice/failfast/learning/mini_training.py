@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from sluice.base.errors import TrainingFailed
+from sluice.base.pluralize import pluralize
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.buffer_calibration import calibrate_buffers
@@ -139,7 +140,7 @@ def run_mini_training(
                 workload, model, subset, short, num_steps=num_steps, seed=model_seed
             )
         except TrainingFailed as error:
-            failed = _diverged(error, index)
+            failed = _divergence_outcome(error, index)
             break
         loss_SE = np.vstack([loss_SE, curve_E])
     return MiniTraining(
@@ -292,7 +293,7 @@ def _needs_more_seeds(
     return bound.mean > required and not bound.lower > required
 
 
-def _diverged(error: TrainingFailed, index: int) -> CheckOutcome:
+def _divergence_outcome(error: TrainingFailed, index: int) -> CheckOutcome:
     return CheckOutcome(
         outcome="fail",
         summary=f"Mini training {index + 1}: {error.what}",
@@ -313,7 +314,7 @@ def _describe(
     )
     seen = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples):,} examples the loss went from "
-        f"{first:.4g} to {last:.4g} (mean of {len(mini.loss_SE)} seeds, learning_rate "
+        f"{first:.4g} to {last:.4g} (mean of {pluralize(len(mini.loss_SE), 'seed')}, learning_rate "
         f"{learning_rate:g})"
     )
     needed = required_loss_decrease(mini.step_share, settings)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sluice.base.eager_optimizers import EagerAdam
+from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.config.poc_settings import PocSettings
 from sluice.data.rows.protocol import ModelInput, flat_input
@@ -114,7 +115,7 @@ def check_overfit_one_batch(
     if len(order) < 2:
         return _not_measured(
             "Two examples that differ in input and target are required, but do not exist among "
-            f"{len(candidates):,} examples."
+            f"{pluralize(len(candidates), 'example')}."
         )
     model_seed = derive_seed(seed, "poc_memorization")
     untrained = prepare_model(workload, model_settings, examples, seed=model_seed)
@@ -219,9 +220,10 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         "rate": last.rate,
     }
     seen = (
-        f"A loss of {last.required:.4g} or less is required on {last.num_rows:,} examples (the "
-        f"best constant output has a loss of {last.baseline_loss:.4g}); the model reached "
-        f"{last.reached:.4g} after {last.steps} of at most {settings.overfit_steps} steps."
+        f"A loss of {last.required:.4g} or less is required on "
+        f"{pluralize(last.num_rows, 'example')} (the best constant output has a loss of "
+        f"{last.baseline_loss:.4g}); the model reached {last.reached:.4g} after {last.steps} of at "
+        f"most {settings.overfit_steps} steps."
     )
     if not last.succeeded and last.steps == 0:
         return CheckOutcome(
@@ -253,7 +255,7 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{seen} It could not overfit {first.num_rows:,} examples: it reached "
+        summary=f"{seen} It could not overfit {pluralize(first.num_rows, 'example')}: it reached "
         f"{first.reached:.4g}, and {first.required:.4g} is required.",
         numbers=numbers,
         fault="cannot overfit one batch",

@@ -27,7 +27,7 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         loss: Loss before its backward pass; its graph is read, not executed.
     """
     for node in graph_nodes(loss, max_nodes=_MAX_NODES):
-        included = _included(node)
+        included = _included_mask(node)
         children = [child for child, _ in node.next_functions if child is not None]
         if included is None or len(children) != 1:
             continue
@@ -36,7 +36,7 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
             yield targets.reshape(-1), included.reshape(-1)
 
 
-def _included(node: Any) -> Tensor | None:
+def _included_mask(node: Any) -> Tensor | None:
     """Return the mask of the values that a node includes; None if it does not mask values."""
     name = node.name()
     for kind, saved_name in _INCLUDING_MASKS:
@@ -58,7 +58,10 @@ def _included(node: Any) -> Tensor | None:
 
 
 def _targets(node: Any) -> Tensor | None:
-    """Return the class targets of the losses that reach a node through shape and sign changes."""
+    """Return the class targets of the losses that reach a node through shape and sign changes.
+
+    None if the node depends on other operations, or the targets are not class ids.
+    """
     for _ in range(_MAX_HOPS):
         if node is None:
             return None

@@ -139,7 +139,7 @@ class NoGradListener:
         self._model_watch.on_no_grad_input(thread, model, batch)
 
     def _model_with(self, weight: Tensor) -> FunctionalModel | None:
-        """Return the model whose first leaf shares storage with a tensor."""
+        """Return the model whose first leaf shares storage with a tensor; None if no model does."""
         if weight.layout != torch.strided:
             return None
         address = weight.untyped_storage().data_ptr()

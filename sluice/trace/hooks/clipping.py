@@ -28,7 +28,7 @@ def watch_clipping(sink: EventSink) -> None:
     optimizers = _OptimizerLookup(sink)
     for name, flag in (("clip_grad_norm_", "norm"), ("clip_grad_value_", "value")):
         original = getattr(torch.nn.utils, name)
-        new = _watched(sink, optimizers, original, flag)
+        new = _wrap_clip(sink, optimizers, original, flag)
         sink.patches.replace_function(torch.nn.utils, name, new)
     if hasattr(clip_grad, _SCALE_FUNCTION):
         _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION))
@@ -51,7 +51,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
     sink.patches.replace(clip_grad, _SCALE_FUNCTION, scale)
 
 
-def _watched(
+def _wrap_clip(
     sink: EventSink, optimizers: "_OptimizerLookup", original: Callable[..., Any], flag: str
 ) -> Callable[..., Any]:
     local = sink.local

@@ -159,7 +159,7 @@ class _DataParallelWatch:
         self.write_wrappers()
         if any(_is_sharded(network) for _, network in sink.objects.networks.live_items()):
             return
-        shared = self._shared(entry.parameters())
+        shared = self._shared_parameters(entry.parameters())
         if shared:
             self._request_digest(entry, shared)
 
@@ -184,7 +184,7 @@ class _DataParallelWatch:
 
         sink.recorder.device_reads.request([norm, digest], fill)
 
-    def _shared(self, parameters: Sequence[Tensor]) -> list[Tensor]:
+    def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
         if self._reduces_manually:
             return plain

@@ -44,12 +44,12 @@ def watch_workers(sink: EventSink, origin: Callable[[], WorkerOrigin | None]) ->
     def install() -> None:
         while kinds:
             cls = kinds.pop()
-            sink.patches.replace(cls, "fetch", _watched(sink, observer, vars(cls)["fetch"]))
+            sink.patches.replace(cls, "fetch", _wrap_fetch(sink, observer, vars(cls)["fetch"]))
 
     return install
 
 
-def _watched(
+def _wrap_fetch(
     sink: EventSink, observer: "_WorkerObserver", original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)

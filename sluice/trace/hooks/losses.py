@@ -62,7 +62,7 @@ _MAX_FAILED_CALLS = 8
 """Maximum number of inspected calls that raised an error."""
 
 
-def _watched(
+def _wrap_loss(
     sink: EventSink, watch: "LossWatch", kind: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     is_loss, local, ref = kind != "embedding", sink.local, weakref.ref
@@ -125,7 +125,7 @@ class LossWatch:
         sink = self._sink
         for kind in (*LOSS_FUNCTIONS, "embedding"):
             original = getattr(F, kind)
-            sink.patches.replace_function(F, kind, _watched(sink, self, kind, original))
+            sink.patches.replace_function(F, kind, _wrap_loss(sink, self, kind, original))
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(PhaseBegan, lambda _: self._begin_phase())
         sink.bus.subscribe(NonFiniteLoss, self._on_nonfinite_loss)

@@ -35,12 +35,12 @@ def watch_schedulers(sink: EventSink) -> None:
 
 def _watch_class(sink: EventSink, cls: type) -> None:
     if "step" in vars(cls):
-        sink.patches.replace(cls, "step", _watched(sink, vars(cls)["step"]))
+        sink.patches.replace(cls, "step", _wrap_step(sink, vars(cls)["step"]))
     if cls is not LRScheduler:
         watch_load(sink, cls, "scheduler")
 
 
-def _watched(sink: EventSink, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., Any]:
     local = sink.local
 
     @functools.wraps(original)

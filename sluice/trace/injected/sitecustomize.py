@@ -66,7 +66,7 @@ def _attach() -> None:
             clock=time.perf_counter_ns,
             print_line=print_to_stderr,
         )
-        atexit.register(lambda: end(tracer, raised=_raised()))
+        atexit.register(lambda: end(tracer, raised=_raised_exception()))
     except Exception as error:
         print(f"sluice trace: cannot trace this process ({error!r}).", file=sys.stderr)
 
@@ -86,7 +86,7 @@ def _make_importable() -> None:
     spec.loader.exec_module(module)
 
 
-def _raised() -> str:
+def _raised_exception() -> str:
     """Return the exception that ended the program, from ``sys.last_type`` and ``last_value``."""
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"

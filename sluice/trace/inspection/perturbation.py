@@ -113,7 +113,7 @@ def _perturb_second_half(
         later = changed_values.narrow(along, kept, num - kept)
         later.copy_(change(later))
         plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
-        changed = run_copy(network_copy, _replaced(few_args, values, changed_values, cut))
+        changed = run_copy(network_copy, _replace_rows(few_args, values, changed_values, cut))
         if plain is None or repeated is None or changed is None:
             return None
         shape = tuple(changed_values.shape[:2])
@@ -260,7 +260,7 @@ def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments
     return map_tensors(call_args, lambda t: fewer(t.detach())), cut
 
 
-def _replaced(
+def _replace_rows(
     few_args: CallArguments, values: Tensor, changed: Tensor, cut: slice
 ) -> CallArguments:
     """Return the arguments with ``changed`` in place of the rows of ``values``."""

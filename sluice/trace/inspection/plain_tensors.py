@@ -16,7 +16,7 @@ _MAX_TENSORS = 4
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """Return the first plain tensor of a module output, which may be a container."""
+    """Return the first plain tensor of an output, which may be a container; None without one."""
     if isinstance(output, Tensor):
         return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
     if isinstance(output, dict):

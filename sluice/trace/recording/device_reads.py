@@ -10,7 +10,7 @@ OnValues = Callable[[Sequence[float]], None]
 
 
 class BatchedDeviceReads:
-    """Requested scalars and the callbacks that receive their values."""
+    """Collects requests for scalars, and passes the values to callbacks after one read of all."""
 
     def __init__(self) -> None:
         self._requested: list[Tensor | float] = []

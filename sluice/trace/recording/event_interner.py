@@ -20,7 +20,7 @@ no key of an open sequence (-1 - index)."""
 
 
 class EventInterner:
-    """Codes of events, and indices of event sequences, in the order of their first appearance."""
+    """Numbers events and event sequences in the order of their first appearance."""
 
     def __init__(self) -> None:
         self._code_by_event: dict[EventKey, int] = {}

@@ -11,11 +11,11 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Number of events without a step, as in a long evaluation, from which repeats are folded."""
+"""Maximum number of events without a step before repeats are folded, as in a long evaluation."""
 
 
 class EventRecorder:
-    """Events of all threads since their last steps.
+    """Records the events of all threads since their last steps.
 
     Args:
         interner: Assigns a code to each distinct event.

@@ -45,7 +45,7 @@ class TraceFiles:
     Args:
         folder: Created here; must not exist.
         recent_bytes: Size limit of both ring files together.
-        history_bytes: Size from which only ``needed`` lines are written to the history.
+        history_bytes: Maximum size of the history; beyond it only ``needed`` lines are written.
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:

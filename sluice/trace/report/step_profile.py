@@ -12,6 +12,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.trace.records.events import RecentStep, StepSequence, TraceEventKind
 from sluice.trace.records.trace import Trace
@@ -44,8 +45,8 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Shares of the step time from which a phase is the bottleneck, although computing takes longer:
-waiting is easier to fix."""
+"""Minimum shares of the step time at which a phase counts as the bottleneck although computing
+takes longer: waiting is easier to fix."""
 
 
 class PhaseTime(Record):
@@ -148,8 +149,8 @@ def _bottleneck(phases: Sequence[PhaseTime]) -> Phase:
 def _advice(trace: Trace, bottleneck: Phase) -> str:
     workers = max((loader.num_workers for loader in trace.loaders), default=0)
     return {
-        "data": f"The step waits for its batch. The loader has {workers} workers: use more, set "
-        "persistent_workers=True, and preprocess rows once instead of in every epoch."
+        "data": f"The step waits for its batch. The loader has {pluralize(workers, 'worker')}: use "
+        "more, set persistent_workers=True, and preprocess rows once instead of in every epoch."
         if trace.loaders
         else "The step waits for its batch: use a DataLoader with workers.",
         "forward": "Most time goes into the network itself: try a larger batch, bf16 autocast or "

@@ -4,7 +4,7 @@ import heapq
 
 
 class VirtualClock:
-    """Virtual time of each slot on which a trial runs. A report takes one unit of virtual time.
+    """Clock of the slots on which trials run; a report takes one unit of the slot's virtual time.
 
     Args:
         num_slots: Number of trials that run at a time.

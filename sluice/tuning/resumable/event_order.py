@@ -237,7 +237,7 @@ class ArrivalStudy(Study):
         return True
 
     def next_to_start(self) -> int | None:
-        """Return the trial that the scheduler starts next."""
+        """Return the number of the trial that the scheduler starts next; None if it starts none."""
         if not self._has_chosen:
             is_full = self._limit is not None and self._num[Trial.RUNNING] >= self._limit
             self._chosen, self._has_chosen = None if is_full else self._choose(), True

@@ -78,7 +78,7 @@ class EventLines:
         if event.reason:
             line["reason"] = event.reason
         if event.checkpoint:
-            folder, name = _split(event.checkpoint)
+            folder, name = _split_path(event.checkpoint)
             if self._folders.get(event.trial) != folder:
                 self._folders[event.trial] = line["folder"] = folder
             line["checkpoint"] = name
@@ -96,6 +96,6 @@ class EventLines:
         return StudyEvent(**fields)
 
 
-def _split(path: str) -> tuple[str, str]:
+def _split_path(path: str) -> tuple[str, str]:
     pure = PurePosixPath(path)
     return str(pure.parent), pure.name

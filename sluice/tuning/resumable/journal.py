@@ -69,7 +69,7 @@ class StudyJournal:
             self.append(header)
             return
         lines = content.splitlines(keepends=True)
-        _require_same(path, _parsed(path, 1, lines[0]), header)
+        _require_same(path, _parse_line(path, 1, lines[0]), header)
         self._count(content)
         self._lines = lines
 
@@ -82,7 +82,7 @@ class StudyJournal:
         offset = 0
         for number, line in enumerate(self._lines, 1):
             if number > 1 and offset >= since:  # the first line is the subject
-                yield _parsed(self._path, number, line)
+                yield _parse_line(self._path, number, line)
             offset += len(line)
 
     def digest_of(self, size: int) -> str:
@@ -124,7 +124,7 @@ class StudyJournal:
             self._file = -1
 
 
-def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+def _parse_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         return dict(json.loads(line))
     except (ValueError, TypeError) as error:

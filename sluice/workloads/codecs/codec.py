@@ -20,7 +20,7 @@ from sluice.workloads.codecs.request import CodecRequest, describe_invalid
 
 
 class Codec(ABC):
-    """How the body of a request becomes the input of a network.
+    """Converts the body of a request to the input of a network.
 
     A codec is built by ``Workload.codec()`` in training and in serving. Only its identity is
     stored, so that a stored file cannot choose code. ``decode_request`` is called in several

@@ -47,8 +47,8 @@ class CodecIdentity(Record):
         before = {probe.element: probe.result for probe in self.probes}
         after = {probe.element: probe.result for probe in current.probes}
         differences = [
-            f"the probe {element[:_MAX_PROBE_CHARS]!r} became {_shown(result)} and becomes "
-            f"{_shown(after[element])}"
+            f"the probe {element[:_MAX_PROBE_CHARS]!r} became {_describe_result(result)} and "
+            f"becomes {_describe_result(after[element])}"
             for element, result in before.items()
             if element in after and after[element] != result
         ]
@@ -86,7 +86,7 @@ def require_same_codec(who: str, trained: CodecIdentity | None, current: CodecId
     )
 
 
-def _shown(result: str | tuple[int, ...]) -> str:
+def _describe_result(result: str | tuple[int, ...]) -> str:
     if isinstance(result, str):
         return short(result)
     ids = ", ".join(map(str, result[:12]))

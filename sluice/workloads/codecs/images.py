@@ -50,7 +50,7 @@ class ImagesRequest(CodecRequest):
 
 
 class ImagesCodec(Codec):
-    """Image files in base64, decoded and resized as ``ImageFolderRows`` does it.
+    """Codec of image files in base64, decoded and resized as ``ImageFolderRows`` does it.
 
     Args:
         size: Height and width of the network's input, a number for a square [pixels].

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, StrictBool, StrictInt
 
 from sluice.base.errors import ContractError, PayloadError
+from sluice.base.format_range import format_range
+from sluice.base.pluralize import pluralize
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import (
     ModelInput,
@@ -30,7 +32,6 @@ from sluice.workloads.codecs.codec import Codec, as_part
 from sluice.workloads.codecs.request import CodecRequest
 from sluice.workloads.codecs.window_requests import (
     MAX_MAGNITUDE,
-    describe_range,
     require_columns,
 )
 from sluice.workloads.columns import as_label
@@ -68,7 +69,7 @@ class RawRowsRequest(CodecRequest):
 
 
 class RawRowsCodec(Codec):
-    """Raw rows as ``load_rows`` returns them; features are computed by the workload.
+    """Codec of raw rows as ``load_rows`` returns them; the workload computes the features.
 
     The client sends the declared columns of ``raw_schema`` and, if it has a name, the index.
 
@@ -163,8 +164,8 @@ class RawRowsCodec(Codec):
             if len(rows) != self._context_rows or lengths != {len(request.columns)}:
                 raise PayloadError(
                     f"rows.{number} must have {self._context_rows} rows of "
-                    f"{len(request.columns)} values, got {len(rows)} rows of "
-                    f"{describe_range([*lengths])} values.",
+                    f"{len(request.columns)} values, got {pluralize(len(rows), 'row')} of "
+                    f"{format_range(min(lengths), max(lengths))} values.",
                     cause="The features of the newest row use the rows before it.",
                     fix="Send the newest row and the rows before it, with one value per column.",
                 )

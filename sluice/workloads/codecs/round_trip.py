@@ -29,7 +29,7 @@ Features with a decaying memory differ slightly if their history is cut."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundTrip:
-    """Result of the comparison."""
+    """Comparison of decoded requests with the examples of the same rows."""
 
     num_rows: int
     max_deviation: float

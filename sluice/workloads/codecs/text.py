@@ -16,6 +16,7 @@ from pydantic import Field
 from sluice.base.digests import digest_bytes
 from sluice.base.error_location import locate_error
 from sluice.base.errors import ContractError, PayloadError, SourceError
+from sluice.base.pluralize import pluralize
 from sluice.data.rows.protocol import ModelInput
 from sluice.data.rows.token_padding import pad_documents
 from sluice.workloads.codecs.codec import Codec, as_part
@@ -41,7 +42,7 @@ class TextsRequest(CodecRequest):
 
 
 class TextCodec(Codec):
-    """Texts, tokenised and padded as ``TokenRows`` pads the training rows.
+    """Codec of texts, tokenised and padded as ``TokenRows`` pads the training rows.
 
     Args:
         tokenizer: Function from a text to its token ids: the one that wrote the training rows.
@@ -140,7 +141,7 @@ class TextCodec(Codec):
         if length * len(documents) > self._max_tokens:
             raise PayloadError(
                 f"A request may have at most {self._max_tokens:,} tokens with padding, got "
-                f"{len(documents)} texts of up to {length:,} tokens.",
+                f"{pluralize(len(documents), 'text')} of up to {pluralize(length, 'token')}.",
                 fix="Send several requests with texts of similar length.",
             )
         ids, mask = pad_documents(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat
 
 from sluice.base.errors import PayloadError
+from sluice.base.format_range import format_range
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.workloads.codecs.request import CodecRequest
@@ -126,7 +127,7 @@ class WindowReader:
         lengths = [len(row) for row in window]
         return PayloadError(
             f"A window must have {self.seq_len} rows of {num_columns} values, got {len(window)} "
-            f"rows of {describe_range(lengths)} values in windows.{number}.",
+            f"rows of {format_range(min(lengths), max(lengths))} values in windows.{number}.",
             fix=f"Send the newest {self.seq_len} rows, the row of the prediction last, with one "
             "value per column.",
         )
@@ -135,16 +136,6 @@ class WindowReader:
         if columns == self._names:
             return
         require_columns(columns, self.columns, what="feature")
-
-
-def describe_range(numbers: Sequence[int]) -> str:
-    """Return the lowest and the highest number for a message, or one number if they are equal.
-
-    >>> describe_range([3, 1, 2]), describe_range([3, 3])
-    ('1 to 3', '3')
-    """
-    low, high = min(numbers), max(numbers)
-    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -> None:

@@ -10,7 +10,7 @@ from sluice.cli.app import run_command
     [
         ("gate", "Forecast horizon of the target [rows]; 0 when rows are independent."),
         ("gate", "Smallest mean gain worth a promotion [loss units]."),
-        ("drift", "Smaller windows are INCONCLUSIVE [rows]."),
+        ("drift", "Minimum size of a window; smaller ones are INCONCLUSIVE [rows]."),
         ("serve", "With --ray: number of processes. [default: 2]"),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_machine_that_does_not_answer_is_named(compute, cluster, tmp_path, mon
 def test_slots_that_a_limit_leaves_idle_are_reported(joined, compute, cluster):
     cluster.complete()
     limited = compute.model_copy(update={"workers": 1})
-    assert "1 trials run at a time (compute.workers), but 2 fit" in describe_idle_slots(
+    assert "1 trial can run at a time (compute.workers), but 2 fit" in describe_idle_slots(
         joined, limited, 8
     )
     assert "(search.concurrent_trials)" in describe_idle_slots(joined, compute, 1)

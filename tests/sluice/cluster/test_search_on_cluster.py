@@ -131,7 +131,7 @@ def test_no_more_trials_have_a_worker_than_the_limit_allows(
     assert len(result.trials) == 10
     if ordered:
         assert decisions(result) == expected
-    said = "2 trials run at a time (compute.workers), but 8 fit on the 2 machines"
+    said = "2 trials can run at a time (compute.workers), but 8 fit on the 2 machines"
     assert [line for line in received if said in line]
 
 

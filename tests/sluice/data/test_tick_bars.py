@@ -335,7 +335,7 @@ def test_the_plain_loops_and_the_compiled_ones_agree_to_the_row():
     ticks = random_ticks(3_000, seed=15)
     price_N = ticks["price"].to_numpy()
     for loop, threshold in ((bar_ends._ends_by_range, 1e-3), (bar_ends._ends_by_sum, 200.0)):
-        compiled = bar_ends._compiled(loop)
+        compiled = bar_ends._compile_loop(loop)
 
         assert compiled is not loop
         assert compiled(price_N, threshold).tolist() == loop(price_N, threshold).tolist()
@@ -346,7 +346,7 @@ def test_loop_is_compiled_without_a_writable_cache():
     loop = bar_ends._ends_by_sum
     homeless = types.FunctionType(loop.__code__.replace(co_filename="<none>"), loop.__globals__)
 
-    compiled = bar_ends._compiled(homeless)
+    compiled = bar_ends._compile_loop(homeless)
 
     assert compiled(np.ones(5), 2.0).tolist() == [1, 3]
 
@@ -366,7 +366,7 @@ def test_loop_is_compiled_without_a_writable_cache():
 def test_a_cache_that_cannot_be_used_stops_nothing(tmp_path, trouble, kept_bytes):
     script = (
         "import numpy as np; from sluice.data import bar_ends;"
-        "print(bar_ends._compiled(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
+        "print(bar_ends._compile_loop(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
     )
 
     def run(preexec=None) -> str:

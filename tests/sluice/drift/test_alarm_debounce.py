@@ -57,7 +57,7 @@ def test_the_reason_counts():
     found = debounce_alarm(["DRIFT", "INCONCLUSIVE", "STABLE"], TWO_OF_THREE)
 
     assert (found.drifted, found.inconclusive, found.counted) == (1, 1, 3)
-    assert "1 of the last 3 windows drifted and 1 are inconclusive" in found.reason
+    assert "1 of the last 3 windows drifted and 1 is inconclusive" in found.reason
 
 
 def test_more_needed_than_counted_is_refused():

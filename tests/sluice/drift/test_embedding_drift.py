@@ -12,6 +12,7 @@ from sluice.base.errors import ContractError, IntegrityError
 from sluice.config.drift_settings import DriftSettings, EmbeddingDriftSettings
 from sluice.data.rows.protocol import gather
 from sluice.drift.embedding_drift import evaluate_embeddings
+from sluice.drift.embedding_page import EmbeddingWindow
 from sluice.drift.embedding_reference import (
     EmbeddingReference,
     embedding_reference,
@@ -95,6 +96,18 @@ def test_too_few_rows_and_dependent_rows_are_inconclusive(samples):
     assert "the window has 50 different rows, required 100" in few.reason
     assert 8 * dependent.block_length > 120
     assert np.isnan(dependent.p_value)
+
+
+def test_numbers_of_a_test_that_did_not_run_are_not_printed_as_nan(samples):
+    reference, window = samples
+    few = window[:20].astype(np.float64)
+    report = evaluate(reference, few)
+
+    numbers = EmbeddingWindow(report=report, reference_NE=reference, window_NE=few).numbers
+
+    assert numbers["squared maximum mean discrepancy"] == "not computed"
+    assert numbers["kernel width (median distance)"] == "not computed"
+    assert "nan" not in numbers.values()
 
 
 def test_a_constant_embedding_is_inconclusive():

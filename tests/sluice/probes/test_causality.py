@@ -115,7 +115,7 @@ def test_nothing_of_the_network_or_of_the_caller_is_moved():
 def test_bad_input_is_refused():
     with pytest.raises(ContractError, match=r"torch\.nn\.Module, got type"):
         ask(Speaker)
-    with pytest.raises(ContractError, match="at least 1 rows"):
+    with pytest.raises(ContractError, match="at least 1 row,"):
         ask(Speaker(), TOKENS[:0])
     with pytest.raises(ContractError, match="other values of the batch"):
         ask(Speaker(), torch.ones(2, 5, dtype=torch.int64))

@@ -27,6 +27,7 @@ BY = {"actor": "ada", "reason": "to see"}
 FAR = PredictionDrift(distance=0.6, limit=0.5, rows=400)
 NEAR = PredictionDrift(distance=0.4, limit=0.5, rows=400)
 UNKNOWN = PredictionDrift(distance=float("nan"), limit=0.5, rows=0)
+NOT_A_NUMBER = PredictionDrift(distance=float("nan"), limit=0.5, rows=400)
 
 
 def settings(**changed: object) -> RolloutSettings:
@@ -57,7 +58,7 @@ def test_harm_rolls_back_immediately_even_before_the_minimum_step_time():
 
     assert (transition.outcome, transition.rollout.phase) == ("roll_back", "rolled_back")
     assert (transition.rollout.share, transition.rollout.epoch) == (0.0, 5)
-    assert "200 errors in 1000 requests of the challenger, 10 in 1000" in transition.reason
+    assert "200 errors in 1,000 requests of the challenger, 10 in 1,000" in transition.reason
     assert transition.guards[0].verdict == "breach"
     assert transition.remedy
 
@@ -94,6 +95,7 @@ def test_each_guard_detects_its_own_harm(guard):
         ),
         (60, {"epoch": 5}, "counts of the servers are of epoch 5"),
         (60, {"drift": UNKNOWN}, "is unknown: 0 of 100 requests were answered by both"),
+        (60, {"drift": NOT_A_NUMBER}, "is unknown: it is not a number on 400 requests."),
         (
             60,
             {"challenger": ArmCounts(requests=1000, errors=34, slower=50)},

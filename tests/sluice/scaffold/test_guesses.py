@@ -132,7 +132,7 @@ def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
     assert found["empty"] == "every value is missing"
     assert found["amount"].startswith("numbers with a unit or separators, such as '1,000 EUR'")
     assert found["token"] == f"identifier: {ROWS} distinct values in {ROWS} rows"
-    assert found["marked"] == "numbers, but 9 rows have text such as '?': remove it"
+    assert found["marked"] == "numbers, but text such as '?' in 9 rows: remove it"
     assert found["infinite"] == "infinite values; replace them in the data"
 
 
@@ -163,7 +163,7 @@ def test_rows_without_a_target_are_noted(path):
     rows.loc[:4, "y"] = np.nan
     rows.to_csv(path, index=False)
 
-    assert inspect_table(path, "y").target_notes == ("5 rows have no target and are omitted.",)
+    assert inspect_table(path, "y").target_notes == ("5 rows without a target are omitted.",)
 
 
 @pytest.mark.parametrize(

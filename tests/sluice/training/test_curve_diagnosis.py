@@ -8,7 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from sluice.training.curve_diagnosis import DiagnosisSettings, diagnose_curves, trend
+from sluice.training.curve_diagnosis import (
+    CurveDiagnosis,
+    DiagnosisSettings,
+    diagnose_curves,
+    trend,
+)
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult, train
 from sluice.training.settings import TrainSettings
@@ -53,6 +58,13 @@ def test_a_healthy_curve_has_no_symptom():
     )
 
     assert found.summary == "No symptom in 30 epochs."
+
+
+def test_too_few_epochs_and_a_single_one_are_sentences():
+    few = CurveDiagnosis(symptoms=(), epochs=1, enough=False)
+
+    assert few.summary == "1 epoch of training, too few for a trend; no gradient exploded."
+    assert few.model_copy(update={"enough": True}).summary == "No symptom in 1 epoch."
 
 
 def test_a_gap_that_grows_after_the_best_epoch_is_overfitting():

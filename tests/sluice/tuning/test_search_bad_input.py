@@ -20,7 +20,7 @@ def test_when_every_training_fails_the_first_cause_is_named_with_its_line(object
     own = objective(base=SHORT, raise_in_loss=True)
     work = SearchWork(objective=own, space=space().leading(1), settings=TINY)
 
-    said = r"None of 4 trials .*ZeroDivisionError: the user's bug \(raised at .*synthetic\.py"
+    said = r"No trial of 4 .*ZeroDivisionError: the user's bug \(raised at .*synthetic\.py"
     with pytest.raises(SearchFailed, match=said):
         work(tmp_path / "search")
 

@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sluice.base.pluralize import pluralize
 from sluice.reports.page import Tone, html_page, tag
 from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis
 from sluice.trace.records.events import StepSequence, TraceEvent
@@ -124,7 +125,7 @@ def _about(trace: Trace, program: str) -> str:
     ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
     end = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
     return (
-        f"{program}: {trace.num_steps:,} steps, {end}"
+        f"{program}: {pluralize(trace.num_steps, 'step')}, {end}"
         f"{ranks if trace.start.world_size > 1 else ''}, torch {trace.start.torch}"
     )
 

@@ -17,13 +17,16 @@ class ShardSettings(Settings):
     """Thresholds of the comparison of the rows that ranks receive."""
 
     min_copy_share: float = Field(
-        0.9, gt=0, le=1, description="Share of common rows from which two shards are copies."
+        0.9,
+        gt=0,
+        le=1,
+        description="Minimum share of common rows at which two shards count as copies.",
     )
     max_shard_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Share of the dataset up to which the rows of a rank count as a shard.",
+        description="Maximum share of the dataset at which the rows of a rank count as a shard.",
     )
     min_shared_rows: int = Field(
         8,

@@ -121,7 +121,7 @@ def _skips_improvements(
     ) and (is_no_improvement or is_early)
 
 
-def _restored(
+def _restored_file(
     settings: BestCheckpointStaleSettings, trace: Trace, evaluations: Sequence[EvaluationPassRecord]
 ) -> str:
     """Return the file of the first evaluation's state if it is loaded after the last step; else "".
@@ -163,7 +163,7 @@ def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
     return any(load.what == "network" and load.step == last for load in trace.loads)
 
 
-def _kept_without_copy(
+def _detect_kept_without_copy(
     rule: Rule[BestCheckpointStaleSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect weights that were kept without a copy: every later step also changed them."""
@@ -195,7 +195,7 @@ def _kept_without_copy(
 
 
 def _judge(rule: Rule[BestCheckpointStaleSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    return _kept_without_copy(rule, trace) or _detect_stale(rule, trace)
+    return _detect_kept_without_copy(rule, trace) or _detect_stale(rule, trace)
 
 
 def _detect_stale(
@@ -219,7 +219,7 @@ def _detect_stale(
             for saves in _saves_by_path(trace, first.step)
             if _skips_improvements(rule.settings, evaluations, {save.step for save in saves})
         ]
-        restored = _restored(rule.settings, trace, evaluations)
+        restored = _restored_file(rule.settings, trace, evaluations)
         if restored:
             candidates.append((f"The state loaded at the end, first saved in {restored}", True))
         findings += [
@@ -248,8 +248,9 @@ BEST_CHECKPOINT_STALE = Rule(
     name="the best checkpoint follows the validation loss",
     fault="stale best checkpoint",
     priority=410,
-    requires="Four evaluations of one loss, and a state that is saved at the first one, or saved "
-    "earlier and evaluated again at the end; or a state that is kept in memory and loaded later.",
+    requires="Four evaluations of one loss, and a state that is either saved at the first "
+    "evaluation, or saved earlier, loaded at the end and evaluated again. Weights that are kept in "
+    "memory without a copy and loaded later are reported without evaluations.",
     contradicted_by="Another metric that was best at the first evaluation although the loss "
     "decreased.",
     abstains="The state is also saved at a later evaluation, or the loss decreases by less than "

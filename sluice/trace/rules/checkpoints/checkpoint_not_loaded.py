@@ -1,5 +1,6 @@
 """Detects checkpoints of which no key matches the network."""
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 
@@ -17,8 +18,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         rule.finding(
             severity="error",
             step=first.step + 1,
-            what=f"{first.kind}.load_state_dict matched 0 of {first.num_keys} keys; "
-            f"{first.num_missing} keys of the network were missing from the checkpoint.",
+            what=f"{first.kind}.load_state_dict matched 0 of {pluralize(first.num_keys, 'key')}; "
+            f"{pluralize(first.num_missing, 'key')} of the network "
+            f"{'was' if first.num_missing == 1 else 'were'} missing from the checkpoint.",
             cause="The names differ, for example by the prefix 'module.' after data parallel "
             "training, and strict=False hides the mismatch: the network keeps its random weights.",
             fix="Remove the prefix from the keys and load with strict=True.",

@@ -19,8 +19,8 @@ class CheckpointPartiallyLoadedSettings(Settings):
     max_rate_change: float = Field(
         0.1,
         gt=0,
-        description="Relative difference of the learning rates before and after the load, up to "
-        "which the new optimizer continues the old one.",
+        description="Maximum relative difference of the learning rates before and after the load "
+        "at which the new optimizer counts as a continuation of the old one.",
     )
 
 

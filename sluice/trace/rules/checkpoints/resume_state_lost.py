@@ -34,8 +34,8 @@ class ResumeStateLostSettings(Settings):
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Ratio of the learning rates of two consecutive steps up to which they are "
-        "continuous.",
+        description="Maximum ratio of the learning rates of two consecutive steps at which they "
+        "count as continuous.",
     )
     num_repeated_rates: int = Field(
         8,
@@ -307,7 +307,7 @@ RESUME_STATE_LOST = Rule(
     requires="Two consecutive optimizers of one class over the same weights, or over weights "
     "loaded in between.",
     contradicted_by="A second phase that intentionally starts with a fresh state.",
-    abstains="The new optimizer has other settings, parameters or data, its state was loaded, or "
+    abstains="The new optimizer has other settings, parameters or data; its state was loaded; or "
     "the loss is back at its initial value.",
     settings=ResumeStateLostSettings(),
     judge=_judge,

@@ -22,38 +22,47 @@ class ConstantColumnSettings(Settings):
         1000, ge=1, description="Rows of a table required to conclude that a part of it is missing."
     )
     min_constant_columns: int = Field(
-        3, ge=1, description="Constant columns from which a part of a table counts as missing."
+        3,
+        ge=1,
+        description="Minimum number of constant columns at which a part of a table counts as "
+        "missing.",
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Share of constant columns from which a part of a table counts as missing.",
+        description="Minimum share of constant columns at which a part of a table counts as "
+        "missing.",
     )
     max_mean_difference: float = Field(
         0.5,
         gt=0,
-        description="Difference of the means up to which columns are equally distributed [std].",
+        description="Maximum difference of the means at which columns count as equally distributed "
+        "[std].",
     )
     max_std_ratio: float = Field(
         1.5,
         gt=1,
-        description="Ratio of the standard deviations up to which columns are equally distributed.",
+        description="Maximum ratio of the standard deviations at which columns count as equally "
+        "distributed.",
     )
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Standard deviation of a column, relative to its range, from which the column "
-        "varies; below it only a few rows differ from the rest.",
+        description="Minimum standard deviation of a column, relative to its range, at which the "
+        "column counts as varying; below it only a few rows differ from the rest.",
     )
     max_alone: int = Field(
         2,
         ge=1,
-        description="Constant columns that count as isolated, such as the sine and cosine of one "
-        "time.",
+        description="Maximum number of constant columns that count as isolated, such as the sine "
+        "and cosine of one time.",
     )
     max_narrow_columns: int = Field(
-        32, ge=1, description="Columns of a table in which a single constant column is conclusive."
+        32,
+        ge=1,
+        description="Maximum number of columns of a table in which a single constant column is "
+        "conclusive.",
     )
     max_standard_mean: float = Field(
         0.3, gt=0, description="Largest absolute mean of a standardized column."
@@ -66,8 +75,8 @@ class ConstantColumnSettings(Settings):
         0.3,
         gt=0,
         le=1,
-        description="Correlation between the standard deviations of neighboring positions from "
-        "which they change gradually.",
+        description="Minimum correlation between the standard deviations of neighboring positions "
+        "at which they count as changing gradually.",
     )
     min_neighbor_pairs: int = Field(
         16, ge=2, description="Pairs of neighboring positions required for that correlation."
@@ -78,8 +87,8 @@ class ConstantColumnSettings(Settings):
     min_neighbor_std: float = Field(
         0.4,
         gt=0,
-        description="Standard deviation of the neighbors, relative to the median one, from which "
-        "they vary.",
+        description="Minimum standard deviation of the neighbors, relative to the median one, at "
+        "which they count as varying.",
     )
 
 

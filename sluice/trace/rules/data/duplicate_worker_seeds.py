@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.records.trace import Trace
@@ -123,7 +124,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         shared = (
             f"{len(copied)} of {num_workers} workers draw the same random numbers from it"
             if copied
-            else f"its {num_workers} workers restart with every epoch"
+            else f"{pluralize(num_workers, 'worker')} "
+            f"{'restarts' if num_workers == 1 else 'restart'} with every epoch"
         )
         findings.append(
             rule.finding(
@@ -147,10 +149,11 @@ DUPLICATE_WORKER_SEEDS = Rule(
     name="every worker draws different random numbers",
     fault="duplicate worker seeds",
     priority=420,
-    requires="A generator of the dataset or of the worker process, recorded in two workers.",
+    requires="One of: a generator of the dataset or of the worker process, recorded in two workers "
+    "or in two epochs; two batches of a stream, recorded in each of two workers.",
     contradicted_by="Another state of the generator when a worker loads its first batch.",
-    abstains="No numbers are drawn from the generator, each row seeds it, the dataset is a stream "
-    "whose workers agree on an order and yield different rows of it, or workers are spawned, not "
+    abstains="No numbers are drawn from the generator; each row seeds it; the dataset is a stream "
+    "whose workers agree on an order and yield different rows of it; or workers are spawned, not "
     "forked.",
     settings=NoThresholds(),
     judge=_judge,

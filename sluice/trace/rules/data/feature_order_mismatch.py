@@ -22,7 +22,10 @@ class FeatureOrderMismatchSettings(Settings):
     """Thresholds of the rule ``FEATURE_ORDER_MISMATCH``."""
 
     min_rows: int = Field(
-        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+        48,
+        ge=2,
+        description="Rows of training inputs, and rows of evaluation inputs, required for a "
+        "finding.",
     )
     min_columns: int = Field(
         4,
@@ -34,21 +37,21 @@ class FeatureOrderMismatchSettings(Settings):
     min_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Squared difference of all correlations, relative to the expectation by "
-        "chance, from which the correlations differ.",
+        description="Minimum squared difference of all correlations, relative to the expectation "
+        "by chance, at which the correlations count as different.",
     )
     max_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Squared difference after reordering, relative to the expectation by chance, "
-        "up to which the new order explains the correlations.",
+        description="Maximum squared difference after reordering, relative to the expectation by "
+        "chance, at which the new order counts as the explanation.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Squared difference after reordering, relative to the one before, up to which "
-        "the new order explains the correlations.",
+        description="Maximum squared difference after reordering, relative to the one before, at "
+        "which the new order counts as the explanation.",
     )
 
 
@@ -158,8 +161,8 @@ FEATURE_ORDER_MISMATCH = Rule(
     name="evaluation columns have the order of the training columns",
     fault="preprocessing skew",
     priority=580,
-    requires="48 training rows and 48 evaluation rows of four columns, or images of three "
-    "channels, whose columns are correlated.",
+    requires="48 training rows and 48 evaluation rows, either of at least four columns or of "
+    "images with at least three channels. The columns or channels must be correlated.",
     contradicted_by="An evaluation whose columns have different correlations for another reason.",
     abstains="Another evaluation of the network matches training, or the network is trained on "
     "several loaders or on the output of another network.",

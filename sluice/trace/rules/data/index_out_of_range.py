@@ -4,6 +4,7 @@ import math
 
 from pydantic import Field
 
+from sluice.base.format_range import format_range
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import LossRecord
@@ -37,8 +38,8 @@ class IndexOutOfRangeSettings(Settings):
         0.2,
         gt=0,
         le=1,
-        description="Share of clamped indices from which the last row of a table is not an "
-        "intentional row for rare indices.",
+        description="Minimum share of clamped indices at which the last row of a table does not "
+        "count as an intentional row for rare indices.",
     )
     max_buckets: int = Field(
         128,
@@ -48,7 +49,7 @@ class IndexOutOfRangeSettings(Settings):
     )
 
 
-def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     outside = {}
     for record in trace.out_of_range_indices:
         if record.kind in outside or record.kind in ("index", "class index", "clamped"):
@@ -64,7 +65,7 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
             step=record.step + 1,
             what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
             f"{'token' if is_embedding else 'class'} ids are outside 0 to "
-            f"{record.num_allowed - 1}: {record.smallest} to {record.largest}.",
+            f"{record.num_allowed - 1}: {format_range(record.smallest, record.largest)}.",
             cause="On CPU this raises IndexError; on a GPU it reads out of bounds.",
             fix=f"Use {size}, or number the ids from 0."
             if record.smallest >= 0
@@ -77,7 +78,7 @@ def _outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
     return list(outside.values())
 
 
-def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect negative indices that select rows which other indices select as well."""
     shared = [r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared]
     if not shared:
@@ -101,35 +102,35 @@ def _wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFin
     ]
 
 
-def _clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect networks that clamp a large share of the indices to the last row of a table."""
     findings = []
     records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
-    for network, rows in sorted({(r.network, r.num_allowed) for r in records}):
-        group = [r for r in records if (r.network, r.num_allowed) == (network, rows)]
+    for network, num_allowed in sorted({(r.network, r.num_allowed) for r in records}):
+        group = [r for r in records if (r.network, r.num_allowed) == (network, num_allowed)]
         outside, num = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
         if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
             continue
         largest = max(r.largest for r in group)
         findings.append(
             rule.finding(
-                severity="error" if rows > rule.settings.max_buckets else "confirm",
+                severity="error" if num_allowed > rule.settings.max_buckets else "confirm",
                 step=group[0].step + 1,
-                what=f"{network_name(trace, network)} received ids up to {largest} for a table "
-                f"of {rows} rows. It mapped all ids from {rows} on, {outside} of {num}, to row "
-                f"{rows - 1}.",
+                what=f"{network_name(trace, network)} received ids up to {largest} for a table of "
+                f"{num_allowed} rows. It mapped all ids from {num_allowed} on, {outside} of {num}, "
+                f"to row {num_allowed - 1}.",
                 cause="These ids share one row and cannot be distinguished.",
                 fix=f"Use a table of {largest + 1} rows, or number the ids without gaps.",
                 num_outside=outside,
                 num_ids=num,
-                num_allowed=rows,
+                num_allowed=num_allowed,
                 largest=largest,
             )
         )
     return findings
 
 
-def _numbered_from_minus_one(
+def _detect_numbered_from_minus_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect classes numbered -1 to C - 2.
@@ -158,7 +159,7 @@ def _numbered_from_minus_one(
     ]
 
 
-def _targets_outside_unit_interval(
+def _detect_targets_outside_unit_interval(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
@@ -173,8 +174,8 @@ def _targets_outside_unit_interval(
             rule.finding(
                 severity="error",
                 step=wrong[0].step + 1,
-                what=f"{kind} received targets from {low:.4g} to {high:.4g}, outside [0, 1], in "
-                f"{len(wrong)} of {len(records)} sampled calls.",
+                what=f"{kind} received targets outside [0, 1] ({format_range(low, high, '.4g')}) "
+                f"in {len(wrong)} of {len(records)} sampled calls.",
                 cause="The loss has no lower bound there: outputs grow without limit.",
                 fix="Use the targets 0 and 1 for the two classes.",
                 smallest=low,
@@ -184,7 +185,9 @@ def _targets_outside_unit_interval(
     return findings
 
 
-def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_numbered_from_one(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect classes 1 to C - 1 that all occur while class 0 never does."""
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
@@ -216,7 +219,7 @@ def _numbered_from_one(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> lis
     return findings
 
 
-def _missing_one_hot_column(
+def _detect_missing_one_hot_column(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
     """Detect one-hot targets with rows that have no class: one class has no column."""
@@ -249,7 +252,9 @@ def _missing_one_hot_column(
     return findings
 
 
-def _shifted_columns(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
+def _detect_shifted_columns(
+    rule: Rule[IndexOutOfRangeSettings], trace: Trace
+) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
 
     The first or last column is never 1, and about as many rows as a class has contain no 1.
@@ -300,14 +305,14 @@ def _is_plain(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
 
 def _judge(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     return (
-        *_outside(rule, trace),
-        *_wrapped(rule, trace),
-        *_clamped(rule, trace),
-        *_numbered_from_minus_one(rule, trace),
-        *_targets_outside_unit_interval(rule, trace),
-        *_numbered_from_one(rule, trace),
-        *_missing_one_hot_column(rule, trace),
-        *_shifted_columns(rule, trace),
+        *_detect_outside(rule, trace),
+        *_detect_wrapped(rule, trace),
+        *_detect_clamped(rule, trace),
+        *_detect_numbered_from_minus_one(rule, trace),
+        *_detect_targets_outside_unit_interval(rule, trace),
+        *_detect_numbered_from_one(rule, trace),
+        *_detect_missing_one_hot_column(rule, trace),
+        *_detect_shifted_columns(rule, trace),
     )
 
 
@@ -315,8 +320,9 @@ INDEX_OUT_OF_RANGE = Rule(
     name="indices are inside their table",
     fault="index out of range",
     priority=480,
-    requires="A call of embedding, cross_entropy, nll_loss or a binary loss, or a parameter that "
-    "is indexed, or looked up by ids that a network receives.",
+    requires="One of: a call of embedding, cross_entropy, nll_loss or a binary loss; an index into "
+    "a parameter, such as table[ids]; ids that a network receives and that select rows of a "
+    "parameter.",
     contradicted_by="Class 0 is reserved for later use; the last row is for unknown ids.",
     abstains="An index outside the table is excluded by ignore_index.",
     settings=IndexOutOfRangeSettings(),

@@ -98,7 +98,8 @@ NONFINITE_INPUT = Rule(
     name="all inputs and targets are finite",
     fault="non-finite input",
     priority=530,
-    requires="A batch with NaN or infinity: one of the first 64, or one whose loss is not finite.",
+    requires="A batch with NaN or infinity that is either one of the first 64, or one with a "
+    "non-finite loss.",
     contradicted_by="A network that masks such values itself: its outputs stay finite.",
     abstains="Outputs, losses and gradients stay finite (reported as a warning).",
     settings=NonfiniteInputSettings(),

@@ -20,38 +20,41 @@ class PreprocessingSkewSettings(Settings):
     """Thresholds of the rule ``PREPROCESSING_SKEW``."""
 
     min_rows: int = Field(
-        48, ge=2, description="Rows of training inputs, and of evaluation inputs."
+        48,
+        ge=2,
+        description="Rows of training inputs, and rows of evaluation inputs, required for a "
+        "finding.",
     )
     min_columns: int = Field(1, ge=1, description="Columns required for a comparison.")
     min_log_scale: float = Field(
         math.log(2.2),
         gt=0,
-        description="Logarithm of the ratio of the standard deviations from which a column is "
-        "scaled differently.",
+        description="Minimum logarithm of the ratio of the standard deviations at which a column "
+        "counts as scaled differently.",
     )
     min_shift: float = Field(
         1.0,
         gt=0,
-        description="Difference of the means from which a column is shifted [std of the training "
-        "inputs].",
+        description="Minimum difference of the means at which a column counts as shifted [std of "
+        "the training inputs].",
     )
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Difference of the means from which a column with a larger scale also counts "
-        "as shifted [std].",
+        description="Minimum difference of the means at which a column with a larger scale also "
+        "counts as shifted [std].",
     )
     max_equal_shift: float = Field(
         0.3,
         gt=0,
-        description="Difference of the means up to which a column is distributed as in training "
-        "[std].",
+        description="Maximum difference of the means at which a column counts as distributed as in "
+        "training [std].",
     )
     max_equal_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Logarithm of the ratio of the standard deviations up to which a column is "
-        "distributed as in training.",
+        description="Maximum logarithm of the ratio of the standard deviations at which a column "
+        "counts as distributed as in training.",
     )
     min_other_columns: int = Field(
         4,
@@ -62,14 +65,14 @@ class PreprocessingSkewSettings(Settings):
     min_far_shift: float = Field(
         6.0,
         gt=0,
-        description="Shift of a single column that is conclusive [std]; a linear trend reaches 2 "
-        "in the rows after training.",
+        description="Minimum shift of a single column that is conclusive [std]; a linear trend "
+        "reaches 2 in the rows after training.",
     )
     max_relative_step: float = Field(
         1.2,
         gt=0,
-        description="Change between consecutive samples below which the level drifts [std]; 1.4 "
-        "for independent samples.",
+        description="Change between consecutive samples below which the level counts as drifting "
+        "[std]; 1.4 for independent samples.",
     )
     max_drift_log_scale: float = Field(
         math.log(8), description="Largest logarithm of the scale of a series whose level drifts."
@@ -87,7 +90,7 @@ class _ColumnShift(NamedTuple):
     kind: str
     shift: float
     """Median shift, in standard deviations of the training inputs."""
-    scale: float
+    log_scale: float
     """Median logarithm of the ratio of the standard deviations."""
     pairs: list[tuple[ColumnRecord, ColumnRecord]]
 
@@ -132,9 +135,9 @@ def _compare_columns(
     if len(pairs) < settings.min_columns:
         return None
     shift = median(_shift(t, e) for t, e in pairs)
-    scale = median(_log_scale(t, e) for t, e in pairs)
-    if _is_different(settings, shift, scale, [e for _, e in pairs]):
-        return _ColumnShift(kind, shift, scale, pairs)
+    log_scale = median(_log_scale(t, e) for t, e in pairs)
+    if _is_different(settings, shift, log_scale, [e for _, e in pairs]):
+        return _ColumnShift(kind, shift, log_scale, pairs)
     changed = [(t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)]
     changed = changed or _rescaled_columns(settings, pairs)
     if not changed:
@@ -156,7 +159,7 @@ def _log_scale(training: ColumnRecord, evaluated: ColumnRecord) -> float:
 def _is_different(
     settings: PreprocessingSkewSettings,
     shift: float,
-    scale: float,
+    log_scale: float,
     evaluated: Sequence[ColumnRecord],
 ) -> bool:
     """Whether columns are shifted, or have a larger or smaller scale.
@@ -168,9 +171,9 @@ def _is_different(
     if steps and median(steps) < settings.max_relative_step:
         return (
             shift > settings.min_far_shift
-            or not settings.min_drift_log_scale < scale < settings.max_drift_log_scale
+            or not settings.min_drift_log_scale < log_scale < settings.max_drift_log_scale
         )
-    return shift > settings.min_shift or abs(scale) > settings.min_log_scale
+    return shift > settings.min_shift or abs(log_scale) > settings.min_log_scale
 
 
 def _is_outside_any_trend(
@@ -195,13 +198,13 @@ def _rescaled_columns(
         return []
     differences = [(_shift(t, e), _log_scale(t, e)) for t, e in pairs]
     num_unchanged = sum(
-        shift < settings.max_equal_shift and abs(scale) < settings.max_equal_log_scale
-        for shift, scale in differences
+        shift < settings.max_equal_shift and abs(log_scale) < settings.max_equal_log_scale
+        for shift, log_scale in differences
     )
     changed = [
         pair
-        for pair, (shift, scale) in zip(pairs, differences, strict=True)
-        if shift > settings.min_shift_of_stretched and scale > settings.min_log_scale
+        for pair, (shift, log_scale) in zip(pairs, differences, strict=True)
+        if shift > settings.min_shift_of_stretched and log_scale > settings.min_log_scale
     ]
     return changed if 2 * num_unchanged > len(pairs) else []
 
@@ -225,7 +228,7 @@ def _build_finding(
     evaluated: InputRecord,
     changed: _ColumnShift,
 ) -> TraceFinding:
-    kind, shift, scale, pairs = changed
+    kind, shift, log_scale, pairs = changed
     in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
@@ -236,12 +239,12 @@ def _build_finding(
         f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
         f"{in_evaluation.std:.4g} in the evaluation "
         f"({evaluated.num_rows} rows). The median over {len(pairs)} {kind}s is a shift of "
-        f"{shift:.2g} standard deviations and a scale of {math.exp(scale):.3g}.",
+        f"{shift:.2g} standard deviations and a scale of {math.exp(log_scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,
         shift=shift,
-        scale=math.exp(scale),
+        scale=math.exp(log_scale),
         num_columns=len(pairs),
     )
 

@@ -24,20 +24,26 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Share of the rows from which a set counts as entirely shared.",
+        description="Minimum share of its rows at which a set counts as entirely shared.",
     )
     min_chance_ratio: float = Field(
-        3.0, gt=1, description="Ratio of the shared rows to those expected by chance."
+        3.0,
+        gt=1,
+        description="Minimum ratio of the shared rows to those expected by chance, required for a "
+        "finding.",
     )
     majority_share: float = Field(
-        0.5, gt=0, le=1, description="Share from which rows are the majority."
+        0.5,
+        gt=0,
+        le=1,
+        description="Minimum share at which rows count as the majority.",
     )
     max_part_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of the training rows up to which an evaluation on training rows alone "
-        "is a failed split, not an intentional training score.",
+        description="Maximum share of the training rows at which an evaluation on training rows "
+        "alone counts as a failed split, not as an intentional training score.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -48,9 +54,10 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Steps from which forward passes on other rows at consecutive steps belong to "
-        "training. Also the steps from which passes on single rows select actions, and the largest "
-        "number of such passes per step.",
+        description="Minimum number of steps at which forward passes on other rows at consecutive "
+        "steps count as part of training. Also the minimum number of steps at which passes on "
+        "single rows count as the selection of actions, and the maximum number of such passes per "
+        "step.",
     )
 
 
@@ -231,38 +238,38 @@ def _build_finding(
     *,
     is_only: bool,
 ) -> TraceFinding | None:
-    num = len(overlap.shared)
+    num_shared = len(overlap.shared)
     if (
-        num < rule.settings.min_shared_rows
+        num_shared < rule.settings.min_shared_rows
         or overlap.share < rule.settings.min_shared_share
-        or num <= rule.settings.min_chance_ratio * overlap.expected_by_chance
+        or num_shared <= rule.settings.min_chance_ratio * overlap.expected_by_chance
     ):
         return None
     rows = {row for r in training for row in r.rows}
-    if len(overlap.shared) > rule.settings.min_full_share * len(rows):
+    if num_shared > rule.settings.min_full_share * len(rows):
         return None  # an evaluation on all rows, including the training set
     num_rows_of_pass = overlap.num_in_largest_pass
-    num_shared_of_pass = num / overlap.num_evaluated * num_rows_of_pass
+    num_shared_of_pass = num_shared / overlap.num_evaluated * num_rows_of_pass
     is_larger = num_rows_of_pass > rule.settings.max_held_out_ratio * len(rows)
     if is_larger and num_shared_of_pass > rule.settings.majority_share * len(rows):
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
     # The held-out set is a part of the training rows by mistake.
-    is_part = is_only and is_fully_shared and num < rule.settings.max_part_share * len(rows)
+    is_part = is_only and is_fully_shared and num_shared < rule.settings.max_part_share * len(rows)
     if is_fully_shared and not is_only:
         return None  # the training score, next to a validation set
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
     return rule.finding(
         severity="confirm" if is_fully_shared and not is_part else "error",
         step=overlap.first_step + 1,
-        what=f"{network_name(trace, network)}: {num} of {overlap.num_evaluated} evaluation "
+        what=f"{network_name(trace, network)}: {num_shared} of {overlap.num_evaluated} evaluation "
         f"rows{loader} are identical to some of the {len(rows)} recorded training rows, the first "
         f"of which was trained on at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "All evaluation rows are training rows: this is the training score.",
         fix="Split before rows are copied or resampled, and remove duplicates across the splits.",
-        num_shared=num,
+        num_shared=num_shared,
         num_evaluated=overlap.num_evaluated,
         num_training=len(rows),
         expected_by_chance=overlap.expected_by_chance,

@@ -15,12 +15,14 @@ class LabelSkewAcrossRanksSettings(Settings):
     """Thresholds of the rule ``LABEL_SKEW_ACROSS_RANKS``."""
 
     min_expected_count: float = Field(
-        5.0, gt=0, description="Expected count of a label per rank for the label to be included."
+        5.0,
+        gt=0,
+        description="Minimum expected count of a label per rank at which the label is included.",
     )
     min_expected_missing: float = Field(
         20.0,
         gt=0,
-        description="Expected count of a label from which its absence on a rank is reported.",
+        description="Minimum expected count of a label on a rank at which its absence is reported.",
     )
     min_distance: float = Field(
         0.2,
@@ -112,7 +114,7 @@ LABEL_SKEW_ACROSS_RANKS = RankRule(
     priority=20,
     requires="Integer labels in the batches of two ranks.",
     contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
-    abstains="There are more than 64 labels, or fewer than five rows of each label on a rank; or "
+    abstains="There are more than 64 labels; fewer than five rows of each label are on a rank; or "
     "chance explains the difference.",
     settings=LabelSkewAcrossRanksSettings(),
     judge=_judge,

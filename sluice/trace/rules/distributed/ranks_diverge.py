@@ -45,8 +45,8 @@ RANKS_DIVERGE = RankRule(
     name="the weights are equal on all ranks",
     fault="weights diverge across ranks",
     priority=10,
-    requires="A data parallel wrapper, or gradients that the program reduces itself, on each of "
-    "two ranks.",
+    requires="On each of two ranks, either a data parallel wrapper or gradients that the program "
+    "reduces itself.",
     contradicted_by="Equal weights at a later step.",
     abstains="Parameters are sharded, or ranks synchronize only periodically.",
     settings=NoThresholds(),

@@ -32,12 +32,16 @@ class ClipBeforeUnscaleSettings(Settings):
         description="Share of the sampled gradient norms at one value that shows manual clipping.",
     )
     max_relative_deviation: float = Field(
-        0.01, gt=0, description="Relative deviation up to which two norms are equal."
+        0.01,
+        gt=0,
+        description="Maximum relative deviation at which two norms count as equal.",
     )
     min_clip_norm: float = Field(0.01, gt=0, description="Smallest usual clipping limit.")
     max_clip_norm: float = Field(1000.0, gt=0, description="Largest usual clipping limit.")
     max_resulting_norm: float = Field(
-        0.01, gt=0, description="Norm after unscaling up to which gradients are too small to train."
+        0.01,
+        gt=0,
+        description="Maximum norm after unscaling at which gradients count as too small to train.",
     )
 
 
@@ -140,8 +144,8 @@ CLIP_BEFORE_UNSCALE = Rule(
     name="gradients are unscaled before they are clipped",
     fault="clip before unscale",
     priority=40,
-    requires="A clipping after the backward pass of a scaled loss, or five sampled gradients of "
-    "a scaled loss.",
+    requires="Either a clipping after the backward pass of a scaled loss, or five sampled gradient "
+    "norms of a scaled loss.",
     contradicted_by="A call of GradScaler.unscale_ between backward() and the clipping.",
     abstains="The scaler is disabled.",
     settings=ClipBeforeUnscaleSettings(),

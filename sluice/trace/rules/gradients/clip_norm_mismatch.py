@@ -21,7 +21,10 @@ class ClipNormMismatchSettings(Settings):
         description="Share of the clippings in which the norm must exceed the limit.",
     )
     min_norm_ratio: float = Field(
-        100.0, gt=1, description="Median ratio of the gradient norm to the limit."
+        100.0,
+        gt=1,
+        description="Minimum median ratio of the gradient norm to the limit, required for a "
+        "finding.",
     )
 
 

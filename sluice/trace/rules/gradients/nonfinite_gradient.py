@@ -9,7 +9,10 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
 def _first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
-    """Return step, loss, parameters and gradient count of the first non-finite gradient."""
+    """Return step, loss, parameters and gradient count of the first non-finite gradient.
+
+    None if all gradients of finite losses are finite.
+    """
     candidates = [
         (g.step, g.loss, list(g.parameters), g.num_gradients)
         for g in trace.nonfinite_gradients

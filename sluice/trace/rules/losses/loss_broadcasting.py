@@ -58,8 +58,8 @@ LOSS_BROADCASTING = Rule(
     name="outputs and targets of a loss have the same shape",
     fault="loss broadcasting",
     priority=510,
-    requires="A differentiable call of a regression loss of torch.nn.functional, or a custom "
-    "difference of outputs and constants.",
+    requires="Either a differentiable call of a regression loss of torch.nn.functional, or a "
+    "custom difference of outputs and constants.",
     contradicted_by="An intentional loss over all pairs.",
     abstains="One of the two is only repeated, such as one target for all outputs.",
     settings=NoThresholds(),

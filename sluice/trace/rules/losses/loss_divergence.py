@@ -20,20 +20,20 @@ class LossDivergenceSettings(Settings):
     min_weight_growth: float = Field(
         3.0,
         gt=1,
-        description="Growth of the norm of all weights from the last measurement before the jump "
-        "to the first after it.",
+        description="Minimum growth of the norm of all weights from the last measurement before "
+        "the jump to the first after it.",
     )
     min_rate_increase: float = Field(
         5.0,
         gt=1,
-        description="Ratio to the highest earlier learning rate from which a rate counts as "
+        description="Minimum ratio to the highest earlier learning rate at which a rate counts as "
         "raised.",
     )
     max_unsampled_steps: int = Field(
         32,
         ge=1,
-        description="Steps between a change of the learning rate and its record: not every step is "
-        "sampled.",
+        description="Maximum number of steps between a change of the learning rate and its record, "
+        "because not every step is sampled.",
     )
     jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 

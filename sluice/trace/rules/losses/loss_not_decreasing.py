@@ -21,7 +21,7 @@ class LossNotDecreasingSettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Share of the steps whose targets come from a network, from which the rule "
+        description="Minimum share of the steps with targets from a network at which the rule "
         "abstains.",
     )
 
@@ -81,8 +81,8 @@ LOSS_NOT_DECREASING = Rule(
     priority=290,
     requires="40 finite losses of one optimizer with one backward pass per step.",
     contradicted_by="Lower losses in the last quarter than in the first.",
-    abstains="There are several optimizers or losses, or a gradient scaler; or networks compute "
-    "the targets.",
+    abstains="There are several optimizers or losses; there is a gradient scaler; or networks "
+    "compute the targets.",
     settings=LossNotDecreasingSettings(),
     judge=_judge,
 )

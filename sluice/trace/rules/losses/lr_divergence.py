@@ -16,7 +16,9 @@ class LrDivergenceSettings(Settings):
 
     num_start_losses: int = Field(3, ge=1, description="Losses that define the loss at the start.")
     min_rise: float = Field(
-        30.0, gt=1, description="Loss, relative to the loss at the start, that counts as diverged."
+        30.0,
+        gt=1,
+        description="Minimum loss, relative to the loss at the start, that counts as diverged.",
     )
     min_rise_at_end: float = Field(
         5.0,
@@ -46,7 +48,10 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, its maximum, and the loss at the start."""
+    """Return the step where the loss begins to diverge, its maximum, and the loss at the start.
+
+    None if the loss does not diverge.
+    """
     first = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
     if len(losses) < 2 * settings.num_start_losses or not first:
         return None
@@ -107,8 +112,8 @@ LR_DIVERGENCE = Rule(
     priority=260,
     requires="Six positive losses of one optimizer, and a measured step.",
     contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
-    abstains="There are several optimizers or a gradient scaler, or the loss is negative at the "
-    "start.",
+    abstains="There are several optimizers; there is a gradient scaler; or the loss is negative at "
+    "the start.",
     settings=LrDivergenceSettings(),
     judge=_judge,
 )

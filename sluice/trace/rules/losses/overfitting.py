@@ -40,16 +40,20 @@ class OverfittingSettings(Settings):
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Ratio of the validation loss to the training loss, with a recorded rise.",
+        description="Minimum ratio of the validation loss to the training loss, required for a "
+        "finding with a recorded rise.",
     )
     min_ratio_at_once: float = Field(
         100.0,
         gt=1,
-        description="Ratio of the validation loss to the training loss without a recorded rise; "
-        "it was 48 in one healthy run of 301.",
+        description="Minimum ratio of the validation loss to the training loss, required for a "
+        "finding without a recorded rise; it was 48 in one healthy run of 301.",
     )
     min_rise: float = Field(
-        1.5, gt=1, description="Ratio of the last two validation losses to the lowest one."
+        1.5,
+        gt=1,
+        description="Minimum ratio of the last two validation losses to the lowest one at which "
+        "they count as a rise.",
     )
     min_remaining_share: float = Field(
         0.25,
@@ -152,13 +156,13 @@ OVERFITTING = Rule(
     name="the validation loss stays close to the training loss",
     fault="overfitting",
     priority=590,
-    requires="A loss function that one optimizer minimizes directly and that is evaluated "
-    "without gradients: in four evaluations, or in one that exceeds both the loss of equal "
-    "probabilities and a hundred times the training loss.",
+    requires="A loss function that one optimizer minimizes directly and that is evaluated without "
+    "gradients, in one of two ways: in four evaluations; or in one evaluation whose loss exceeds "
+    "the loss of equal probabilities and also a hundred times the training loss.",
     contradicted_by="A validation loss as low as before, or a training loss of the same size.",
     abstains="Losses are negative or scaled; the validation loss is below ten times the training "
-    "loss, or below a quarter of the first validation loss; or weights are loaded after the last "
-    "step.",
+    "loss; it rose, but is below a quarter of the first validation loss; or weights are loaded "
+    "after the last step.",
     settings=OverfittingSettings(),
     judge=_judge,
 )

@@ -24,14 +24,15 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Batches without a target from which they are no longer a rare exception.",
+        description="Minimum number of batches without a target at which they no longer count as "
+        "rare exceptions.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Share of batches without a target from which they are no longer a rare "
-        "exception.",
+        description="Minimum share of batches without a target at which they no longer count as "
+        "rare exceptions.",
     )
     min_text_rows: int = Field(
         8, ge=1, description="Rows of text in one batch that cannot all lack a target by chance."
@@ -80,10 +81,17 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
             )
         )
     errors = tuple(f for f in findings if f.severity == "error")
-    return errors or _in_batches(rule, trace) or _in_inputs(rule, trace) or tuple(findings)
+    return (
+        errors
+        or _detect_in_batches(rule, trace)
+        or _detect_in_inputs(rule, trace)
+        or tuple(findings)
+    )
 
 
-def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_in_batches(
+    rule: Rule[AllTargetsIgnoredSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect batches in which every value of a field is the ignore index.
 
     This also covers the targets of a custom loss.
@@ -119,7 +127,9 @@ def _in_batches(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[Tr
     return ()
 
 
-def _in_inputs(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_in_inputs(
+    rule: Rule[AllTargetsIgnoredSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect batches in which all labels passed to a network that computes its loss are ignored."""
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
@@ -145,8 +155,8 @@ ALL_TARGETS_IGNORED = Rule(
     name="every batch has a target that is not ignored",
     fault="all targets ignored",
     priority=540,
-    requires="A differentiable call of cross_entropy or nll_loss with class ids, or batches of a "
-    "loader with -100 in a field.",
+    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids; batches "
+    "of a training loader with -100 in a field; labels with -100 that a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
     abstains="At least one target is not ignored.",
     settings=AllTargetsIgnoredSettings(),

@@ -26,8 +26,8 @@ class EosMaskedSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the rows with the same last supervised token, up to which that token "
-        "is not the end token.",
+        description="Maximum share of the rows with the same last supervised token at which that "
+        "token does not count as the end token.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
@@ -25,8 +26,9 @@ def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFind
             severity="error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
-            f"one token, but replacing the tokens at the last {probe.changed} positions changes "
-            f"earlier outputs by {probe.largest_effect:.1%}.",
+            "one token, but replacing the tokens at the last "
+            f"{pluralize(probe.changed, 'position')} changes earlier outputs by "
+            f"{probe.largest_effect:.1%}.",
             cause="Each output sees the token that it predicts: the loss decreases, but the "
             "network cannot generate text.",
             fix="Use a causal mask in the attention, or restrict the layer to past positions.",

@@ -83,12 +83,13 @@ INVERTED_PADDING_MASK = Rule(
     name="a padding mask hides the padding",
     fault="inverted padding mask",
     priority=120,
-    requires="Rows that end in runs of one token that occurs nowhere else, or of zeros; and a "
-    "mask passed to a torch attention module, attention weights in the graph of the loss, or a "
-    "copy of the network that can be probed.",
+    requires="Rows that end in runs of either zeros or one token that occurs nowhere else. Also "
+    "one of: a mask passed to a torch attention module; attention weights in the graph of the "
+    "loss; a copy of the network that can be probed.",
     contradicted_by="A token position that affects another output.",
-    abstains="Fewer than two rows are padded; the input is square and padded in both layouts; or "
-    "the network cannot be copied, or is sequence-first without a mask of torch's attention.",
+    abstains="Fewer than two rows are padded; the input is square and padded in both layouts; the "
+    "network cannot be copied; or the network is sequence-first and has no mask of torch's "
+    "attention.",
     settings=InvertedPaddingMaskSettings(),
     judge=_judge,
 )

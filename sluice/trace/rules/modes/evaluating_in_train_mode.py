@@ -1,5 +1,6 @@
 """Detects networks that are evaluated in training mode."""
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import (
@@ -34,8 +35,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             rule.finding(
                 severity="confirm",
                 step=first_step,
-                what=f"{network.name} was called without gradients, on data that it is not "
-                f"trained on, {wrong} times in training mode and never in evaluation mode.",
+                what=f"{network.name} was called without gradients, on data that it is not trained "
+                f"on, {pluralize(wrong, 'time')} in training mode and never in evaluation mode.",
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",

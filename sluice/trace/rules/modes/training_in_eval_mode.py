@@ -104,8 +104,9 @@ TRAINING_IN_EVAL_MODE = Rule(
     priority=60,
     requires="Two steps of a trained network that contains dropout or batch norm.",
     contradicted_by="Fine-tuning with dropout and batch norm statistics intentionally disabled.",
-    abstains="Only parts of the network are in evaluation mode, such as frozen batch norm; or "
-    "parts of it are frozen, and it was never in training mode or no evaluation set the mode.",
+    abstains="One of: only parts of the network are in evaluation mode, such as frozen batch norm; "
+    "parts of the network are frozen, and it was never in training mode; parts of the network are "
+    "frozen, and no evaluation set the mode.",
     settings=TrainingInEvalModeSettings(),
     judge=_judge,
 )

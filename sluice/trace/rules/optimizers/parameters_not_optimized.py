@@ -79,7 +79,7 @@ PARAMETERS_NOT_OPTIMIZED = Rule(
     name="every parameter that receives gradients belongs to an optimizer",
     fault="parameters not optimized",
     priority=90,
-    requires="A recorded membership.",
+    requires="A snapshot of the networks and optimizers.",
     contradicted_by="Intentionally frozen parameters of which only the gradients are used.",
     abstains="The program sets gradients itself; a replaced layer explains the finding; they "
     "belonged to an optimizer before; or an optimizer contains copies of them, as in manual "

@@ -69,7 +69,7 @@ STALE_OPTIMIZER_PARAMETERS = Rule(
     name="the optimizer contains the current parameters of the network",
     fault="stale optimizer parameters",
     priority=30,
-    requires="A recorded membership.",
+    requires="A snapshot of the networks and optimizers.",
     contradicted_by="The optimizer's parameters receive gradients, or belong to some network.",
     abstains="The program sets gradients itself, or every parameter with a gradient belongs to "
     "an optimizer.",

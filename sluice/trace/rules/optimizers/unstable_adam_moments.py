@@ -21,16 +21,22 @@ class UnstableAdamMomentsSettings(Settings):
     min_steps: int = Field(20, ge=2, description="Measured steps required before a burst.")
     warmup_steps: int = Field(100, ge=0, description="Steps after which the moments have settled.")
     min_growth: float = Field(
-        1.15, gt=1, description="Ratio of the norms of consecutive measured steps in a burst."
+        1.15,
+        gt=1,
+        description="Minimum ratio of the norms of consecutive measured steps in a burst.",
     )
     num_consecutive: int = Field(
         5, ge=1, description="Consecutive measured steps that must grow by min_growth each."
     )
     min_sigmas: float = Field(
-        3.0, gt=0, description="Distance of a burst from the mean of the usual norm [std]."
+        3.0,
+        gt=0,
+        description="Minimum distance of a burst from the mean of the usual norm [std].",
     )
     min_ratio: float = Field(
-        10.0, gt=1, description="Ratio of the norm in a burst to the median of the usual norm."
+        10.0,
+        gt=1,
+        description="Minimum ratio of the norm in a burst to the median of the usual norm.",
     )
 
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.step_statistics import OptimizerStatistics
@@ -85,8 +86,9 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 severity="error",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(empty)} of {len(measured)} "
-                f"measured steps the gradients of {len(zeros)} weights are exactly zero, in "
-                f"float16 and without a gradient scaler: {list_names([names[p] for p in zeros])}.",
+                f"measured steps all gradients of {pluralize(len(zeros), 'weight')} are exactly "
+                "zero, in float16 and without a gradient scaler: "
+                f"{list_names([names[p] for p in zeros])}.",
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import ParameterRecord
@@ -118,8 +119,9 @@ def _detect_constants(
             severity="error",
             step=step,
             confidence=0.95,
-            what=f"{len(constant)} weights were initialized with one value everywhere "
-            f"({value_shown:.3g} in the first): {list_names([names[p] for p in constant])}.",
+            what=f"{pluralize(len(constant), 'weight')} {'was' if len(constant) == 1 else 'were'} "
+            f"initialized with one value everywhere ({value_shown:.3g} in the first): "
+            f"{list_names([names[p] for p in constant])}.",
             cause="All neurons of a layer start out equal, and only their biases distinguish them.",
             fix=_FIX,
             num_weights=len(constant),
@@ -168,9 +170,9 @@ def _detect_equal_rows(
         rule.finding(
             severity="error",
             step=first,
-            what=f"In {len(equal)} weights all rows are equal from step {first} to step "
-            f"{max(values[p][-1].step for p in equal)}: {list_names([names[p] for p in equal])} "
-            f"({rows} rows in the first)"
+            what=f"In {pluralize(len(equal), 'weight')} all rows are equal from step {first} to "
+            f"step {max(values[p][-1].step for p in equal)}: "
+            f"{list_names([names[p] for p in equal])} ({rows} rows in the first)"
             + (f"; {len(unchanged)} never changed." if unchanged else "."),
             cause="All neurons of a layer compute the same output and receive the same gradient: "
             "the layer is equivalent to one neuron.",

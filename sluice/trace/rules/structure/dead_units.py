@@ -28,7 +28,9 @@ class DeadUnitsSettings(Settings):
     jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 
 
-def _silent(settings: DeadUnitsSettings, trace: Trace) -> Iterator[tuple[int, int, str, str, int]]:
+def _silent_outputs(
+    settings: DeadUnitsSettings, trace: Trace
+) -> Iterator[tuple[int, int, str, str, int]]:
     """Yield step, network, module, kind and size of each output without an active neuron."""
     records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
@@ -62,7 +64,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
     last = {(network, module): step for network, module, step in outputs}
     steps: dict[tuple[int, str], list[int]] = {}
     kinds: dict[tuple[int, str], tuple[str, int]] = {}
-    for step, network, module, kind, numel in _silent(rule.settings, trace):
+    for step, network, module, kind, numel in _silent_outputs(rule.settings, trace):
         steps.setdefault((network, module), []).append(step)
         kinds[network, module] = kind, numel
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
@@ -107,7 +109,8 @@ DEAD_UNITS = Rule(
     name="every layer has active neurons",
     fault="dead units",
     priority=230,
-    requires="Three measured steps of an activation, or of a layer with its gradients.",
+    requires="Either three measured steps of an activation, or three measured steps of a layer "
+    "with its gradients.",
     contradicted_by="A positive value in the output, or a gradient in the layer.",
     abstains="Only some neurons are inactive, or the layer was not called.",
     settings=DeadUnitsSettings(),

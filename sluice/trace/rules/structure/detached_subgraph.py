@@ -5,6 +5,7 @@ from functools import partial
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import StepSequence
@@ -26,8 +27,8 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="Change of the output, relative to its size, from which the output depends on "
-        "a parameter.",
+        description="Minimum change of the output, relative to its size, at which the output "
+        "counts as dependent on a parameter.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
@@ -44,7 +45,7 @@ Cut = tuple[int, set[int], str]
 """First step, parameters, and the location of the detached part."""
 
 
-def _detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
     """Detect an output that shares memory with the input of a trained module."""
     before: dict[int, set[int]] = {}
     for flow in _flows(trace, since):
@@ -71,7 +72,7 @@ def _flows(trace: Trace, since: int) -> list[ForwardPassRecord]:
     return [flow for flow in trace.forward_passes if flow.step + 1 >= since]
 
 
-def _probed(
+def _detect_probed(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Cut | None:
     """Detect parameters whose change changes an output from which the loss is computed."""
@@ -153,8 +154,8 @@ def _locate(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
 ) -> tuple[TraceFinding, ...]:
     for severity, detect in (
-        ("error", _detached),
-        ("error", partial(_probed, rule.settings)),
+        ("error", _detect_detached),
+        ("error", partial(_detect_probed, rule.settings)),
         ("error", partial(_network_without_grad, rule.settings)),
         ("confirm", _module_without_grad),
     ):
@@ -237,8 +238,9 @@ def _finding(
     return rule.finding(
         severity="error" if severity == "error" else "confirm",
         step=step,
-        what=f"{len(parameter_list)} parameters belong to the optimizer and take part in every "
-        f"step, but never receive a gradient: {list_names(parameter_list)}. {location}",
+        what=f"{pluralize(len(parameter_list), 'parameter')} of the optimizer "
+        f"{'takes' if len(parameter_list) == 1 else 'take'} part in every step without ever "
+        f"receiving a gradient: {list_names(parameter_list)}. {location}",
         cause="The loss is not connected to them: they keep their initial values.",
         fix=_FIX,
         num_parameters=len(parameter_list),

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
@@ -91,8 +92,9 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
                 severity="error",
                 step=loss.step + 1,
                 what=f"{network.name}: {loss.kind} is computed from its outputs with autograd "
-                f"enabled, but no backward pass reaches any of its {len(parameters)} parameters; "
-                "other parameters of the same optimizer receive gradients.",
+                "enabled, but no backward pass reaches its "
+                f"{pluralize(len(parameters), 'parameter')}; other parameters of the same "
+                "optimizer receive gradients.",
                 cause="The loss passed to backward() was created again from values (item(), "
                 "torch.tensor, detach()): the network does not learn.",
                 fix="Add losses as tensors, with torch.stack or +, as returned by the loss "

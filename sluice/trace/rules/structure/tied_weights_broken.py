@@ -31,9 +31,7 @@ class TiedWeightsBrokenSettings(Settings):
 _FIX = "Assign the embedding's weight to the output layer after every change of either."
 
 
-def _untied_during_training(
-    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
-) -> tuple[TraceFinding, ...]:
+def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect two names of one parameter that become the names of two parameters."""
     for before, after in pairwise(trace.memberships):
         indices = {name: p.index for p in after.parameters for name in p.names}
@@ -54,7 +52,9 @@ def _untied_during_training(
     return ()
 
 
-def _rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_rebuilt(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
     networks = {n.index: n for m in trace.memberships for n in m.networks}
     loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
@@ -88,7 +88,7 @@ def _rebuilt(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[Trace
     return ()
 
 
-def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect an embedding whose initial values equal those of another weight of its network."""
     records, values, names = (
         parameter_records(trace),
@@ -130,7 +130,9 @@ def _copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceF
     return ()
 
 
-def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_declared(
+    rule: Rule[TiedWeightsBrokenSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect a network whose settings declare weight tying but that starts with two weights."""
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_records(trace):
@@ -160,7 +162,7 @@ def _declared(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[Trac
     return ()
 
 
-def _replaced_before_training(
+def _detect_replaced(
     rule: Rule[TiedWeightsBrokenSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect two parameters that replace a tied one before the first step."""
@@ -253,7 +255,13 @@ def _tying_settings(
 
 
 def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    for find in (_untied_during_training, _rebuilt, _declared, _copied, _replaced_before_training):
+    for find in (
+        _detect_untied,
+        _detect_rebuilt,
+        _detect_declared,
+        _detect_copied,
+        _detect_replaced,
+    ):
         findings = find(rule, trace)
         if findings:
             return findings
@@ -264,8 +272,9 @@ TIED_WEIGHTS_BROKEN = Rule(
     name="tied parameters stay tied",
     fault="tied weights broken",
     priority=190,
-    requires="Two recorded memberships; the values of an embedding and of an output weight; a "
-    "setting that declares weight tying; or weights that were tied while traced.",
+    requires="One of: two snapshots of a network, or of two networks of one class; the initial "
+    "values of an embedding and of another weight; a setting that declares weight tying; weights "
+    "that were tied when the network was created.",
     contradicted_by="An output layer that intentionally starts as a copy of the embedding.",
     abstains="The copied weight belongs to two layers of one kind, as in a transformer; a "
     "setting declares that the weights are not tied; or one of the two is frozen.",

@@ -26,7 +26,7 @@ class UnintendedFreezeSettings(Settings):
     min_values: int = Field(
         256,
         ge=1,
-        description="Number of values of a weight from which the largest one identifies its "
+        description="Minimum number of values of a weight at which the largest one identifies its "
         "initialization.",
     )
     min_bound_share: float = Field(
@@ -251,11 +251,12 @@ UNINTENDED_FREEZE = Rule(
     name="at least one weight of a network is trained",
     fault="unintended freeze",
     priority=160,
-    requires="A recorded membership of a trained network; attributes whose names resemble "
-    "requires_grad.",
+    requires="A snapshot of the networks and optimizers. A finding about misspelled attributes "
+    "also requires an attribute whose name resembles requires_grad.",
     contradicted_by="An intentional tuning of norms or biases alone.",
-    abstains="Any weight other than the first and the last one is trained; or only the last one "
-    "is trained, such as a head on a frozen backbone that was loaded or is in no optimizer.",
+    abstains="At least one weight is trained, and the frozen weights were loaded or are in no "
+    "optimizer, such as a backbone below a new head. This does not apply if only the first and the "
+    "last weight are trained.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )

@@ -75,5 +75,5 @@ def test_a_diverged_seed_is_rejected_by_name():
     loss_SN = flat(3)
     loss_SN[2, 5] = np.nan
 
-    with pytest.raises(ContractError, match=r"1 rows with non-finite.*seeds: 2"):
+    with pytest.raises(ContractError, match=r"1 row with non-finite.*seeds: 2"):
         make(loss_SN)

@@ -52,12 +52,12 @@ def test_rows_that_touch_are_no_overlap():
         (
             fold((0, 100), (99, 150), (160, 200), 3),
             "Fold 3: train and val must have no row in common; train 0:100 and val 99:150 share "
-            "1 rows, first row 99 (label ",
+            "1 row, first row 99 (label ",
         ),
         (fold((0, 100), (110, 150), (50, 60)), "train and test"),
         (fold((0, 100), (110, 150), (149, 200)), "val and test"),
         (fold((0, 100), (20, 40), (160, 200)), "share 20 rows, first row 20"),
-        (fold((50, 100), (20, 51), (160, 200)), "share 1 rows, first row 50"),
+        (fold((50, 100), (20, 51), (160, 200)), "share 1 row, first row 50"),
     ],
 )
 @pytest.mark.parametrize("index", [None, days()])

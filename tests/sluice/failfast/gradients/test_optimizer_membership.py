@@ -29,9 +29,16 @@ def test_a_head_replaced_after_the_optimizer_was_made_is_absent():
 
     assert report.absent == ("1.weight", "1.bias")
     assert (report.num_trained, report.num_foreign) == (2, 2)
-    assert (
-        "contain 2 parameters that are not part of the network" in judge_membership(report).summary
-    )
+    assert "contain 2 parameters outside the network" in judge_membership(report).summary
+
+
+def test_one_foreign_parameter_is_counted_in_the_singular():
+    model = network()
+    groups = [{"params": [*model[0].parameters(), nn.Parameter(torch.zeros(1))]}]
+
+    report = validate_optimizer(model.named_parameters(), groups)
+
+    assert "contain 1 parameter outside the network" in judge_membership(report).summary
 
 
 def test_equal_values_are_not_the_same_parameter():

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from sluice.trace.rules.library import judge
 from tests.support.traced.small_programs import (
     labeled_batches,
     random_rows,
@@ -134,3 +135,15 @@ def test_zero_factors_after_many_steps_are_reported(trace_of):
     assert root_fault_steps(trace_of(program)) == {
         ("constant initialization", FIRST_PHASE_STEPS + 6)
     }
+
+
+def test_a_single_weight_is_reported_in_the_singular(trace_of):
+    def program():
+        model = tanh_classifier()
+        nn.init.constant_(model[0].weight, 0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train_on_batches(model, optimizer, labeled_batches(), 30)
+
+    (what,) = (f.what for f in judge(trace_of(program)) if f.fault == "constant initialization")
+
+    assert what.startswith("1 weight was initialized with one value everywhere (0.1 in the first)")

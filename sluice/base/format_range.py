@@ -1,0 +1,11 @@
+"""Formats the range of several values as text."""
+
+
+def format_range(low: object, high: object, spec: str = "") -> str:
+    """Return 'low to high' with both numbers in the given format; one number if they are equal.
+
+    >>> format_range(3, 5), format_range(3, 3), format_range(0.5, 2000, ",.4g")
+    ('3 to 5', '3', '0.5 to 2,000')
+    """
+    first, last = format(low, spec), format(high, spec)
+    return first if first == last else f"{first} to {last}"
