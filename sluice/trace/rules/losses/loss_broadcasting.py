@@ -42,8 +42,9 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 severity="error",
                 step=record.step + 1,
                 what=f"{kind} compared outputs of shape {record.input_shape} with targets of shape "
-                f"{record.target_shape}: {pairs:,} pairs instead of {max(record.input_shape):,}, "
-                f"in {len(wrong)} of {len(records)} sampled calls.",
+                f"{record.target_shape}: {pairs:,} pairs instead of "
+                f"{math.prod(record.input_shape):,}, in {len(wrong)} of {len(records)} sampled "
+                "calls.",
                 cause="Every output is compared with every target, so all outputs converge to "
                 "the mean target.",
                 fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
