@@ -127,7 +127,7 @@ def test_samples_round_trip_in_order_and_old_ones_are_pruned(
 
 def write_refused_sample(ledger: RolloutLedger, rollout: Rollout, key: str) -> None:
     poison = sample(1, rollout.id).model_copy(update={"key": key, "challenger": ((1.0,),)})
-    with pytest.raises(SamplesRefused, match="cannot store 2 samples"):
+    with pytest.raises(SamplesRefused, match="dropped 2 samples that it cannot store"):
         ledger.observations.write(report(rollout=rollout, requests=4, kept=(sample(0), poison)))
 
 
