@@ -37,7 +37,7 @@ def drawn(rows, *, width=80) -> list[str]:
     console = Console(record=True, width=width, force_terminal=True, file=io.StringIO())
     with RunConsole(console) as live:
         live("trial 3 at epoch 9", done=4, total=20, rows=rows)
-        console.print(live._drawn())
+        console.print(live._render())
     return [line.rstrip() for line in console.export_text().splitlines()]
 
 

@@ -19,7 +19,7 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(
         assert run_command(["dev", "--port", str(port)]) == 2
 
     said = capfd.readouterr().err
-    assert f"must listen on 127.0.0.1 port {port}, and cannot: Address already in use" in said
+    assert f"cannot listen on port {port} of 127.0.0.1: Address already in use" in said
     assert "choose another --port" in said
     assert "Sluice starts" not in said
     assert not (tmp_path / "home").exists()
