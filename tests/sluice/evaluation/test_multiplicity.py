@@ -70,5 +70,5 @@ def test_a_cohort_is_several_candidates_on_one_window():
 
     with pytest.raises(ContractError, match="on 2 windows"):
         adjust_cohort([verdict("a", 1.0), elsewhere], alpha=0.05)
-    with pytest.raises(ContractError, match="for 1 candidate[.]"):
+    with pytest.raises(ContractError, match=r"for 1 candidate\."):
         adjust_cohort([verdict("a", 1.0)] * 2, alpha=0.05)
