@@ -19,11 +19,11 @@ from sluice.metrics.task_metrics import (
 def ranking_metrics(
     relevance: ArrayLike, score: ArrayLike, query: ArrayLike, *, at: int
 ) -> TaskMetrics:
-    """Return ndcg, precision, map and mrr as means over queries, and the share of judged queries.
+    """Return ndcg, precision, map and mrr as means over queries, and the share of used queries.
 
-    A query counts as judged if its documents differ in relevance. Otherwise all orders are equally
-    good, and the query is ignored. Precision, map and mrr also ignore queries without a document of
-    relevance 0.
+    A query is used if its documents differ in relevance. Otherwise all orders are equally good, and
+    the query is ignored. Precision, map and mrr also ignore queries without a document of relevance
+    0.
 
     - ndcg@k: gains are the relevances themselves; documents of equal score each get the mean
       discount of their ranks;
@@ -33,10 +33,10 @@ def ranking_metrics(
     - map: mean average precision;
     - mrr: reciprocal rank of the first relevant document. Documents of equal score all get the last
       of their ranks, so a model with constant scores does not profit from the order of the rows;
-    - judged_share: share of the queries that are judged.
+    - judged_share: share of the queries that are used.
 
-    Precision, map and mrr are absent if no judged query has a document of relevance 0. All metrics
-    except judged_share are absent if no query is judged. All metrics are absent if a score is
+    Precision, map and mrr are absent if no used query has a document of relevance 0. All metrics
+    except judged_share are absent if no query is used. All metrics are absent if a score is
     non-finite.
 
     Args:
