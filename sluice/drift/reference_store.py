@@ -18,6 +18,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.data.folds import Fold
+from sluice.data.rows.protocol import gather
 from sluice.data.table_bytes import read_table_bytes
 from sluice.drift.embedding_reference import (
     embedding_reference,
@@ -30,7 +31,7 @@ from sluice.drift.serving_samples import prediction_columns
 from sluice.evaluation.outputs import (
     LoadMember,
     complete_seeds,
-    ensemble_losses,
+    mean_output,
     member_outputs,
     select_members,
     select_own_member,
@@ -38,6 +39,7 @@ from sluice.evaluation.outputs import (
 from sluice.evaluation.unseen_members import position_through, row_labels
 from sluice.models.embedding import REFERENCE_ROLE
 from sluice.training.members import Member
+from sluice.training.prediction import PredictedRows, iter_outputs
 from sluice.workloads.workload import Examples, Workload
 
 _ROLES = {
@@ -130,10 +132,9 @@ def store_references(
     through = next(member.trained_through for member in members if member.fold_id == last)
     training_rows = frame.iloc[: position_through(frame.index, through) + 1]
     on_progress(f"computing predictions of {pluralize(len(members), 'network')} on held-out rows")
-    if workload.keep_outputs:
-        predictions, losses = _held_out(workload, frame, folds, members, load)
-    else:
-        predictions, losses = None, _held_out_losses(workload, frame, folds, members, load)
+    keeps_outputs = workload.keep_outputs and workload.serves_whole_output
+    held_out = _held_out if keeps_outputs else _held_out_in_chunks
+    predictions, losses = held_out(workload, frame, folds, members, load)
     lacking: list[str] = []
     left_out: list[str] = []
 
@@ -205,20 +206,34 @@ def _held_out(
     return pd.DataFrame(output_NO, columns=list(prediction_columns(output_NO.shape[1]))), losses
 
 
-def _held_out_losses(
+def _held_out_in_chunks(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
     members: Sequence[Member],
     load: LoadMember,
-) -> pd.DataFrame:
-    """Return the losses on the test rows of the last fold, without keeping an output."""
+) -> tuple[pd.DataFrame | None, pd.DataFrame]:
+    """Return the mean responses and the losses on the test rows of the last fold.
+
+    No output of a network is kept. The responses are None if they are the outputs themselves.
+    """
     seeds = complete_seeds(folds, members)
     last = max(folds, key=lambda fold: fold.fold_id)
     selected = select_members([last], seeds, select_own_member(workload, frame, members))
-    networks = [load(member) for member in selected.values()]
     examples = workload.examples(frame, last.test)
-    return _loss_frame(frame, examples, ensemble_losses(workload, networks, examples))
+    sources = [PredictedRows(load(member), examples.x) for member in selected.values()]
+    losses, responses = [], []
+    for chunk in iter_outputs(sources, examples.y):
+        losses.append(workload.losses(mean_output(chunk.outputs), chunk.y))
+        if workload.is_served and not workload.serves_whole_output:
+            x = gather(examples.x, chunk.rows)
+            served = [workload.served_output(output, x) for output in chunk.outputs]
+            responses.append(mean_output(served).double().flatten(1).numpy())
+    loss_frame = _loss_frame(frame, examples, torch.cat(losses))
+    if not responses:
+        return None, loss_frame
+    output_NO = np.concatenate(responses)
+    return pd.DataFrame(output_NO, columns=list(prediction_columns(output_NO.shape[1]))), loss_frame
 
 
 def _loss_frame(frame: pd.DataFrame, examples: Examples, losses: torch.Tensor) -> pd.DataFrame:

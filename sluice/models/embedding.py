@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.models.scaled import Scaled
+from sluice.models.served import ServedNetwork
 
 REFERENCE_ROLE = "drift embedding"
 """Role of the drift reference of the embedding among the artifacts of a version."""
@@ -54,7 +55,7 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
     The hooks exist only during the call, so that predictions keep their code path and their bits.
 
     Args:
-        model: Network, or a network in ``Scaled``.
+        model: Network, or a network in ``Scaled`` or ``ServedNetwork``.
         x: Inputs of B examples.
 
     Raises:
@@ -67,7 +68,8 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
         Count sketch: Charikar, Chen & Farach-Colton (2002); its use for features: Weinberger et
         al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
     """
-    network = model.network if isinstance(model, Scaled) else model
+    scaled = model.network if isinstance(model, ServedNetwork) else model
+    network = scaled.network if isinstance(scaled, Scaled) else scaled
     received: list[tuple[str, object]] = []
 
     def recorder(name: str) -> Callable[..., None]:

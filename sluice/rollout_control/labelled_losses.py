@@ -138,7 +138,9 @@ def _stack_outputs(outputs: Sequence[Outputs], arm: ArmName) -> NDArray[np.float
 def _losses(
     workload: Workload, output_PO: NDArray[np.float64], y: torch.Tensor
 ) -> NDArray[np.float64]:
-    expected_shape = workload.output_shape(y)
+    expected_shape = output_PO.shape
+    if workload.serves_whole_output:
+        expected_shape = workload.output_shape(y)
     if output_PO.size != math.prod(expected_shape):
         raise ContractError(
             f"Outputs for {len(y)} rows must have the workload's output shape {expected_shape}, "
@@ -148,5 +150,5 @@ def _losses(
         )
     output = torch.from_numpy(output_PO.reshape(expected_shape))
     output = output.to(y.dtype if y.is_floating_point() else torch.float32)
-    losses: NDArray[np.float64] = workload.losses(output, y).detach().double().numpy()
+    losses: NDArray[np.float64] = workload.served_losses(output, y).detach().double().numpy()
     return losses

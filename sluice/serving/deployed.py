@@ -20,11 +20,18 @@ from sluice.base.errors import IntegrityError
 from sluice.data.rows.protocol import RowSource, gather
 from sluice.models.embedding import REFERENCE_ROLE, embed
 from sluice.models.scaled import Scaled
+from sluice.models.served import ServedNetwork
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
 from sluice.registry.stored_code import CodeSource
 from sluice.serving.contract import CodecContract, InputContract, ModelContract
-from sluice.serving.model_arrays import ModelArrays, as_arrays, as_input
+from sluice.serving.model_arrays import (
+    ModelArrays,
+    as_arrays,
+    as_input,
+    count_elements,
+    split_elements,
+)
 from sluice.serving.warm_up import warm_up_inputs
 from sluice.training.members import Member
 from sluice.workloads.codecs.codec import Codec
@@ -109,6 +116,10 @@ class DeployedModel:
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O) in double precision, on the CPU."""
+        if self.codec is not None and count_elements(x) > self.codec.max_elements:
+            # Several requests in one batch: their outputs may be larger than those of one request.
+            parts = split_elements(x, self.codec.max_elements)
+            return np.concatenate([self.predict(part, pause) for part in parts], axis=1)
         inputs = as_input(x)
         if self.codec is None and isinstance(inputs, torch.Tensor):
             inputs = inputs.to(self.input_dtype)
@@ -168,7 +179,7 @@ def load_deployed(
             candidate=version.candidate,
             contract=_windows_contract(workload, networks),
             target=workload.target_column,
-            networks=tuple(networks),
+            networks=_as_served(workload, networks),
             input_dtype=require_windows(workload, version_name),
         )
     return DeployedModel(
@@ -181,12 +192,18 @@ def load_deployed(
             body=codec.schema(),
         ),
         target=workload.target_column,
-        networks=tuple(networks),
+        networks=_as_served(workload, networks),
         codec=codec,
         embedded_network=members[0].weights
         if REFERENCE_ROLE in version.lineage.artifacts and _can_embed(networks[0], codec)
         else None,
     )
+
+
+def _as_served(workload: Workload, networks: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
+    if workload.serves_whole_output:
+        return tuple(networks)
+    return tuple(ServedNetwork(network, workload.served_output) for network in networks)
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:

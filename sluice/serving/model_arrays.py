@@ -32,6 +32,14 @@ def first_element(x: ModelArrays) -> ModelArrays:
     return {name: part[:1] for name, part in x.items()}
 
 
+def split_elements(x: ModelArrays, size: int) -> list[ModelArrays]:
+    """Return parts of at most ``size`` elements each, in order, without a copy."""
+    starts = range(0, count_elements(x), size)
+    if isinstance(x, np.ndarray):
+        return [x[start : start + size] for start in starts]
+    return [{name: part[start : start + size] for name, part in x.items()} for start in starts]
+
+
 def can_batch(first: ModelArrays, second: ModelArrays) -> bool:
     """Return whether two inputs can be computed in one batch.
 

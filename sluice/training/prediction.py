@@ -160,6 +160,8 @@ class OutputChunk(NamedTuple):
     outputs: tuple[Tensor, ...]
     """Output of each model (B, ...)."""
     y: Tensor
+    rows: Tensor
+    """Positions of the examples, int64 (B,)."""
 
 
 def iter_outputs(
@@ -182,6 +184,7 @@ def iter_outputs(
         yield OutputChunk(
             tuple(gather_tensor(source, rows, what="outputs") for source in sources),
             gather_targets(y, rows),
+            rows,
         )
 
 

@@ -6,20 +6,22 @@ Shape legend: N = blocks of a split, B = blocks of a chunk, L = tokens of a bloc
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor, nn
 
 from sluice.data.folds import Fold, FoldSettings, RowRange
 from sluice.data.rows import SubsetRows, TokenBlocks
 from sluice.data.rows.content import iter_chunks, row_digests
-from sluice.data.rows.protocol import RowSource, gather_tensor
+from sluice.data.rows.protocol import ModelInput, RowSource, gather_tensor
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
+from sluice.workloads.codecs import Codec, TokensCodec
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 _SCHEMA = Schema(
@@ -40,6 +42,13 @@ _SCHEMA = Schema(
 _MAX_BIGRAM_TOKENS = 4096
 """Largest vocabulary with a table of all pairs of tokens (64 MiB)."""
 
+_MAX_SERVED_LOGITS = 2**24
+"""Maximum number of logits that one network computes at once for requests, unless one block has
+more (64 MiB)."""
+
+_MAX_SERVED_BLOCKS = 64
+"""Maximum number of blocks of a request."""
+
 
 class LanguageModelSettings(WorkloadSettings):
     """Settings of the blocks."""
@@ -54,6 +63,10 @@ class LanguageModelWorkload(Workload):
     An example is a block; its loss is the mean over its tokens [nats per token]. The logits of a
     split are never in memory together. The baseline knows the previous token only. A subclass
     implements ``tokens`` and ``vocab_size``.
+
+    A client sends token ids and receives their score: the mean log loss of all tokens but the
+    first, given the tokens before them. Override ``served_output`` and ``served_losses`` to return
+    something else, such as the logits of the next token.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = LanguageModelSettings
@@ -67,7 +80,6 @@ class LanguageModelWorkload(Workload):
     scale_inputs = False
     scale_target = False
     keep_outputs = False
-    is_served = False
     causal = True
     """Outputs must not depend on later tokens; see ``sluice trace probe``."""
 
@@ -133,6 +145,40 @@ class LanguageModelWorkload(Workload):
         """Return the mean log loss of the tokens of each block (B,)."""
         losses = nn.functional.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
         return losses.reshape(y.shape).mean(dim=1)
+
+    def codec(self) -> Codec:
+        """Return how lists of token ids become inputs; they have at most ``block_len`` tokens."""
+        length = self.settings.block_len
+        num_blocks = _MAX_SERVED_LOGITS // (length * self.vocab_size)
+        return TokensCodec(
+            vocab_size=self.vocab_size,
+            min_len=2,
+            max_len=length,
+            max_elements=min(max(num_blocks, 1), _MAX_SERVED_BLOCKS),
+        )
+
+    def request_of(
+        self,
+        raw: pd.DataFrame,  # noqa: ARG002 - the blocks are in a file
+        frame: pd.DataFrame,
+        positions: NDArray[np.int64],
+    ) -> dict[str, Any]:
+        """Return a request with the tokens of the given blocks."""
+        blocks = torch.tensor(frame.index[positions].to_numpy(np.int64))
+        return {"sequences": self._blocks(offset=0)[blocks].tolist()}
+
+    def served_output(self, output: Tensor, x: ModelInput) -> Tensor:
+        """Return the mean log loss of all tokens but the first (B, 1) [nats per token]."""
+        assert isinstance(x, Tensor)
+        return self.losses(output[:, :-1], x[:, 1:]).unsqueeze(1)
+
+    def served_losses(
+        self,
+        served: Tensor,
+        y: Tensor,  # noqa: ARG002 - known to the client, but for the last token
+    ) -> Tensor:
+        """Return the scores as losses (B,) [nats per token]."""
+        return served[:, 0]
 
     def metrics_from_losses(
         self, losses: Tensor, examples: Examples, frame: pd.DataFrame

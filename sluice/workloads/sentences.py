@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field
+from torch import Tensor, nn
 
 from sluice.data.expectations import RowCount
 from sluice.data.generated.folder import generate_once
 from sluice.data.generated.sentences import VOCABULARY, generate_sentences
 from sluice.data.rows import write_tokens
+from sluice.data.rows.protocol import ModelInput
 from sluice.workloads.language_model import LanguageModelSettings, LanguageModelWorkload
 from sluice.workloads.workload import WorkloadSettings
 
@@ -30,6 +32,18 @@ class SentencesWorkload(LanguageModelWorkload):
     def vocab_size(self) -> int:
         """Number of words of the grammar; the id of a word is its position in the list."""
         return len(VOCABULARY)
+
+    def served_output(
+        self,
+        output: Tensor,
+        x: ModelInput,  # noqa: ARG002 - the output is sufficient
+    ) -> Tensor:
+        """Return the logits of the next word (B, V), from which a client can draw it."""
+        return output[:, -1]
+
+    def served_losses(self, served: Tensor, y: Tensor) -> Tensor:
+        """Return the log loss of the next word (B,) [nats]."""
+        return nn.functional.cross_entropy(served, y[:, -1], reduction="none")
 
     @property
     def tokens(self) -> Path:

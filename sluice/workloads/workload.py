@@ -393,6 +393,41 @@ class Workload(ABC):
         """
         return self.codec().request_of(raw, frame, positions)
 
+    def served_output(
+        self,
+        output: Tensor,
+        x: ModelInput,  # noqa: ARG002 - used by a workload that overrides the method
+    ) -> Tensor:
+        """Return what a client receives for the output of a network; by default all of it.
+
+        Override it if the output is too large for a response, such as the logits of every token,
+        together with ``served_losses``. The server returns the mean over the networks of a version.
+
+        Args:
+            output: Output for the elements of a request (B, ...).
+            x: Inputs of the network.
+
+        Returns:
+            A tensor (B, ...), the same number of values for each element.
+        """
+        return output
+
+    def served_losses(self, served: Tensor, y: Tensor) -> Tensor:
+        """Return one loss for each response (B,), by which a rollout compares two versions.
+
+        By default ``losses``, for a workload that serves its output unchanged.
+
+        Args:
+            served: Responses, as returned by ``served_output``.
+            y: Targets of the requested rows.
+        """
+        return self.losses(served, y)
+
+    @property
+    def serves_whole_output(self) -> bool:
+        """Whether a client receives the output of the network unchanged."""
+        return type(self).served_output is Workload.served_output
+
     def output_shape(self, y: Tensor) -> tuple[int, ...]:
         """Return the required shape of the model's output for the targets ``y``."""
         if self.task == "classification":

@@ -1,4 +1,4 @@
-"""Small workloads whose clients send texts, images or raw rows; their data are in a folder."""
+"""Small workloads whose clients send texts, tokens, images or raw rows, from data in a folder."""
 
 import json
 from pathlib import Path
@@ -16,11 +16,14 @@ from sluice.data.rows import ImageFolderRows, SubsetRows, TokenRows, write_token
 from sluice.data.rows.protocol import DictRows, ModelInput
 from sluice.data.schema import Column, Schema
 from sluice.workloads.codecs import Codec, ImagesCodec, RawRowsCodec, TextCodec
+from sluice.workloads.language_model import LanguageModelSettings, LanguageModelWorkload
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
 NUM_ROWS = 240
 WORDS = ("good", "fine", "great", "bad", "poor", "awful", "plot", "actor", "film", "scene")
 MAX_LEN = 12
+VOCABULARY_SIZE = 11
+"""Number of token ids of the language model."""
 
 
 class FolderSettings(WorkloadSettings):
@@ -119,6 +122,36 @@ class ImageWorkload(_FolderWorkload):
         return ImagesCodec(8, folder=self.folder)
 
 
+class BlockSettings(LanguageModelSettings):
+    folds: FoldSettings = FoldSettings(num_folds=1, embargo_rows=2)
+    block_len: int = Field(6, ge=2)
+    folder: str = ""
+
+
+class BlockNetwork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(VOCABULARY_SIZE, 6), nn.Linear(6, VOCABULARY_SIZE)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.out(self.embedding(ids).cumsum(1))
+
+
+class BlockWorkload(LanguageModelWorkload):
+    """A language model whose clients receive scores."""
+
+    settings_type = BlockSettings
+    settings: BlockSettings
+    vocab_size = VOCABULARY_SIZE
+
+    @property
+    def tokens(self) -> Path:
+        return Path(self.settings.folder) / "tokens"
+
+    def build_model(self, num_features: int, num_outputs: int, settings: Any) -> nn.Module:
+        return BlockNetwork()
+
+
 class BarSettings(FolderSettings):
     seq_len: int = Field(4, ge=1)
     context_rows: int = Field(8, ge=1)
@@ -196,6 +229,14 @@ def write_texts(folder: Path) -> dict[str, str]:
     _write_rows(folder, [{"text": text, "target": _mood(text)} for text in texts])
     tokenize = Vocabulary(folder / "vocabulary.json")
     write_tokens(folder / "tokens", map(tokenize, texts), vocab_size=50)
+    return {"folder": str(folder)}
+
+
+def write_blocks(folder: Path) -> dict[str, str]:
+    """Write tokens; return the settings of the workload."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = np.random.default_rng(0).integers(0, VOCABULARY_SIZE, 6 * NUM_ROWS + 1)
+    write_tokens(folder / "tokens", [ids], vocab_size=VOCABULARY_SIZE)
     return {"folder": str(folder)}
 
 

@@ -72,6 +72,10 @@ def check_instantiation(
             f"{_locate_non_finite(workload, model, batch)}.",
             fault="non-finite output",
         )
+    if workload.is_served and not workload.serves_whole_output:
+        problem = _find_served_problem(workload, output, batch)
+        if problem is not None:
+            return problem
     dependent = find_batch_dependence(model, batch, output, settings, seed=seed)
     if dependent is not None:
         return dependent
@@ -86,6 +90,38 @@ def check_instantiation(
             "input_shape": format_shape(batch.inputs),
             "output_shape": format_shape(output),
         },
+    )
+
+
+def _find_served_problem(
+    workload: Workload, output: Tensor, batch: Examples
+) -> CheckOutcome | None:
+    """Return what is wrong with the workload's own ``served_output`` or ``served_losses``."""
+    num_rows = len(batch)
+    served = workload.served_output(output, batch.inputs)
+    if not isinstance(served, Tensor) or served.ndim < 1 or len(served) != num_rows:
+        return _wrong_served("served_output", f"({num_rows}, ...)", served)
+    losses = workload.served_losses(served, batch.targets)
+    if not isinstance(losses, Tensor) or tuple(losses.shape) != (num_rows,):
+        return _wrong_served("served_losses", f"({num_rows},)", losses)
+    if not bool(torch.isfinite(served).all()) or not bool(torch.isfinite(losses).all()):
+        return CheckOutcome(
+            outcome="fail",
+            summary="served_output() and served_losses() must return finite values for finite "
+            "outputs of the network, got NaN or infinity.",
+            fault="non-finite output",
+        )
+    return None
+
+
+def _wrong_served(method: str, required: str, found: object) -> CheckOutcome:
+    shown = format_shape(found) if isinstance(found, Tensor) else type(found).__name__
+    return CheckOutcome(
+        outcome="fail",
+        summary=f"{method}() of the workload must return a tensor of shape {required}, got "
+        f"{shown}.",
+        fault="shape mismatch",
+        fix=f"Correct {method}().",
     )
 
 

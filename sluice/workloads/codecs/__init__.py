@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sluice.workloads.codecs.raw_rows import RawRowsCodec as RawRowsCodec
     from sluice.workloads.codecs.request import CodecRequest as CodecRequest
     from sluice.workloads.codecs.text import TextCodec as TextCodec
+    from sluice.workloads.codecs.tokens import TokensCodec as TokensCodec
     from sluice.workloads.codecs.windows import WindowsCodec as WindowsCodec
 
 _MODULES = {
@@ -21,6 +22,7 @@ _MODULES = {
     "ImagesCodec": "images",
     "RawRowsCodec": "raw_rows",
     "TextCodec": "text",
+    "TokensCodec": "tokens",
     "WindowsCodec": "windows",
 }
 

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import ModelInput
 from sluice.rollout.samples import Sample
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.labelled_losses import first_unseen, labelled_losses
@@ -103,3 +106,26 @@ def test_outputs_of_a_wrong_shape_are_refused(rollout: Rollout) -> None:
     for samples, frame, why in refusals:
         with pytest.raises(ContractError, match=why):
             labelled_losses(rollout, samples, frame, WORKLOAD, first_unseen=UNSEEN)
+
+
+def test_responses_that_are_not_the_output_have_their_own_losses(rollout: Rollout) -> None:
+    class Signs(type(WORKLOAD)):  # type: ignore[misc]
+        """Serves two numbers for one output."""
+
+        def served_output(self, output: Tensor, x: ModelInput) -> Tensor:  # noqa: ARG002
+            return torch.cat([output.sign(), output.abs()], dim=1)
+
+        def served_losses(self, served: Tensor, y: Tensor) -> Tensor:
+            return (served[:, 0] * served[:, 1] - y[:, 0]).abs()
+
+    pair = sample(
+        rollout, key="502", challenger=((1.0, 5.0), (-1.0, 2.0)), production=((1.0, 0.0),)
+    )
+    frame = echo_frame()
+
+    tables = labelled_losses(rollout, [pair], frame, Signs(), first_unseen=UNSEEN)
+
+    assert tables is not None
+    y = frame["echo"][502]
+    assert tables[0].loss_SN[:, 0] == pytest.approx([abs(5 - y), abs(-2 - y)], rel=1e-5)
+    assert tables[1].loss_SN[:, 0] == pytest.approx([abs(y)], rel=1e-5)

@@ -1,4 +1,4 @@
-"""Registered versions whose clients send texts, images or raw rows."""
+"""Registered versions whose clients send texts, tokens, images or raw rows."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,22 +22,25 @@ from tests.sluice.registry.ledger_samples import (
     sample_lineage,
 )
 from tests.support.codec_workloads import (
+    BlockWorkload,
     ImageWorkload,
     NamedBars,
     RawBars,
     TextWorkload,
     network_input,
+    write_blocks,
     write_images,
     write_texts,
 )
 
-KINDS = ("texts", "images", "rows", "named rows")
+KINDS = ("texts", "tokens", "images", "rows", "named rows")
 
 
 def make_workload(kind: str, folder: Path) -> Workload:
     """Return the workload of a kind, with its data in the folder."""
     types: dict[str, Any] = {
         "texts": (TextWorkload, write_texts),
+        "tokens": (BlockWorkload, write_blocks),
         "images": (ImageWorkload, write_images),
         "rows": (RawBars, lambda _: {}),
         "named rows": (NamedBars, lambda _: {}),
@@ -60,7 +63,7 @@ def networks(workload: Workload, *, salt: int) -> list[Scaled]:
                 num_features=num_features,
                 num_outputs=1,
                 scale_inputs=workload.scale_inputs,
-                scale_target=True,
+                scale_target=workload.scale_target,
             )
         )
     return found

@@ -1,4 +1,4 @@
-"""Texts, images and raw rows are served by the real server, from a real registry."""
+"""Texts, tokens, images and raw rows are served by the real server, from a real registry."""
 
 import asyncio
 import base64
@@ -7,24 +7,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import CodecMismatch, GateBlocked
 from sluice.config.drift_settings import AlarmDebounceSettings, DriftSettings
+from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.drift.monitor import run_drift_monitor
 from sluice.drift.monitor_inputs import MonitorInputs
+from sluice.models.served import ServedNetwork
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.deployed import DeployedModel
 from sluice.serving.isolation import Isolation
 from sluice.serving.ledger_models import LedgerModels, ledger_loader_spec
+from sluice.serving.model_arrays import as_arrays, concatenate
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, NOW, Clock, as_version
 from tests.sluice.serving.codec_samples import KINDS, codec_lineage, make_workload, register
@@ -122,9 +126,19 @@ def expected(deployed: DeployedModel, workload: Workload, *rows: int) -> list[li
     for row in rows:
         x = network_input(workload, row)
         with torch.inference_mode():
-            found = torch.stack([network(x) for network in deployed.networks])
+            found = torch.stack([_response(network, x) for network in deployed.networks])
         outputs.append(found.double().mean(dim=0)[0].tolist())
     return outputs
+
+
+def _response(network: nn.Module, x: ModelInput) -> Tensor:
+    """Return the output of a network, or for a language model the score of its tokens."""
+    if not isinstance(network, ServedNetwork):
+        return cast("Tensor", network(x))
+    assert isinstance(x, Tensor)
+    (ids,) = x
+    logits = network.network(x)[0, :-1]
+    return nn.functional.cross_entropy(logits, ids[1:])[None, None]
 
 
 def test_a_request_gets_the_prediction_of_the_stored_example(
@@ -200,6 +214,10 @@ def test_bodies_that_do_not_fit_are_refused_in_the_usual_format(
 
 HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
     "text": (lambda body: {"texts": [*body["texts"], " "]}, "texts.1 must have at least one token"),
+    "tokens": (
+        lambda body: {"sequences": [*body["sequences"], [1, 2, 3, 4, 5, 11]]},
+        "sequences.1 must have token ids from 0 to 10, got 11",
+    ),
     "images": (
         lambda _: {"images": [base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()]},
         "images.0 must be an image of the format",
@@ -209,6 +227,23 @@ HOSTILE: dict[str, tuple[Callable[[dict[str, Any]], dict[str, Any]], str]] = {
         "rows.0 must have 8 rows of 3 values, got 7",
     ),
 }
+
+
+def test_a_large_batch_is_computed_in_parts_of_a_request(registry: Registry) -> None:
+    one = registry.load(1)
+    assert one.codec is not None
+    x = concatenate([as_arrays(network_input(registry.workload, 80))] * 5)
+    sizes: list[int] = []
+    for network in one.networks:
+        network.register_forward_pre_hook(lambda _, args: sizes.append(input_length(args[0])))
+
+    whole = one.predict(x, None)
+    one.codec.max_elements = 2
+    parts = one.predict(x, None)
+
+    assert sizes == [5, 5, 2, 2, 2, 2, 1, 1]
+    assert parts.shape == whole.shape == (2, 5, 1)
+    np.testing.assert_allclose(parts, whole, rtol=1e-6)
 
 
 def test_an_element_that_does_not_decode_is_named(registry: Registry, server: Live) -> None:
@@ -271,11 +306,15 @@ def test_a_challenger_in_its_own_process_answers_and_gets_shadow_requests(
         return found
 
     put(share=1.0)
-    assert ask("challenger")["outputs"] == expected(two, registry.workload, ROW)
+    np.testing.assert_allclose(
+        ask("challenger")["outputs"], expected(two, registry.workload, ROW), rtol=1e-6
+    )
     server.wait_for(lambda: any(s.challenger and s.production for s in samples))
 
     put(share=0.0, shadow=True)
-    assert ask("production")["outputs"] == expected(one, registry.workload, ROW)
+    np.testing.assert_allclose(
+        ask("production")["outputs"], expected(one, registry.workload, ROW), rtol=1e-6
+    )
     before = server.metrics()
     server.client.post("/predict", json=registry.body(ROW))
     server.wait_for(lambda: _shadowed(server.metrics()) > _shadowed(before))

@@ -10,7 +10,7 @@ from torch import nn
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.rows import write_tokens
-from sluice.drift.reference_store import _held_out_losses
+from sluice.drift.reference_store import _held_out_in_chunks
 from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.scoring import score_baseline, score_candidate
 from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
@@ -24,6 +24,7 @@ from sluice.workloads.language_model import (
     LanguageModelWorkload,
     bigram_log_shares,
 )
+from sluice.workloads.sentences import SentencesWorkload
 from sluice.workloads.workload import Examples
 from tests.sluice.evaluation.scored_workload import member
 
@@ -127,9 +128,55 @@ def test_scores_in_chunks_are_those_of_whole_outputs(workloads, monkeypatch):
     # An ensemble of different models is better than their mean loss (Jensen's inequality).
     assert found.deployed.metrics["loss"] < found.by_seed.metrics["loss"]
     last = max(folds, key=lambda fold: fold.fold_id)
-    losses = _held_out_losses(chunked, frame, folds, members, load)["loss"]
+    _, table = _held_out_in_chunks(chunked, frame, folds, members, load)
+    losses = table["loss"]
     in_last = found.deployed.losses.fold_N == last.fold_id
     np.testing.assert_allclose(losses, found.deployed.losses.loss_SN[0, in_last], rtol=1e-6)
+
+
+def test_the_reference_of_predictions_has_what_clients_receive(workloads, monkeypatch):
+    """Scores of the last test window, computed by hand for each network."""
+    chunked, whole = workloads
+    frame = chunked.load_rows()
+    folds = chunked.plan_folds(frame)
+    members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
+    monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
+
+    scores, losses = _held_out_in_chunks(chunked, frame, folds, members, load)
+
+    test = chunked.examples(frame, folds[-1].test)
+    ids = test.inputs
+    expected = torch.zeros(len(ids), dtype=torch.float64)
+    for seed in (1, 2):
+        shares = Model(seed + folds[-1].fold_id)(ids).detach().double().log_softmax(-1)
+        for row, block in enumerate(ids.tolist()):
+            found = [shares[row, at, block[at + 1]] for at in range(7)]
+            expected[row] -= torch.stack(found).mean() / 2
+    assert scores.columns.tolist() == ["prediction"]
+    np.testing.assert_allclose(scores["prediction"], expected, rtol=1e-5)
+    assert len(losses) == len(scores)
+
+    class Unserved(type(chunked)):
+        is_served = False
+
+    unserved = Unserved(chunked.settings)
+    assert _held_out_in_chunks(unserved, frame, folds, members, load)[0] is None
+    scored, _ = _held_out_in_chunks(whole, frame, folds, members, load)
+    np.testing.assert_allclose(scored, scores, rtol=1e-6)
+
+
+def test_scores_are_the_losses_of_a_rollout_and_logits_those_of_the_next_word(workloads):
+    chunked, _ = workloads
+    logits = torch.randn(3, 8, VOCAB)
+    ids = torch.randint(VOCAB, (3, 9))
+    score = chunked.served_output(logits, ids[:, :-1])
+    assert torch.equal(chunked.served_losses(score, ids[:, 1:]), score[:, 0])
+
+    sentences = SentencesWorkload()
+    next_word = sentences.served_output(logits, ids[:, :-1])
+    assert torch.equal(next_word, logits[:, 7])
+    shares = logits[:, 7].softmax(-1)[torch.arange(3), ids[:, 8]]
+    torch.testing.assert_close(sentences.served_losses(next_word, ids[:, 1:]), -shares.log())
 
 
 def test_losses_and_validation_read_small_chunks(workloads, monkeypatch):

@@ -132,3 +132,57 @@ def test_too_few_rows_are_insufficient(check):
     finding = check(planted.Signals(planted.SignalSettings(num_rows=90)))
 
     assert (finding.outcome, finding.fault) == ("insufficient", "too few rows")
+
+
+class Served(planted.Signals):
+    """Serves the sign of its output."""
+
+    def served_output(self, output, x):  # noqa: ARG002
+        return output.sign()
+
+    def served_losses(self, served, y):
+        return (served - y.sign()).abs()[:, 0]
+
+
+class ScalarServed(Served):
+    def served_output(self, output, x):  # noqa: ARG002
+        return output.mean()
+
+
+class NonFiniteServed(Served):
+    def served_output(self, output, x):  # noqa: ARG002
+        return output / 0
+
+
+class LossesForgotten(Served):
+    def served_losses(self, served, y):
+        return (served - y.sign()).abs()
+
+
+@pytest.mark.parametrize(
+    ("workload", "seen", "fault"),
+    [
+        (
+            ScalarServed,
+            "served_output() of the workload must return a tensor of shape (32, ...), got ()",
+            "shape mismatch",
+        ),
+        (NonFiniteServed, "must return finite values", "non-finite output"),
+        (
+            LossesForgotten,
+            "served_losses() of the workload must return a tensor of shape (32,), got (32, 1)",
+            "shape mismatch",
+        ),
+    ],
+)
+def test_a_wrong_response_is_found_before_the_training(check, workload, seen, fault):
+    finding = check(workload())
+    assert (finding.outcome, finding.fault) == ("fail", fault)
+    assert seen in finding.summary
+
+    unserved = type("Unserved", (workload,), {"is_served": False})
+    assert check(unserved()).outcome == "pass"
+
+
+def test_a_workload_may_serve_a_part_of_its_output(check):
+    assert check(Served()).outcome == "pass"

@@ -13,15 +13,23 @@ import torch
 from sluice.base.errors import CodecMismatch, ContractError, PayloadError
 from sluice.data.rows import ImageFolderRows, TokenRows, write_tokens
 from sluice.failfast.data.served_inputs import check_served_inputs
-from sluice.workloads.codecs import ImagesCodec, RawRowsCodec, TextCodec, WindowsCodec
+from sluice.workloads.codecs import (
+    ImagesCodec,
+    RawRowsCodec,
+    TextCodec,
+    TokensCodec,
+    WindowsCodec,
+)
 from sluice.workloads.codecs.identity import require_same_codec
 from tests.support.codec_workloads import (
+    BlockWorkload,
     ImageWorkload,
     NamedBars,
     RawBars,
     TextWorkload,
     Vocabulary,
     network_input,
+    write_blocks,
     write_images,
     write_texts,
 )
@@ -29,7 +37,7 @@ from tests.support.failfast_workloads import Signals
 from tests.support.row_sources import assert_same
 from tests.support.synthetic import SineWorkload
 
-WORKLOADS = ("texts", "images", "rows", "named rows")
+WORKLOADS = ("texts", "tokens", "images", "rows", "named rows")
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +45,10 @@ def workloads(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     texts = TextWorkload.settings_type(**write_texts(folder / "texts"))
     images = ImageWorkload.settings_type(**write_images(folder / "images"))
+    blocks = BlockWorkload.settings_type(**write_blocks(folder / "blocks"))
     return {
         "texts": TextWorkload(texts),
+        "tokens": BlockWorkload(blocks),
         "images": ImageWorkload(images),
         "rows": RawBars(),
         "named rows": NamedBars(),
@@ -108,6 +118,12 @@ def test_the_warm_up_input_has_the_form_of_an_example(workloads, name):
             lambda w: TextCodec(Vocabulary(w.folder / "vocabulary.json"), vocab_size=50),
             "decoded to the input of the training, {'ids': int64 (1, 12)",
         ),
+        (
+            "tokens",
+            lambda _: TokensCodec(vocab_size=11, max_len=5),
+            "must have 1 to 5 tokens, got 6",
+        ),
+        ("tokens", lambda _: TokensCodec(vocab_size=5, max_len=6), "token ids from 0 to 4, got"),
         ("images", lambda w: ImagesCodec(9, folder=w.folder), "uint8 (1, 3, 8, 8)"),
         ("images", lambda w: ImagesCodec(8, resize="stretch", folder=w.folder), "the training"),
         ("images", lambda _: ImagesCodec(8), "cannot build a request"),
@@ -240,6 +256,44 @@ def test_hostile_texts_are_refused_by_element(workloads, texts, seen):
     with pytest.raises(PayloadError) as caught:
         workloads["texts"].codec().decode({"texts": texts})
     assert seen in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("sequences", "seen"),
+    [
+        ([[1, 2], []], "sequences.1: List should have at least 1 item"),
+        ([[1, 2], [3]], "sequences.1 must have 2 to 6 tokens, got 1"),
+        ([[1, 2, 3, 4, 5, 6, 7]], "sequences.0 must have 2 to 6 tokens, got 7"),
+        ([[1, 2, 3], [1, 2]], "got 3 tokens in sequences.0 and 2 in sequences.1"),
+        ([[1, 2], [3, -1]], "sequences.1 must have token ids from 0 to 10, got -1"),
+        ([[1, 2], [3, 2**70]], "sequences.1 must have token ids from 0 to 10, got 1180"),
+        ([[1, 2.0]], "sequences.0.1: Input should be a valid integer"),
+        ([[1, True]], "sequences.0.1: Input should be a valid integer"),
+        ([[1, 2]] * 65, "at most 64 sequences, got 65"),
+        ("ab", "sequences: Input should be a valid list"),
+    ],
+)
+def test_hostile_tokens_are_refused_by_element(workloads, sequences, seen):
+    with pytest.raises(PayloadError) as caught:
+        workloads["tokens"].codec().decode({"sequences": sequences})
+    assert seen in caught.value.what
+
+
+@pytest.mark.parametrize(
+    "change", [{"vocab_size": 0}, {"min_len": 0}, {"min_len": 9}, {"max_elements": 0}]
+)
+def test_impossible_bounds_of_tokens_are_refused(change):
+    with pytest.raises(ContractError, match="at least 1, and max_len at least min_len"):
+        TokensCodec(**{"vocab_size": 5, "max_len": 8} | change)
+
+
+def test_a_large_vocabulary_allows_fewer_blocks_in_a_request(workloads):
+    class Large(BlockWorkload):
+        vocab_size = 50_000
+
+    large = Large(workloads["tokens"].settings.model_copy(update={"block_len": 128}))
+    assert large.codec().max_elements == 2  # 2 x 128 x 50,000 logits
+    assert large.codec().schema()["properties"]["sequences"]["items"]["maxItems"] == 128
 
 
 def test_padding_of_one_long_text_is_bounded():

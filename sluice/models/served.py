@@ -1,0 +1,42 @@
+"""Network that returns what a client receives in place of its whole output."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from sluice.base.errors import ContractError
+from sluice.data.rows.protocol import ModelInput, input_length
+
+ServedOutput = Callable[[Tensor, ModelInput], Tensor]
+"""Function of the output (B, ...) and the inputs of a network to the response (B, ...)."""
+
+
+class ServedNetwork(nn.Module):
+    """A network followed by the conversion of its output to the response.
+
+    Args:
+        network: Trained network.
+        served_output: Conversion, ``Workload.served_output``.
+    """
+
+    def __init__(self, network: nn.Module, served_output: ServedOutput) -> None:
+        super().__init__()
+        self.network = network
+        self.served_output = served_output
+
+    def forward(self, x: ModelInput) -> Tensor:
+        """Return the response for each element (B, ...).
+
+        Raises:
+            ContractError: The conversion does not return one row for each element.
+        """
+        served = self.served_output(self.network(x), x)
+        num_elements = input_length(x)
+        if not isinstance(served, Tensor) or served.ndim < 1 or len(served) != num_elements:
+            found = tuple(served.shape) if isinstance(served, Tensor) else type(served).__name__
+            raise ContractError(
+                f"served_output() must return one row for each of {num_elements} elements, got "
+                f"{found}.",
+                fix="Return a tensor whose first axis has the elements.",
+            )
+        return served
