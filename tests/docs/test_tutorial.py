@@ -40,6 +40,7 @@ def test_the_first_chapter_ends_with_a_version_in_production_and_the_last_goes_b
             (tmp_path / block.file).write_text(block.text)
         elif block.kind == "bash":
             type_commands(block, tmp_path)
+    assert "version 1 production" in answers_of_the_second_chapter(tmp_path)
     train = Block(page="3", line=0, kind="bash", text="", reason="")
     (better,) = [b for b in chapter("3-a-canary.md") if "sluice run" in b.text]
     type_commands(train._replace(text=better.text), tmp_path)
@@ -49,6 +50,32 @@ def test_the_first_chapter_ends_with_a_version_in_production_and_the_last_goes_b
         type_commands(block, tmp_path)
 
     assert versions(tmp_path)[0]["state"] == "production"
+
+
+def answers_of_the_second_chapter(folder: Path) -> str:
+    """Serve the model, send the traffic of the page, and return what its program printed."""
+    (program,) = [block for block in chapter("2-serve-it.md") if block.file == "traffic.py"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    serve = [sys.executable, "-m", "sluice", "serve", "my_model.yaml", "--port", "0"]
+    with subprocess.Popen(
+        serve, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            (folder / program.file).write_text(program.text.replace("http://127.0.0.1:8000", url))
+            done = subprocess.run(
+                [sys.executable, program.file, "50"],
+                cwd=folder,
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        finally:
+            server.terminate()
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def versions(folder: Path) -> list[dict[str, str]]:
