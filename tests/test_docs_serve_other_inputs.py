@@ -16,7 +16,7 @@ def test_the_examples_run_one_after_the_other(tmp_path, monkeypatch):
     for block in BLOCKS:
         exec(block, names)
 
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 7
     with pytest.raises(names["PayloadError"], match=r"points\.1 must be a longitude"):
         names["PointsCodec"]().decode({"points": [(0.0, 0.0), (0.0, 100.0)]})
 

@@ -39,7 +39,7 @@ def rehearse(
         ),
     ] = "none",
     seconds: Annotated[
-        float, typer.Option(help="Time limit of a healthy rollout, at least 10 [s].")
+        float, typer.Option(help="Time limit of a healthy rollout, at least 20 [s].")
     ] = 60.0,
     seed: Annotated[
         int,

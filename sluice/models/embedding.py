@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.models.scaled import Scaled
-from sluice.models.served import ServedNetwork
 
 REFERENCE_ROLE = "drift embedding"
 """Role of the drift reference of the embedding among the artifacts of a version."""
@@ -55,7 +54,7 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
     The hooks exist only during the call, so that predictions keep their code path and their bits.
 
     Args:
-        model: Network, or a network in ``Scaled`` or ``ServedNetwork``.
+        model: Network, or a network in ``Scaled``.
         x: Inputs of B examples.
 
     Raises:
@@ -68,8 +67,7 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
         Count sketch: Charikar, Chen & Farach-Colton (2002); its use for features: Weinberger et
         al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
     """
-    scaled = model.network if isinstance(model, ServedNetwork) else model
-    network = scaled.network if isinstance(scaled, Scaled) else scaled
+    network = model.network if isinstance(model, Scaled) else model
     received: list[tuple[str, object]] = []
 
     def recorder(name: str) -> Callable[..., None]:

@@ -248,7 +248,11 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
         return
     try:
         x = concatenate([job.x for job in jobs])
-        output = deployed.embed(x) if jobs[0].embeds else deployed.predict(x, pause)
+        if jobs[0].embeds:
+            assert deployed.embedder is not None, "only then are embeddings requested"
+            output = deployed.embedder.embed(x)
+        else:
+            output = deployed.predict(x, pause)
         if output.shape[1] != count_elements(x):
             raise ValueError(f"{output.shape[1]} predictions for {count_elements(x)} elements")
     except Exception as error:  # user code may raise anything; this is the edge of its thread

@@ -77,14 +77,25 @@ class ServedModel(Protocol):
         """Why the model cannot predict, in a sentence; empty while it can."""
 
     @property
-    def embedded_network(self) -> str | None:
-        """Digest of the weights of the network that ``embed`` uses; None if it cannot be called."""
+    def embedder(self) -> "Embedder | None":
+        """Computes the embeddings of sampled requests; None if they are not stored."""
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> NDArray[np.float64]:
         """Return the output of each network (M, N, O); calls ``pause`` between networks."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embedder:
+    """Computes the embeddings of requests, by which their drift is detected."""
+
+    weights: str
+    """Digest of the weights of the network."""
+
+    network: nn.Module
+
     def embed(self, x: ModelArrays) -> NDArray[np.float64]:
-        """Return the embeddings of the elements by one network (1, N, E)."""
+        """Return the embeddings of the elements (1, N, E)."""
+        return embed(self.network, as_input(x)).values[None].astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,9 +116,8 @@ class DeployedModel:
     codec: Codec | None = None
     """Codec that decodes requests; None for windows."""
 
-    embedded_network: str | None = None
-    """Digest of the weights of the first network, if the embeddings of sampled requests are stored
-    to detect drift."""
+    embedder: Embedder | None = None
+    """First network, if the embeddings of sampled requests are stored to detect drift."""
 
     @property
     def problem(self) -> str:
@@ -131,10 +141,6 @@ class DeployedModel:
                 outputs.append(network(inputs))
             output: NDArray[np.float64] = torch.stack(outputs).double().numpy()
         return output.reshape(*output.shape[:2], -1)
-
-    def embed(self, x: ModelArrays) -> NDArray[np.float64]:
-        """Return the embeddings of the elements by the first network (1, N, E)."""
-        return embed(self.networks[0], as_input(x)).values[None].astype(np.float64)
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
@@ -194,7 +200,7 @@ def load_deployed(
         target=workload.target_column,
         networks=_as_served(workload, networks),
         codec=codec,
-        embedded_network=members[0].weights
+        embedder=Embedder(weights=members[0].weights, network=networks[0])
         if REFERENCE_ROLE in version.lineage.artifacts and _can_embed(networks[0], codec)
         else None,
     )

@@ -90,7 +90,7 @@ class IsolatedModel:
         return None
 
     @property
-    def embedded_network(self) -> None:
+    def embedder(self) -> None:
         """None: only production embeds requests."""
         return None
 
@@ -113,10 +113,6 @@ class IsolatedModel:
         process = self._state.process
         assert process is not None, "a model exists once its process is ready"
         return process.predict(x, pause)
-
-    def embed(self, x: ModelArrays) -> EnsembleOutput:
-        """Raise an error, because ``embedded_network`` is None."""
-        raise NotImplementedError("A model in another process does not embed requests.")
 
 
 class Isolation:

@@ -68,7 +68,7 @@ class RequestSampler:
         # sample needs no output of the other arm.
         other = table.production if arm == "challenger" else table.challenger
         is_compared = not has_failed and split.rollout is not None and other is not None
-        is_embedded = not has_failed and table.production.deployed.embedded_network is not None
+        is_embedded = not has_failed and table.production.deployed.embedder is not None
         if (is_compared or is_embedded) and self._background.has_room:
             compared = other if is_compared else None
             self._background.start(
@@ -119,11 +119,12 @@ class RequestSampler:
     async def _embedding(self, arm: ArmWorker, x: ModelArrays) -> SampledEmbedding | None:
         """Return the embedding of one element, with six digits; None if it is not finite."""
         values = await self._background.embed(arm, x)
-        network = arm.deployed.embedded_network
-        if values is None or network is None or not np.isfinite(values).all():
+        embedder = arm.deployed.embedder
+        if values is None or embedder is None or not np.isfinite(values).all():
             return None
         return SampledEmbedding(
-            network=network, values=tuple(float(f"{value:.6g}") for value in values[0].tolist())
+            network=embedder.weights,
+            values=tuple(float(f"{value:.6g}") for value in values[0].tolist()),
         )
 
 

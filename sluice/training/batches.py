@@ -143,6 +143,19 @@ class Batches:
                 self._require_layout(x, y, epoch, number)
             yield move_input(x, self._device), y.to(self._device)
 
+    def close(self) -> None:
+        """End the loader processes; call it after the training, also after one that failed.
+
+        Later batches are read by this process.
+
+        An error keeps the loader alive in its traceback. If the garbage collector ended the
+        processes later, it could close their queues first, and then wait 10 s for each process.
+        """
+        iterator: Any = None if self._loader is None else self._loader._iterator
+        self._loader = None
+        if iterator is not None:
+            iterator._shutdown_workers()
+
     def _read(self, epoch: int, first: int) -> Iterator[Batch | SluiceError]:
         if self._loader is not None:
             self._sampler.start(self._plan, epoch, first)

@@ -152,6 +152,7 @@ def train(
     original_device, device = trainable[0].device, resolve_device(settings.device)
     start_device(device)
     model.to(device)
+    batches: Batches | None = None
     try:
         if settings.dropout_at(settings.max_epochs) is not None:
             require_dropout(model)
@@ -280,6 +281,8 @@ def train(
         model.load_state_dict(best)
         model.eval()
     finally:
+        if batches is not None:
+            batches.close()
         model.to(original_device)
 
 

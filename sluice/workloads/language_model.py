@@ -150,9 +150,10 @@ class LanguageModelWorkload(Workload):
         """Return how lists of token ids become inputs; they have at most ``block_len`` tokens."""
         length = self.settings.block_len
         num_blocks = _MAX_SERVED_LOGITS // (length * self.vocab_size)
+        is_scored = type(self).served_output is LanguageModelWorkload.served_output
         return TokensCodec(
             vocab_size=self.vocab_size,
-            min_len=2,
+            min_len=2 if is_scored else 1,
             max_len=length,
             max_elements=min(max(num_blocks, 1), _MAX_SERVED_BLOCKS),
         )

@@ -77,8 +77,9 @@ class TokensCodec(Codec):
                 raise PayloadError(
                     f"sequences.{number} must have {self._min_len} to {self._max_len} tokens, got "
                     f"{len(ids)}.",
-                    cause="The network was trained on blocks of at most this length.",
-                    fix="Send the last tokens of a longer text, or several requests.",
+                    fix="Of a longer text, send the last tokens."
+                    if len(ids) > self._max_len
+                    else "Leave the sequence out.",
                 )
             if len(ids) != length:
                 raise PayloadError(

@@ -230,4 +230,6 @@ def test_only_images_and_texts_that_clients_send_are_embedded(built, tmp_path):
 
     assert kinds == {"texts": True, "images": True, "rows": False}
     assert not has_embedding_drift(built[0], DriftSettings(embedding=None))
-    assert not has_embedding_drift(SentencesWorkload(), SETTINGS)  # it is not served
+    assert has_embedding_drift(SentencesWorkload(), SETTINGS)
+    unserved = type("Unserved", (SentencesWorkload,), {"is_served": False})()
+    assert not has_embedding_drift(unserved, SETTINGS)

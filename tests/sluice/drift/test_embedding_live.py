@@ -235,7 +235,7 @@ def test_a_version_without_a_reference_stores_no_embeddings(world: World) -> Non
 
     plain = load_deployed(as_version(lineage.model_copy(update={"artifacts": {}})), world.store)
 
-    assert plain.embedded_network is None
+    assert plain.embedder is None
     x = network_input(world.workload, 0)
     with torch.inference_mode():
         assert torch.equal(

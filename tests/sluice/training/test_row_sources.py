@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from torch import nn
@@ -36,6 +37,7 @@ from tests.sluice.training.test_loop import losses_of, timeless, vector
 from tests.support.trained_sources import ImageSource, ImageWorkload, TokenSource, TokenWorkload
 
 CPU = torch.device("cpu")
+OPENED: list[Batches] = []
 SETTINGS = TrainSettings(max_epochs=2, batch_rows=8, learning_rate=0.02)
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create"  # more processes than this machine has cores
@@ -57,7 +59,15 @@ def images(num_rows=100) -> Examples:
 
 def batches(rows, **options):
     given = {"batch_rows": 8, "seed": 3, "device": CPU, "workers": 0, **options}
-    return Batches(rows, **given)
+    OPENED.append(Batches(rows, **given))
+    return OPENED[-1]
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 def loss_of(output, y):
@@ -270,6 +280,36 @@ def test_a_batch_that_breaks_the_contract_is_named(case, workers):
 
     first = ", ".join(map(str, ORDER[8 * NUMBER : 8 * NUMBER + 8]))
     assert raised.value.what.startswith(f"{PLACE}(rows {first}): ")
+
+
+def test_the_loader_processes_of_a_failed_training_end_with_it():
+    """Its error is kept, and with it the frames of the training."""
+    rows = rows_of(_Wrong(raise_source_error))
+    settings = SETTINGS.model_copy(update={"loader_workers": 2})
+    model = model_of(ImageWorkload(), rows)
+    seen = []
+
+    def loss(output, y):
+        seen.extend(psutil.Process().children())
+        return loss_of(output, y)
+
+    with pytest.raises(SourceError, match=r"42\.png does not exist") as raised:
+        list(train(model, loss, losses_of, rows, rows, settings, seed=3))
+
+    assert raised.tb is not None
+    assert len(set(seen)) == 2
+    assert not [process for process in seen if process.is_running()]
+
+
+def test_batches_are_read_by_this_process_once_they_are_closed():
+    some = batches(images(), workers=2)
+    expected = [y for _, y in some.iter_epoch(1)]
+    some.close()
+    some.close()
+
+    assert not psutil.Process().children()
+    for y, (_, found) in zip(expected, some.iter_epoch(1), strict=True):
+        assert torch.equal(y, found)
 
 
 def test_a_source_whose_length_changed_is_refused():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from sluice.base.errors import PayloadError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.rows import write_tokens
@@ -177,6 +178,10 @@ def test_scores_are_the_losses_of_a_rollout_and_logits_those_of_the_next_word(wo
     assert torch.equal(next_word, logits[:, 7])
     shares = logits[:, 7].softmax(-1)[torch.arange(3), ids[:, 8]]
     torch.testing.assert_close(sentences.served_losses(next_word, ids[:, 1:]), -shares.log())
+    # A next word has a distribution after one word; a score needs a second one.
+    assert sentences.codec().decode({"sequences": [[3]]}).tolist() == [[3]]
+    with pytest.raises(PayloadError, match="must have 2 to 8 tokens, got 1"):
+        chunked.codec().decode({"sequences": [[3]]})
 
 
 def test_losses_and_validation_read_small_chunks(workloads, monkeypatch):
