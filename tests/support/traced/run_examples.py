@@ -1,5 +1,6 @@
 """Runs an example program of the documentation traced, in processes of its own."""
 
+import contextlib
 import os
 import runpy
 import socket
@@ -13,9 +14,7 @@ _PRELOADED = ["torch._dynamo", "torch.distributed", "sluice.trace.attach"]
 
 def run_example(program: Path, traces: Path, *, ranks: int) -> None:
     """Run a program that may raise, as ``sluice trace -- torchrun`` does for several ranks."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = _free_port()
     context = get_context("forkserver")  # imports torch only once
     context.set_forkserver_preload(_PRELOADED)
     processes = [
@@ -31,6 +30,16 @@ def run_example(program: Path, traces: Path, *, ranks: int) -> None:
         if process.is_alive():
             process.kill()
     assert codes == [0] * ranks, f"exit codes {codes}"
+
+
+def _free_port() -> int:
+    """Return a port that no client gets: until rank 0 listens, a client could take a free one."""
+    first = 20_000 + 16 * (os.getpid() % 500)
+    for port in range(first, first + 16):
+        with socket.socket() as free, contextlib.suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+    raise OSError(f"no port from {first} to {first + 15} is free")
 
 
 def _run(program: Path, traces: Path, rank: int, ranks: int, port: int) -> None:
