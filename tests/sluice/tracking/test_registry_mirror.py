@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
+from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.code_paths import CodeAcceptance
 from sluice.registry.ledger import Ledger
 from sluice.tracking import registry_mirror
+from sluice.tracking.mlflow_mirror import MlflowChange
 from sluice.tracking.registry_mirror import mirror_history
-from sluice.tracking.settings import TrackingSettings
+from sluice.tracking.settings import MlflowSettings, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
 from sluice.tracking.wandb_fold_runs import training_group
 from sluice.tracking.wandb_mirror import MirrorResult, mirror
@@ -23,6 +25,7 @@ from tests.sluice.registry.ledger_samples import (
     poc_receipt,
     promote_chain,
     promotion_receipt,
+    register_sample,
     sample_lineage,
 )
 from tests.sluice.registry.ledger_samples import SETTINGS as SAMPLE
@@ -144,6 +147,37 @@ def test_missing_event_log_leaves_the_entry_pending(
 
         assert publish(ledger, store) == (0, 1)
     assert wandb.runs == []
+
+
+def test_an_approval_adds_no_run_and_delays_no_later_entry(
+    tmp_path: Path, store: ArtifactStore, wandb: Wandb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The promotion after it is mirrored, to both servers, with the receipt of the approval."""
+    changes: list[MlflowChange] = []
+
+    def record(change: MlflowChange, *_: object, **__: object) -> str:
+        changes.append(change)
+        return ""
+
+    monkeypatch.setattr(registry_mirror, "mirror_to_mlflow", record)
+    both = SETTINGS.model_copy(update={"mlflow": MlflowSettings(uri="http://127.0.0.1:1")})
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        promote_chain(ledger, store, 1)
+        first = ledger.version(MODEL, 1).candidate
+        register_sample(ledger, store, salt=2, reference=first)
+        ledger.approve(MODEL, 2, actor="ada", reason="reviewed")
+        required = ApprovalSettings(required=True)
+        ledger.promote(MODEL, 2, expected=1, actor="a", reason="r", store=store, approvals=required)
+        entries = [entry.action for entry in ledger.history(MODEL)]
+
+        published = mirror_history(ledger, MODEL, both, store=store, folder=tmp_path, environ={})
+
+    assert sorted(entries).count("approve") == 1
+    assert [(done.delivered, done.waiting) for done in published] == [(len(entries), 0)] * 2
+    assert sum("production" in run.aliases for run in wandb.runs) == 2
+    assert [change.action for change in changes] == [e for e in entries if e != "approve"]
+    assert "approval" in {receipt["gate"] for receipt in changes[-1].receipts}
+    assert "approval" not in {receipt["gate"] for receipt in changes[0].receipts}
 
 
 def test_event_log_of_an_import_is_not_parsed(
