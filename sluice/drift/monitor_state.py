@@ -141,7 +141,9 @@ class MonitorState(Record):
         decisive = [s for s in self.signals if s.is_monitored and s.verdict == verdict]
         stable = [s for s in self.signals if s.is_monitored and s.verdict == "STABLE"]
         stable_text = (
-            f"No drift in {', '.join(SIGNALS[s.signal] for s in stable)}." if stable else ""
+            f"No drift in the newest window of {', '.join(SIGNALS[s.signal] for s in stable)}."
+            if stable
+            else ""
         )
         if verdict == "STABLE":
             return stable_text

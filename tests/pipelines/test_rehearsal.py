@@ -23,7 +23,6 @@ from sluice.config.resolved import resolve
 from sluice.pipelines.rehearsal import with_rehearsal
 from sluice.pipelines.run import RunReport
 from sluice.pipelines.summary import print_summary
-from sluice.workloads.sentences import SentencesWorkload
 from tests.pipelines.conftest import ECHO, home_at, ledger_of
 
 pytestmark = pytest.mark.slow
@@ -189,6 +188,8 @@ def test_a_model_that_is_not_served_is_not_rehearsed():
     """Without a home and a console, a rehearsal would fail."""
     report = SimpleNamespace(promoted=True)
 
-    found = with_rehearsal(report, SimpleNamespace(workload=SentencesWorkload()), None, None)
+    unserved = SimpleNamespace(is_served=False)
+
+    found = with_rehearsal(report, SimpleNamespace(workload=unserved), None, None)
 
     assert found is report

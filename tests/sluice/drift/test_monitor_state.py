@@ -118,7 +118,7 @@ def test_too_little_data_is_waiting_and_neither_stable_nor_inconclusive():
     assert whole(few, undecided).verdict == "INCONCLUSIVE"
     assert whole(stable, few).verdict == "WAITING"
     assert whole(stable, few).reason == (
-        "No drift in new rows of the source. Requests: One request."
+        "No drift in the newest window of new rows of the source. Requests: One request."
     )
     assert whole(absent).verdict == "WAITING"
     assert "No server." in whole(absent).reason
