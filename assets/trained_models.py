@@ -256,8 +256,8 @@ class _TrainingProgress:
             self._log.warning(f"{unit}: {event.reason}; it resumes from its last checkpoint")
         if event.kind == "replaces":
             self._log.warning(
-                f"{unit}: an unfinished training has other settings, so it starts again. "
-                f"Differences: {event.reason}. Restore these settings to resume it."
+                f"{unit}: an unfinished training used other settings, so the training restarts. "
+                f"Differences: {event.reason}. Restore the old settings to resume it."
             )
         at = (
             f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind

@@ -63,7 +63,8 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
 
     Raises:
         SettingsError: Its ``dagster.yaml`` cannot be read, or sets log handlers.
-        StorageError: The folder is not writable or its disk is full; also raised in the block.
+        StorageError: The folder is not writable or its disk is full. A disk that becomes full
+            inside the ``with`` block raises it, too.
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():

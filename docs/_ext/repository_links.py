@@ -1,4 +1,4 @@
-"""Includes Markdown files from outside of docs/ as pages, and leads links between all of them.
+"""Includes Markdown files from outside docs/ as pages and rewrites the links between all pages.
 
 The files and the links are written for viewers of the repository.
 """
@@ -21,7 +21,7 @@ _LINK = re.compile(r"\]\(((?!\w+:|#)[^)#\s]+)((?:#[^)\s]*)?)\)")
 
 
 def site_links(text: str, path: str, page: str) -> str:
-    """Return Markdown of the repository as it is on a page of the site.
+    """Return Markdown of the repository with its links rewritten for a page of the site.
 
     Args:
         text: The Markdown.

@@ -25,8 +25,8 @@ def pack(
     source: Annotated[
         str,
         typer.Argument(
-            help="Path or URL (fsspec) of a file with JSON lines, CSV, Parquet, or of a tar "
-            "archive; or a quoted pattern of several, which are read in the order of their names. "
+            help="Path or URL (fsspec) of a JSON lines, CSV or Parquet file, or of a tar archive. "
+            "A quoted pattern such as 'part-*.csv' reads all matching files in order of their names. "
             "${NAME} is replaced by the environment variable.",
             show_default=False,
         ),
@@ -58,9 +58,10 @@ def pack(
 ) -> None:
     """Write a stream of records once to shards with random access.
 
-    Training reads rows in a shuffled order and from the middle of an epoch, which a stream cannot
-    do. The shards are Arrow files of bounded size with an index file; ShardRows, ImageShardRows
-    and TableRows read them. The files of a tar archive become records with their path and content.
+    Training reads rows in a shuffled order, and can resume in the middle of an epoch. A stream
+    supports neither. The shards are Arrow files of bounded size with an index file; ShardRows,
+    ImageShardRows and TableRows read them. The files of a tar archive become records with their
+    path and content.
 
     An interrupted packing is continued when the command is repeated: finished shards are verified
     and kept, and the result is the same.

@@ -53,8 +53,8 @@ class LookAheadSettings(Settings):
         (0.5, 0.1),
         min_length=1,
         strict=False,
-        description="Shares of the later rows that are kept, used in turn from cut to cut. Low "
-        "shares reveal statistics over the whole table, high shares reveal short look-aheads.",
+        description="Shares of the later rows that are kept; consecutive cuts use them in turn. "
+        "Low shares reveal statistics over the whole table, high shares reveal short look-aheads.",
     )
     tolerance: float = Field(
         1e-9, ge=0, description="Maximum change, relative to the column's standard deviation."
@@ -64,15 +64,15 @@ class LookAheadSettings(Settings):
         ge=100_000,
         le=10_000_000_000,
         description="Maximum size (rows times columns) of the table from which features are "
-        "recomputed. Of a larger table the oldest, the newest and some other rows are used, at "
-        "least 1,000 [cells].",
+        "recomputed [cells]. A larger table is reduced to its oldest, its newest and some other "
+        "rows, at least 1,000 rows in total.",
     )
     max_columns: int = Field(
         8192,
         ge=1,
         le=1_000_000,
         description="Maximum number of features compared per changed table. If there are more, "
-        "each table compares other ones in turn [columns].",
+        "the changed tables compare different features in turn [columns].",
     )
 
 
@@ -107,8 +107,8 @@ class PocSettings(Settings):
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Minimum number of features at which constant features are common (image "
-        "borders, rare categories) and only warn.",
+        description="Minimum number of features of a wide table. In these, constant features are "
+        "common (image borders, rare categories) and only warn.",
     )
     target_copy_correlation: float = Field(
         0.9999,
@@ -124,7 +124,11 @@ class PocSettings(Settings):
         "warns.",
     )
     split_rows: int = Field(
-        1024, ge=16, le=1_000_000, description="Rows of a split that are requested again in parts."
+        1024,
+        ge=16,
+        le=1_000_000,
+        description="Maximum number of rows of a split whose examples are compared with those of "
+        "its parts.",
     )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
@@ -213,20 +217,21 @@ class PocSettings(Settings):
         0.01,
         gt=0,
         lt=1,
-        description="Minimum decrease of the loss, as a share of what can be learned.",
+        description="Minimum decrease of the loss, as a share of the learnable loss: the distance "
+        "from the first loss to the loss of a predictor that knows the target.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
         ge=1,
-        description="Maximum increase of the loss, as a multiple of the value of knowing the "
-        "target.",
+        description="Maximum increase of the loss, as a multiple of the distance between the "
+        "losses of the best constant output and of a predictor that knows the target.",
     )
     loss_decrease_confidence: float = Field(
         0.95,
         gt=0.5,
         lt=1,
-        description="One-sided confidence of the decrease over seeds; of both stages together if "
-        "mini_max_seeds is above mini_seeds.",
+        description="One-sided confidence of the decrease over seeds. If mini_max_seeds is above "
+        "mini_seeds, it holds for both tests together: after mini_seeds and after mini_max_seeds.",
     )
     max_memory_share: float = Field(
         0.9,

@@ -56,7 +56,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
     if settings.options and (builder is not None or name.startswith(_BUILT_IN_PREFIX)):
         raise SettingsError(
             f"The architecture '{name}' has no options, got {', '.join(settings.options)}.",
-            cause="model.options are only for user-defined networks, as settings.options.",
+            cause="Only user-defined networks have options. They read them from settings.options.",
             fix="Remove model.options, or name your own class as 'module:Class'.",
         )
     if builder is not None:

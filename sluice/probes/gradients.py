@@ -147,7 +147,7 @@ def _first_problem(
             return GradientProblem(
                 observation="Two passes over the same input differ.",
                 why="The network is random, or keeps state between passes.",
-                fix="Correct what the probe 'modes' reports first.",
+                fix="First correct what the probe 'modes' reports.",
             )
         gradients = torch.autograd.grad(
             output.sum(), list(tensors.values()), allow_unused=True, retain_graph=True

@@ -259,8 +259,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Key of the row, set for its first sample with predictions of both arms, which waits for a
-    # label; null otherwise.
+    # Key of the row. Set only in the first sample of a row that has predictions of both arms; this
+    # sample waits for the label of the row. Null in all other samples.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),
@@ -311,7 +311,8 @@ signatures = Table(
     # The signature covers the lines after line ``since``, up to ``line``, so that a removed
     # signature leaves a gap. Null in signatures from before schema 6.
     Column("since", Integer, nullable=True),
-    Column("kind", String(10), nullable=True),  # change; or bridge, signed after a manual review
+    # "change", or "bridge" if it was signed after a manual review.
+    Column("kind", String(10), nullable=True),
     Column("actor", String(200), nullable=True),
 )
 

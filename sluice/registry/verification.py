@@ -83,7 +83,7 @@ def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> Regist
         version=None if others else first.number,
         problem="artifact",
         what=f"{store.root} has no weights of {listed}: "
-        f"{pluralize(len(absent.artifacts), 'artifact')} of them and of their decisions "
+        f"{pluralize(len(absent.artifacts), 'artifact')} of these versions and of their decisions "
         f"{'is' if len(absent.artifacts) == 1 else 'are'} missing. {cause}",
         fix=fix,
     )

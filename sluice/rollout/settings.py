@@ -25,7 +25,7 @@ class RolloutStep(Record):
 
     @property
     def shadow(self) -> bool:
-        """Whether the arm that answers no user gets shadow requests.
+        """Whether one arm answers no user (share 0 or 1) and therefore gets shadow requests.
 
         With these, both arms get requests in every step and can be compared, even before the first
         user gets the challenger and when all users get it.
@@ -74,8 +74,8 @@ class RolloutSettings(Settings):
     lease_s: float = Field(
         180,
         gt=0,
-        description="Time without a check of the rollout after which servers return to production "
-        "[s].",
+        description="Servers return all users to production if the rollout was not checked for "
+        "this time [s].",
     )
     alpha: float = Field(
         0.01,

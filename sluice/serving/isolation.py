@@ -34,13 +34,13 @@ Isolate = Callable[[str, threading.Event], ServedModel]
 It is called from a thread, returns soon after the event is set, and may raise ``SluiceError``."""
 
 _CHECK_INTERVAL_S = 0.25
-"""Interval at which memory, end and pending responses of a process are checked [s]."""
+"""Interval at which a process is checked: memory, whether it has ended, pending responses [s]."""
 _HANG_DEADLINES = 10
 """A process counts as hung if a response is pending for this multiple of the challenger's
 deadline."""
 _JOIN_TIMEOUT_S = 5.0
-"""Longest wait for a supervisor thread when the server ends [s]. The thread then needs the time of
-one check and one kill."""
+"""Longest wait for a supervisor thread when the server ends [s]. The thread ends after at most one
+more check and the kill of its process."""
 
 
 @dataclass(slots=True, eq=False)

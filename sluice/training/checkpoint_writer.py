@@ -12,8 +12,8 @@ _MIN_INTERVAL_RATIO = 50.0
 """Minimum time between checkpoints, as a multiple of the time that the last checkpoint took. The
 overhead is therefore at most 2 %."""
 _FIRST_COST_S = 0.02
-"""Assumed duration of the first checkpoint [s]. It is written after 50 times this duration, one
-second of training: repeating less than a second is faster than starting a process."""
+"""Assumed duration of the first checkpoint [s], which is therefore written after one second of
+training (50 times this duration). Repeating less training is faster than starting a process."""
 
 
 class CheckpointWriter:
@@ -25,9 +25,9 @@ class CheckpointWriter:
         folder: Folder that holds only the checkpoints of this training.
         subject: Everything that determines the result bit for bit (settings, data, seed), by name,
             as plain JSON.
-        every_epochs: Interval between checkpoints [epochs]. If None, write once the training has
-            run for 50 times the duration of the last checkpoint, within an epoch too. If the
-            process is killed, at most that much training is lost.
+        every_epochs: Interval between checkpoints [epochs]. If None, a checkpoint is due when the
+            training has run for 50 times the duration of the last checkpoint, even within an
+            epoch. If the process is killed, at most that much training is lost.
         clock: Monotonic time [s]. The training is assumed to start when this object is created.
     """
 

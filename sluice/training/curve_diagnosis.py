@@ -51,7 +51,7 @@ class DiagnosisSettings(Settings):
         gt=0,
         le=1,
         description="Share of trainings that must have a symptom for the verdict to name it "
-        "first, or whose best epoch must be max_epochs for 'stopped too early'.",
+        "first. For 'stopped too early': share of trainings whose best epoch must be max_epochs.",
     )
     trivial_share: float = Field(
         0.99,
@@ -80,8 +80,8 @@ class DiagnosisSettings(Settings):
         0.5,
         gt=0,
         le=1,
-        description="Share of rectifier neurons that are never active above "
-        "which they are a symptom.",
+        description="Maximum share of rectifier neurons that are never active; a larger share is "
+        "a symptom.",
     )
 
 

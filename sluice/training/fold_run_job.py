@@ -52,7 +52,7 @@ def fit_fold_run(spec: FoldRunSpec, on_event: OnFoldRunEvent, clock: Clock = utc
 
 
 def failed_event(spec: FoldRunSpec, epochs_done: int, error: SluiceError) -> FoldRunEvent:
-    """Return the event that a fold run failed with an error that names it."""
+    """Return the 'failed' event of a fold run, with the message of ``error`` as its reason."""
     return fold_run_event(spec, "failed", epochs_done, reason=error.what)
 
 
@@ -64,8 +64,8 @@ class _FailureReporter:
         self._on_event = on_event
         self._epochs_done = 0
         self._was_delivered = True
-        """Whether the last call of ``on_event`` returned. If it raised, the failure is its own and
-        is not sent to it."""
+        """Whether the last call of ``on_event`` returned. If it raised, ``on_event`` itself has
+        failed, so the failure is not reported through it."""
 
     def __call__(self, event: FoldRunEvent) -> None:
         self._epochs_done = event.epochs_done

@@ -30,7 +30,8 @@ above their median is no evidence that the trial is bad."""
 _PERTURBATION_FACTORS = (0.8, 1.2)
 """Factors by which PBT multiplies a value that it changes."""
 _EXPLOIT_QUANTILE = 0.25
-"""Share of the worst trials that copy weights in a step of PBT, and of the best that are copied."""
+"""Share of all trials: in a step of PBT, this share with the worst losses copies weights from this
+share with the best losses."""
 _RESAMPLE_PROBABILITY = 0.25
 """Probability with which PBT resamples a value instead of multiplying it."""
 
@@ -125,8 +126,8 @@ class ClipToRange:
 
 def _mutations(changing: Mapping[str, Parameter]) -> dict[str, Any]:
     return {
-        # From a list, PBT takes a neighbouring or a random option. A parameter that may be off gets
-        # only values above 0.
+        # From a list, PBT takes a neighbouring or a random option. A parameter that 0 disables gets
+        # only values above 0, so that PBT never disables it.
         config_key(path, parameter): categories(parameter)
         if isinstance(parameter, Choice)
         else domains(path, parameter)[config_key(path, parameter)]

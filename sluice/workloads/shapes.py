@@ -25,8 +25,8 @@ class ShapesSettings(ImageFolderSettings):
 class ShapesWorkload(ImageFolderWorkload):
     """Decides which of four shapes an image shows; 3 % of the labels are wrong.
 
-    The images are written to ``SLUICE_HOME/generated`` when they are missing; with the setting
-    ``folder``, relative to the working folder, others are read.
+    The images are written to ``SLUICE_HOME/generated`` if they do not exist there. If the setting
+    ``folder`` is given (relative to the working folder), the images are read from it instead.
     """
 
     settings_type: ClassVar[type[WorkloadSettings]] = ShapesSettings
@@ -43,7 +43,7 @@ class ShapesWorkload(ImageFolderWorkload):
         return generate_once(f"shapes_{count}", partial(write_shapes, num_images=count, seed=0))
 
     def augment(self, x: ModelInput, y: Tensor, seeds: Tensor) -> tuple[ModelInput, Tensor]:
-        """Mirror each image with probability 1/2, in both directions."""
+        """Flip each image horizontally and vertically, each with probability 1/2."""
         assert isinstance(x, Tensor)
         is_mirrored, is_flipped = (draw_uniform(seeds, 2) < 0.5).T[:, :, None, None, None]
         x = torch.where(is_mirrored, x.flip(3), x)

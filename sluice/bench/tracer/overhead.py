@@ -1,4 +1,6 @@
-"""Overhead of tracing: programs that are traced in every other turn of some epochs.
+"""Measures the overhead of tracing: a program alternates between traced and untraced turns.
+
+A turn is a fixed number of epochs.
 
 Two processes of one program differ by some percent without tracing, because of memory layout. One
 process therefore runs both: hooks are removed for one turn and installed for the next. Equality of
@@ -34,7 +36,8 @@ switch, short compared with load changes of the machine."""
 _SKIPPED = 20 * EPOCH_STEPS
 """Untimed steps at the start: warm-up, and work that a trace does more often at its start
 (statistics at powers of two, fingerprints of the first batches, full recording of every step). A
-garbage collection runs before the first turn; garbage created by steps counts."""
+garbage collection runs before the first turn, so that the timed turns pay only for the garbage that
+their own steps create."""
 
 _DRAWS = 2000
 """Number of bootstrap resamples."""
@@ -44,7 +47,7 @@ class Overhead(Record):
     """Measurements of one program, traced and untraced."""
 
     program: str
-    steps: int = Field(description="Of one turn.")
+    steps: int = Field(description="Number of steps of one turn.")
     runs: int = Field(description="Number of sequential processes.")
     turns: int = Field(description="Traced turns per process; the same number is untraced.")
     plain_us: float = Field(description="Mean time of a step, untraced [us].")
@@ -60,8 +63,8 @@ class Overhead(Record):
     )
 
 
-_Watch = tuple[Path, TraceSettings] | None
-"""Folder and settings of a trace, or None."""
+_TraceArguments = tuple[Path, TraceSettings] | None
+"""Folder and settings of a trace; None runs the program untraced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +103,11 @@ def measure_overhead(
     Cost:
         At least 2 x turns x EPOCH_STEPS steps per run and program, and 5 seconds to start.
     """
-    # The interval between writes of a trace also elapses in untraced turns.
+    # Half of the time is untraced. A doubled flush interval gives as many writes per traced second
+    # as in normal use.
     slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
-        watches: list[_Watch] = [None, (folder / f"{name}-whole", settings)]
+        watches: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
         digests = {_in_process(name, _digest, program, watch) for watch in watches}
         processes: list[_Turns] = [
             _in_process(name, _turns, program, (folder / f"{name}-{run}", slower), turns, clock)
@@ -163,7 +167,7 @@ def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> No
     pipe.send(work(*args))
 
 
-def _digest(program: Program, watch: _Watch) -> str:
+def _digest(program: Program, watch: _TraceArguments) -> str:
     with nullcontext() if watch is None else traced(*watch):
         return weights_digest(program(2 * _SKIPPED, lambda: None))
 

@@ -11,20 +11,26 @@ TEMPERATURE = 0.0
 class JudgeSettings(Settings):
     """Number of repeats, and agreement required to trust a judge."""
 
-    repeats: int = Field(3, ge=1, le=100, description="Number of questions for each order.")
+    repeats: int = Field(
+        3,
+        ge=1,
+        le=100,
+        description="Number of questions about a pair for each order of its two texts.",
+    )
     min_self_agreement: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="Required share of pairs on which all answers of the judge agree; compared "
-        "with the lower bound [rate].",
+        description="Required share of pairs on which all answers of the judge agree [rate]. The "
+        "lower confidence bound of the measured share must reach it.",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Required share of labelled pairs on which the judge agrees with the person, "
-        "at least the share of the most frequent label; compared with the lower bound [rate].",
+        description="Required share of labelled pairs on which the judge agrees with the person "
+        "[rate]. The share of the most frequent label is required if it is larger. The lower "
+        "confidence bound of the measured share must reach it.",
     )
     min_labelled: int = Field(50, ge=1, description="Minimum number of labelled pairs [pairs].")
     confidence: float = Field(

@@ -31,7 +31,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_LATER_PASSES = 128
-"""Later backward passes that are inspected, at steps with statistics: a new model may appear."""
+"""Maximum number of backward passes inspected after the first ones, at steps with statistics,
+because a new model may appear."""
 _MAX_MODELS = 8
 _VARYING_USES = 2**31
 """Marks a leaf whose number of uses differs from pass to pass."""
@@ -53,7 +54,7 @@ class FunctionalModel:
         """How training inputs are combined with the leaf: number of uses in a pass, side of the
         operation, and kind of the autograd node."""
         self.columns: slice | None = None
-        """Columns of the operand that are the input, if others are concatenated; None for all."""
+        """Columns that are the input, if the operand has other columns, too; None for all columns."""
         self.num_inspections = 0
         """Number of inspected passes that use this leaf."""
 
@@ -73,7 +74,7 @@ class FunctionalModel:
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return an operand of the leaf in the layout of a training input; None if it differs."""
+        """Return an operand of the leaf, arranged like a training input; None if it cannot be one."""
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None

@@ -47,9 +47,9 @@ def _watched(sink: EventSink, original: Callable[..., Any], role: str) -> Callab
 
 
 def _find_aliased_tensors(owner: Any, state: Any, aliased: list[int]) -> None:
-    """Append to ``aliased``, for each value of a state, whether it is a tensor that shares memory.
+    """Append one bool per value of a state dict to ``aliased``.
 
-    Memory is shared with a parameter of the network.
+    True means that the value is a tensor that shares memory with a parameter of the network.
     """
     addresses = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
     aliased += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())

@@ -65,6 +65,7 @@ class NetworkProbes:
             )
             self._run_once(done, "later tokens", probe)
         else:
+            # If the targets are the input tokens, an output that sees its own token can copy it.
             ids = None if loss is None else find_copied_inputs(loss, arguments)
             if ids is not None:
                 probe = functools.partial(

@@ -37,8 +37,8 @@ def preserve_random_state() -> Iterator[None]:
 def has_own_generator(network: nn.Module) -> bool:
     """Return whether a module may draw from a generator that a copy of it would share.
 
-    Searches the names that its methods use, and the functions that these call. A generator in the
-    same file that only serves the batches does not count.
+    Searches the names that its methods use, and the functions that these call. A generator that is
+    in the file of a module but used only for the batches does not count.
     """
     kinds = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}

@@ -96,7 +96,11 @@ class NetworkEntry:
         self.forward_codes.clear()
 
     def mode_flags(self) -> tuple[str, ...]:
-        """Return the current mode as event flags."""
+        """Return the current mode as event flags.
+
+        "sensitive training" and "sensitive evaluating" mean that a module whose output depends on
+        the mode, such as dropout, is in that mode.
+        """
         network: Any = self.ref()
         modes = {m.training for m in network.modules() if _is_mode_dependent(m)}
         return (

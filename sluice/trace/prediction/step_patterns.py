@@ -90,13 +90,12 @@ class StepPatterns:
         counts = previous.successor_counts
         old_count = counts.get(pattern, 0)
         counts[pattern] = count = old_count + num
-        is_predicted_elsewhere = (
-            previous.successor is None
-            and pattern.optimizer_entry is not None
-            and count >= _MIN_REPEATS_KNOWN
+        is_predicted_elsewhere = pattern.optimizer_entry is not None  # set at its first prediction
+        is_due_early = (
+            is_predicted_elsewhere and previous.successor is None and count >= _MIN_REPEATS_KNOWN
         )
-        # Otherwise the prediction is updated each time the count passes a multiple.
-        if not is_predicted_elsewhere and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
+        # Otherwise, the prediction is updated when the count passes a multiple of _MIN_REPEATS.
+        if not is_due_early and count // _MIN_REPEATS == old_count // _MIN_REPEATS:
             return
         is_frequent = previous.successor is None or count > counts.get(previous.successor, 0)
         if previous.successor is not pattern and is_frequent:

@@ -72,7 +72,7 @@ class EventRecorder:
         self.record(thread, self.code(kind, object_id, related_id, flags))
 
     def mark_cleared_before_update(self, thread: ThreadState) -> None:
-        """Correct the last recorded step: its gradients were cleared after it was recorded."""
+        """Correct the recorded step: its gradients were cleared before it updated the weights."""
         events = thread.step.events
         code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)

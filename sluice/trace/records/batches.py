@@ -93,8 +93,8 @@ class EpochRecord(Record):
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Float tensors of the batches; empty if no float tensor after the first tensor "
-        "of a batch may be the target.",
+        description="Float tensors of the batches. Empty if only the first tensor of a batch "
+        "contains floats, which is an input and not the target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 

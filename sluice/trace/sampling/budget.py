@@ -8,7 +8,8 @@ _COST_WINDOW = 9
 """Number of the latest costs whose median is used; the first ones include warm-up."""
 
 _STEP_WINDOW = 33
-"""Number of the latest step times whose median is used; a single pause must not raise the rate."""
+"""Number of the latest step times whose median is used. With a median, a single pause of the
+program does not raise the sampling rate."""
 
 
 class SamplingBudget:
@@ -29,11 +30,11 @@ class SamplingBudget:
         self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
         self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
         self._flush_cost_ns = 0.0
-        """Cost of reading and writing the statistics of one step, after it [ns]."""
+        """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = self._num_untimed = 0
         """Number of steps so far, and of those whose time was not added yet."""
         self._due = self._origin = 0
-        """Number of steps before the next step with statistics, and at the last restart."""
+        """Number of steps at which the next statistics are due, and at the last restart."""
         self._norm_samples_left = 0
         """Number of samples of norms alone until the next full sample."""
         self.interval = 1

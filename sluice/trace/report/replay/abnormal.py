@@ -20,10 +20,10 @@ class AbnormalTensor(Record):
 
 
 def first_abnormal(trace: Trace) -> AbnormalTensor | None:
-    """Return the first tensor with a non-finite value, or the first ReLU output of zeros only.
+    """Return the first tensor with a non-finite value, or the first ReLU output that is all zeros.
 
     Within a step the order is that of the computation: inputs, outputs along the network, loss,
-    gradients from the loss backward, weights. ReLU outputs of zeros only come last. Only steps with
+    gradients from the loss backward, weights. All-zero ReLU outputs come last. Only steps with
     statistics cover all tensors. The loss and the first non-finite gradients are recorded at every
     step.
     """

@@ -31,7 +31,7 @@ class OptimizerStep:
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
-    """Return the sequences that end with a step of an optimizer, in the order of first steps.
+    """Return the sequences that end with a step of an optimizer, in time order.
 
     Steps of optimizers that call their closure several times per step, or never, are omitted.
     """

@@ -30,7 +30,8 @@ def _are_copies(first: WorkerRandomnessRecord, second: WorkerRandomnessRecord) -
 def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: int) -> bool:
     """Whether a worker continues to draw numbers after its first batch.
 
-    A worker that draws a table once, or seeds the generator for each row, does not.
+    False for a worker that draws all its random numbers in the first batch, or that seeds the
+    generator for each row.
     """
     return any(r.worker == worker and r.batch == 2 and _draws(r) for r in records)
 
@@ -91,8 +92,8 @@ def _evaluate_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> Tra
         "stream, row for row.",
         cause="A worker is a copy of the process: it has the same generator, or reads the whole "
         "stream instead of its part. The network receives every row once per worker.",
-        fix="Call torch.utils.data.get_worker_info() in __iter__: yield every num_workers-th row "
-        "starting at row id, and seed generators with its seed.",
+        fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
+        "info.num_workers-th row, starting at row info.id, and seed generators with info.seed.",
         num_copied=len(copied),
         num_workers=num_workers,
         num_epochs=len({r.epoch for r in records}),
@@ -124,8 +125,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         shared = (
             f"{len(copied)} of {num_workers} workers draw the same random numbers from it"
             if copied
-            else f"{pluralize(num_workers, 'worker')} "
-            f"{'restarts' if num_workers == 1 else 'restart'} with every epoch"
+            else f"it is reset at every epoch in {pluralize(num_workers, 'worker')}"
         )
         findings.append(
             rule.finding(
@@ -151,7 +151,8 @@ DUPLICATE_WORKER_SEEDS = Rule(
     priority=420,
     requires="One of: a generator of the dataset or of the worker process, recorded in two workers "
     "or in two epochs; two batches of a stream, recorded in each of two workers.",
-    contradicted_by="Another state of the generator when a worker loads its first batch.",
+    contradicted_by="A state of the generator that differs between workers, or between epochs, "
+    "when they load their first batch.",
     abstains="No numbers are drawn from the generator; each row seeds it; the dataset is a stream "
     "whose workers agree on an order and yield different rows of it; or workers are spawned, not "
     "forked.",

@@ -97,7 +97,7 @@ def _find_shared_target(
 
 
 def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
-    """Whether equal values of a field are copies, because values do not repeat in their columns.
+    """Whether equal values of a field must be copies, because values rarely repeat by chance.
 
     Quantized values repeat, and so do values that are looked up for each row.
     """
@@ -132,8 +132,8 @@ def _best_match(
 ) -> _SharedValues:
     """Return the values of a field that the most similar training field contains.
 
-    Inputs are compared with inputs: without augmentation noise, evaluation inputs may equal
-    targets.
+    Inputs are compared only with inputs: evaluation inputs without augmentation noise may equal
+    the targets of training.
     """
     pairs = [
         _comparable_values(field.values, sketches)

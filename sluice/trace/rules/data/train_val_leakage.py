@@ -42,8 +42,8 @@ class TrainValLeakageSettings(Settings):
         0.6,
         gt=0,
         le=1,
-        description="Maximum share of the training rows at which an evaluation on training rows "
-        "alone counts as a failed split, not as an intentional training score.",
+        description="An evaluation that has only training rows counts as a failed split if it has "
+        "at most this share of the training rows, and as an intentional training score otherwise.",
     )
     max_held_out_ratio: int = Field(
         2,
@@ -54,10 +54,10 @@ class TrainValLeakageSettings(Settings):
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps at which forward passes on other rows at consecutive "
-        "steps count as part of training. Also the minimum number of steps at which passes on "
-        "single rows count as the selection of actions, and the maximum number of such passes per "
-        "step.",
+        description="Forward passes without a gradient count as part of training if at least this "
+        "many steps have them and consecutive steps have different rows. Passes on single rows "
+        "count as the selection of actions if at least this many steps have them, with at most "
+        "this many passes per step on average.",
     )
 
 
@@ -117,9 +117,10 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
 def _without_single_rows(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord]
 ) -> list[RowsRecord]:
-    """Drop passes on single rows if many steps have a few of them: they select actions.
+    """Drop passes on single rows if many steps have a few of them.
 
-    A row-by-row evaluation has all its passes at few steps.
+    Such passes select actions in reinforcement learning. A row-by-row evaluation has all its passes
+    at few steps.
     """
     single = [record for record in evaluation if record.num_rows == 1]
     steps = {record.step for record in single}
@@ -134,7 +135,7 @@ def _without_loop(
     """Drop forward passes that belong to training: passes on different rows at consecutive steps.
 
     Examples are the next states in reinforcement learning, and the tokens that a decoder generates.
-    If ``num_optimizers`` optimizers alternate, these passes are up to as many steps apart.
+    If several optimizers alternate, steps up to ``num_optimizers`` apart count as consecutive.
     """
     rows: dict[int, set[int]] = {}
     for record in evaluation:
@@ -193,7 +194,8 @@ def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsReco
     }
     coverage = _coverage(trace, training, len(since))
     pairs, num_duplicates = _count_duplicates([*training, *evaluation])
-    extra = 3.0 if any(r.is_integer for r in training) else 0.0
+    # Rule of three: without duplicates among n pairs, their rate is below 3 / n (95 % confidence).
+    upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
     return _Overlap(
         loader=evaluation[0].loader,
         shared=frozenset(shared),
@@ -203,7 +205,7 @@ def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsReco
         first_step=min((since[row] for row in shared), default=0),
         expected_by_chance=0.0
         if all(r.is_continuous for r in training)
-        else len(rows) * len(since) * (num_duplicates + extra) / max(pairs, 1),
+        else len(rows) * len(since) * (num_duplicates + upper_margin) / max(pairs, 1),
     )
 
 
@@ -282,7 +284,7 @@ TRAIN_VAL_LEAKAGE = Rule(
     priority=550,
     requires="Training rows, and evaluation rows of a later step.",
     contradicted_by="Rows with few distinct values, which are equal by chance.",
-    abstains="Rows within a batch are equal as often as rows are shared, for values that repeat; "
+    abstains="Values repeat, so that about as many rows would be shared by chance; "
     "all rows are shared and another evaluation has new rows; the evaluation contains all training "
     "rows; or it has different rows at consecutive steps, or single rows at many steps.",
     settings=TrainValLeakageSettings(),

@@ -28,7 +28,7 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
             rule.finding(
                 severity="error" if len(diverged) > 1 or steps[-1] < 4 else "confirm",
                 step=diverged[0],
-                what=f"The weights that all ranks share differ at {len(diverged)} of "
+                what=f"The weights of the ranks differ at {len(diverged)} of "
                 f"{len(steps)} sampled steps. At step {diverged[-1]} their norms are "
                 f"{', '.join(f'{norm:.6g}' for norm in norms)}.",
                 cause="Gradients are not averaged over the ranks: each rank trains its own "

@@ -157,8 +157,8 @@ LOGITS_PROBABILITY_MIXUP = Rule(
     requires="A differentiable call of a loss function of torch.nn.functional, or a cross entropy "
     "or logistic loss that the program computes itself.",
     contradicted_by="Logits that are intentionally restricted to [0, 1].",
-    abstains="Every call receives the expected values. If the operation that produced the values "
-    "is unknown, one such call is sufficient.",
+    abstains="Every call receives the expected values; or one call does, and the operation that "
+    "produced the values is unknown.",
     settings=LogitsProbabilityMixupSettings(),
     judge=_judge,
 )

@@ -60,9 +60,10 @@ LOSS_BROADCASTING = Rule(
     fault="loss broadcasting",
     priority=510,
     requires="Either a differentiable call of a regression loss of torch.nn.functional, or a "
-    "custom difference of outputs and constants.",
+    "subtraction of outputs and targets in the program's own loss code.",
     contradicted_by="An intentional loss over all pairs.",
-    abstains="One of the two is only repeated, such as one target for all outputs.",
+    abstains="Broadcasting repeats only the outputs or only the targets, such as one target for "
+    "all outputs.",
     settings=NoThresholds(),
     judge=_judge,
 )

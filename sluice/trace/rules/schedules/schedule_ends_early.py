@@ -77,8 +77,8 @@ class ScheduleEndsEarlySettings(Settings):
     max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Maximum length (T_max) of a cosine schedule for which the finding is an error "
-        "if the number of epochs is unknown; otherwise it needs confirmation.",
+        description="Maximum length (T_max) of a cosine schedule for an error, if the number of "
+        "epochs is unknown. With a longer schedule, the finding needs confirmation.",
     )
     max_decay_factor: float = Field(
         0.98,

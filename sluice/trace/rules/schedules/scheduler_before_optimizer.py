@@ -36,7 +36,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 f"of {optimizer_name(trace, scheduler.optimizer)}.",
                 cause="The schedule runs ahead: its first learning rate is never used.",
                 fix="Call scheduler.step() after optimizer.step(). When you resume from a "
-                "checkpoint, load the scheduler's state instead of stepping to it.",
+                "checkpoint, load the scheduler's state instead of repeating its past steps.",
                 num_early=early,
             )
         )

@@ -30,7 +30,7 @@ class ConstantInitSettings(Settings):
         4, ge=1, description="Steps within which the rows of a healthy layer become different."
     )
     max_gates: int = Field(
-        4, ge=1, description="Blocks of equal rows: a recurrent layer has one per gate."
+        4, ge=1, description="Maximum number of blocks of equal rows: one per recurrent gate."
     )
 
 
