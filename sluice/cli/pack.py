@@ -26,8 +26,8 @@ def pack(
         str,
         typer.Argument(
             help="Path or URL (fsspec) of a JSON lines, CSV or Parquet file, or of a tar archive. "
-            "A quoted pattern such as 'part-*.csv' reads all matching files in order of their names. "
-            "${NAME} is replaced by the environment variable.",
+            "A quoted pattern such as 'part-*.csv' reads all matching files, in order of their "
+            "names. ${NAME} is replaced by the environment variable.",
             show_default=False,
         ),
     ],

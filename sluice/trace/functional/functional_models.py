@@ -54,7 +54,7 @@ class FunctionalModel:
         """How training inputs are combined with the leaf: number of uses in a pass, side of the
         operation, and kind of the autograd node."""
         self.columns: slice | None = None
-        """Columns that are the input, if the operand has other columns, too; None for all columns."""
+        """Columns that are the input, if the operand has others, too; None for all columns."""
         self.num_inspections = 0
         """Number of inspected passes that use this leaf."""
 
@@ -74,7 +74,7 @@ class FunctionalModel:
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return an operand of the leaf, arranged like a training input; None if it cannot be one."""
+        """Return an operand of the leaf, arranged like a training input; None if it is none."""
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None
