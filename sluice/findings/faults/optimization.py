@@ -86,7 +86,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         cause="scheduler.step() is called before optimizer.step().",
         fix=(
             "Call scheduler.step() after optimizer.step(). When you resume from a checkpoint, "
-            "load the scheduler's state instead of stepping to it."
+            "load the scheduler's state instead of repeating its past steps."
         ),
         detectors=("tracer",),
     ),
