@@ -287,27 +287,30 @@ def test_the_loader_processes_of_a_failed_training_end_with_it():
     rows = rows_of(_Wrong(raise_source_error))
     settings = SETTINGS.model_copy(update={"loader_workers": 2})
     model = model_of(ImageWorkload(), rows)
-    seen = []
+    others = set(psutil.Process().children())
+    seen = set()
 
     def loss(output, y):
-        seen.extend(psutil.Process().children())
+        seen.update(psutil.Process().children())
         return loss_of(output, y)
 
     with pytest.raises(SourceError, match=r"42\.png does not exist") as raised:
         list(train(model, loss, losses_of, rows, rows, settings, seed=3))
 
     assert raised.tb is not None
-    assert len(set(seen)) == 2
-    assert not [process for process in seen if process.is_running()]
+    assert len(seen - others) == 2
+    assert not [process for process in seen - others if process.is_running()]
 
 
 def test_batches_are_read_by_this_process_once_they_are_closed():
+    others = set(psutil.Process().children())
     some = batches(images(), workers=2)
     expected = [y for _, y in some.iter_epoch(1)]
+    assert len(set(psutil.Process().children()) - others) == 2
     some.close()
     some.close()
 
-    assert not psutil.Process().children()
+    assert not set(psutil.Process().children()) - others
     for y, (_, found) in zip(expected, some.iter_epoch(1), strict=True):
         assert torch.equal(y, found)
 
