@@ -35,6 +35,12 @@ ALL_REDUCE = "all_reduce"
 """Kind of a record of gradients that the program reduces itself."""
 
 
+_KEPT_GROUPS: dict[int, Any] = {}
+"""Process groups of wrappers, kept until the process ends. A gloo group that is destroyed together
+with its wrapper joins its threads while it holds the GIL, and such a thread may need the GIL to
+release a Python object of a traced backward pass (torch 2.13). The program would never end."""
+
+
 @dataclass(slots=True)
 class _Wrapper:
     ref: "weakref.ref[Any]"
@@ -49,6 +55,8 @@ def watch_parallel(sink: EventSink) -> None:
 
     def created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
+        group = getattr(wrapper, "process_group", None)
+        _KEPT_GROUPS[id(group)] = group
 
     report_calls(sink, DistributedDataParallel, "__init__", created)
     if torch.distributed.is_available():

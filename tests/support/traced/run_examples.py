@@ -1,14 +1,16 @@
 """Runs an example program of the documentation traced, in processes of its own."""
 
 import contextlib
+import faulthandler
 import os
 import runpy
 import socket
+import tempfile
 import warnings
 from multiprocessing import get_context
 from pathlib import Path
 
-_LIMIT_S = 180
+_LIMIT_S = 60
 _PRELOADED = ["torch._dynamo", "torch.distributed", "sluice.trace.attach"]
 
 
@@ -17,19 +19,23 @@ def run_example(program: Path, traces: Path, *, ranks: int) -> None:
     port = _free_port()
     context = get_context("forkserver")  # imports torch only once
     context.set_forkserver_preload(_PRELOADED)
-    processes = [
-        context.Process(target=_run, args=(program, traces, rank, ranks, port))
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(_LIMIT_S)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-    assert codes == [0] * ranks, f"exit codes {codes}"
+    with tempfile.TemporaryDirectory() as folder:
+        logs = [Path(folder) / f"rank {rank}" for rank in range(ranks)]
+        processes = [
+            context.Process(target=_run, args=(program, traces, rank, ranks, port, log))
+            for rank, log in enumerate(logs)
+        ]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join(_LIMIT_S)
+        codes = [process.exitcode for process in processes]
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+                process.join()
+        texts = [log.read_text() if log.exists() else "it did not start" for log in logs]
+    assert codes == [0] * ranks, f"exit codes {codes}\n" + "\n".join(texts)
 
 
 def _free_port() -> int:
@@ -42,7 +48,10 @@ def _free_port() -> int:
     raise OSError(f"no port from {first} to {first + 15} is free")
 
 
-def _run(program: Path, traces: Path, rank: int, ranks: int, port: int) -> None:
+def _run(program: Path, traces: Path, rank: int, ranks: int, port: int, log: Path) -> None:
+    errors = log.open("w")
+    os.dup2(errors.fileno(), 2)
+    faulthandler.dump_traceback_later(_LIMIT_S - 5, exit=True, file=errors)
     import torch
 
     from sluice.trace.attach import traced
