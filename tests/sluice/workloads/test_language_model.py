@@ -136,7 +136,7 @@ def test_scores_in_chunks_are_those_of_whole_outputs(workloads, monkeypatch):
 
 
 def test_the_reference_of_predictions_has_what_clients_receive(workloads, monkeypatch):
-    """Scores of the last test window, computed by hand for each network."""
+    """Scores of the last test window, from a calculation written out for each network."""
     chunked, whole = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)

@@ -7,8 +7,9 @@ import runpy
 import socket
 import tempfile
 import warnings
-from multiprocessing import get_context
 from pathlib import Path
+
+from tests.support.traced.processes import run_processes
 
 _LIMIT_S = 60
 _PRELOADED = ["torch._dynamo", "torch.distributed", "sluice.trace.attach"]
@@ -17,23 +18,14 @@ _PRELOADED = ["torch._dynamo", "torch.distributed", "sluice.trace.attach"]
 def run_example(program: Path, traces: Path, *, ranks: int) -> None:
     """Run a program that may raise, as ``sluice trace -- torchrun`` does for several ranks."""
     port = _free_port()
-    context = get_context("forkserver")  # imports torch only once
-    context.set_forkserver_preload(_PRELOADED)
     with tempfile.TemporaryDirectory() as folder:
         logs = [Path(folder) / f"rank {rank}" for rank in range(ranks)]
-        processes = [
-            context.Process(target=_run, args=(program, traces, rank, ranks, port, log))
-            for rank, log in enumerate(logs)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join(_LIMIT_S)
-        codes = [process.exitcode for process in processes]
-        for process in processes:
-            if process.is_alive():
-                process.kill()
-                process.join()
+        codes = run_processes(
+            _run,
+            [(program, traces, rank, ranks, port, log) for rank, log in enumerate(logs)],
+            preloaded=_PRELOADED,
+            limit_s=_LIMIT_S,
+        )
         texts = [log.read_text() if log.exists() else "it did not start" for log in logs]
     assert codes == [0] * ranks, f"exit codes {codes}\n" + "\n".join(texts)
 

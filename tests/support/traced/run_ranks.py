@@ -2,10 +2,10 @@
 
 import os
 from datetime import timedelta
-from multiprocessing import get_context
 from pathlib import Path
 
 from sluice.bench.tracer.case import CaseSetup
+from tests.support.traced.processes import run_processes
 
 RANKS = 2
 _LIMIT_S = 120
@@ -19,19 +19,12 @@ def run_in_ranks(programs, folder):
         programs: Key to an importable program and fields of its setup, such as ``has_fault``.
         folder: Empty folder.
     """
-    context = get_context("forkserver")  # imports torch only once
-    context.set_forkserver_preload(_PRELOADED)
-    processes = [
-        context.Process(target=_rank, args=(programs, folder, rank)) for rank in range(RANKS)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(_LIMIT_S)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        if process.is_alive():
-            process.kill()
+    codes = run_processes(
+        _rank,
+        [(programs, folder, rank) for rank in range(RANKS)],
+        preloaded=_PRELOADED,
+        limit_s=_LIMIT_S,
+    )
     assert codes == [0] * RANKS, f"exit codes {codes}"
     return {key: folder / key / "traces" for key in programs}
 
