@@ -53,7 +53,8 @@ class _FoldRunWriter:
             return
         self._last_epoch = epoch
         values = {column: result[field] for field, column in _COLUMNS.items() if field in result}
-        self._run.log({"epoch": epoch, **values}, step=epoch)
+        # Without ``commit`` the row would wait for the next epoch.
+        self._run.log({"epoch": epoch, **values}, step=epoch, commit=True)
 
     def close(
         self,

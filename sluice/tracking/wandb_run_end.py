@@ -30,5 +30,7 @@ def finish_run(run: Any, *, tags: Sequence[str], state: RunEnd, reason: str) -> 
     run.tags = tuple(tags) if state == "finished" else (*tags, state)
     if state != "finished":
         run.notes = reason
+    elif run.resumed:
+        run.notes = "Finished after it was resumed."  # replaces the reason; notes cannot be cleared
     run.summary.update({"state": state, "reason": reason})
     run.finish(exit_code=_EXIT_CODES[state])

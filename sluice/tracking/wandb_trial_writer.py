@@ -38,7 +38,8 @@ class _TrialWriter:
         epoch = int(result["epoch"])
         if epoch > self._last_epoch:
             self._last_epoch = epoch
-            self._run.log(dict(result), step=epoch)
+            # Without ``commit`` the row would wait for the next epoch.
+            self._run.log(dict(result), step=epoch, commit=True)
 
     def close(self, *, state: RunEnd, reason: str, done: str | None = None) -> None:
         """Write how the run ended, and wait until everything is written or sent.
