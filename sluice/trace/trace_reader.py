@@ -75,7 +75,7 @@ def find_traces(out: Path) -> tuple[Path, ...]:
         raise StorageError(
             f"{out} contains no trace: expected {HISTORY} in a subfolder for each process.",
             cause="The program did not use torch, ended before its first step, or runs Python with "
-            "an option that ignores the environment (-I, -E, -S).",
+            "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
     ranked = [(read_trace(file.parent).start.rank, file.parent) for file in folders]

@@ -21,10 +21,10 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes of networks whose parameters differ between ranks by design."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
-"""First reductions that are checked for gradients."""
+"""Number of first reductions that are checked for gradients."""
 
 _FIRST_STEPS = 8
-"""First steps at which networks are checked for sharding."""
+"""Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
 """Number of values that are compared to distinguish weights from gradients."""

@@ -28,7 +28,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 MAX_CALLS = 64
-"""Calls of a group that are inspected."""
+"""Number of first calls of a group that are inspected."""
 _WRITTEN_AFTER_CALLS = (1, 4, 16)
 """Numbers of calls of a group after which its statistics are written."""
 _MAX_GROUPS = 16
@@ -59,7 +59,7 @@ class InputWatch:
         bus.subscribe(TraceEnded, lambda _: self._finish())
 
     def on_call(self, called: NetworkCalled) -> None:
-        """Inspect one call of a network from outside any network, before it runs."""
+        """Inspect one call of a network that is not nested in another network, before it runs."""
         thread, network = called.thread, called.entry.index
         call = thread.call
         if call.nonfinite_input is not None:  # the previous call raised
@@ -184,7 +184,7 @@ class InputWatch:
                     for entry in sink.objects.networks.entries
                 )
                 if group.loader == -1 and not group.may_learn:
-                    group.sampled = IterativeSamplingDetector()
+                    group.sampling_detector = IterativeSamplingDetector()
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
@@ -197,8 +197,8 @@ class InputWatch:
                 group.columns.add(tensor)
                 if group.channels is not None:
                     group.channels.add(tensor)
-                if group.sampled is not None and tensor.layout == torch.strided:
-                    group.sampled.add(tensor, sink.steps.last)
+                if group.sampling_detector is not None and tensor.layout == torch.strided:
+                    group.sampling_detector.add(tensor, sink.steps.last)
                 self.record_nonfinite(tensor, "input", learning=group.may_learn, is_running=True)
             elif is_token_sequence(tensor):
                 if group.tokens is None:
@@ -237,7 +237,7 @@ class InputWatch:
             sink.recorder.write("rows", record)
 
     def _write(self, group: CallGroup) -> None:
-        correlated = group.channels or group.columns
+        correlated, detector = group.channels or group.columns, group.sampling_detector
         record = InputRecord(
             step=group.step,
             first_step=group.first_step,
@@ -247,8 +247,7 @@ class InputWatch:
             num_calls=group.calls,
             num_rows=group.rows,
             shape=group.shape,
-            is_generated=group.is_generated
-            or (group.sampled is not None and group.sampled.is_sampling),
+            is_generated=group.is_generated or (detector is not None and detector.is_sampling),
             matches_model_output=group.matches_model_output,
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.by_position,

@@ -124,7 +124,7 @@ class _CallHandler:
         forward = thread.forward
         forward.entry = entry
         sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
-        if self._inspector.current or self._inspector.is_due:
+        if self._inspector.current or self._inspector.has_pending_pass:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])

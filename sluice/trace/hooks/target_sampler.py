@@ -21,7 +21,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_ROWS = 1024
-"""Sampled rows of a network."""
+"""Maximum number of sampled rows per network and training phase."""
 
 
 class TargetSampler:
@@ -107,7 +107,7 @@ class TargetSampler:
             thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
-        """Return whether the last network call computed the values; True without other calls."""
+        """Return whether the last network call computed the values; True if it is the only call."""
         interner, calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]

@@ -84,9 +84,10 @@ class EpochRecord(Record):
     rows: str = Field(description="Fingerprint of the same row indices, independent of order.")
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
-        description="Sketch of the row fingerprints in the first batches of the loader."
+        description="Sketch of the row fingerprints of this epoch. Only the first batches of a "
+        "loader, and batches at steps with statistics, are fingerprinted."
     )
-    num_contents: int = Field(description="Number of fingerprinted rows.")
+    num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
         description="Number of fingerprinted rows by label; empty if no tensor of a batch contains "
         "labels."

@@ -46,7 +46,8 @@ class LossRecord(Record):
     """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
 
     Recorded are the first calls of each function and network, calls at some steps with statistics,
-    and calls that return a non-finite loss.
+    cross entropies before a backward pass of a non-finite loss, and calls of binary_cross_entropy
+    that raise an error.
     """
 
     step: int = Field(description="Optimizer steps before the call.")

@@ -87,7 +87,7 @@ class Sampling:
         self.norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether something is sampled before the step after ``step``."""
+        """Return whether something is sampled before the step that follows ``step``."""
         return self.norms or self._objects.is_stale or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
