@@ -124,7 +124,7 @@ class FunctionalModelWatch:
         self._passes_left = max(self._passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect a loss graph if the loss is one of the first, non-finite on the CPU, or sampled."""
+        """Inspect the graph of a loss: one of the first, a non-finite one on the CPU, or sampled."""
         if not self._is_due(loss):
             return
         began = self._sink.clock()
