@@ -82,7 +82,7 @@ class OpenStep:
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
     """Statistics requested before the running step; set by ``sampling.sampling``."""
-    output_measures: list[list[OutputStatistics]] = field(default_factory=list)
+    output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
     """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
     began_ns: int = 0
     """Start time of the running step, which is the end of the previous one [ns]. Not updated while

@@ -124,7 +124,7 @@ class FunctionalModelWatch:
         self._passes_left = max(self._passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect the graph of a loss: one of the first, a non-finite one on the CPU, or sampled."""
+        """Inspect the graph of a loss if it is among the first, non-finite (CPU) or sampled."""
         if not self._is_due(loss):
             return
         began = self._sink.clock()
@@ -198,7 +198,7 @@ class FunctionalModelWatch:
         kind, target, values = loss_targets
         self._loss_watch.add_targets(kind, values, target)
         if not bool(loss.detach().isfinite().all()):
-            self._input_watch.record_nonfinite(target, "target", learning=True)
+            self._input_watch.record_nonfinite(target, "target", is_learning=True)
 
     def _report_call(
         self, thread: ThreadState, model: FunctionalModel, inputs: list[Tensor]

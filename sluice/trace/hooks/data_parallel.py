@@ -87,7 +87,7 @@ class _DataParallelWatch:
         """Forget all wrappers."""
         self._wrappers: list[_Wrapper] = []
         self._reduces_manually = False
-        self.num_reductions = self._steps = 0
+        self.num_reductions = self._num_checked_steps = 0
         self._sharded: set[int] = set()
         self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
@@ -125,9 +125,9 @@ class _DataParallelWatch:
 
     def find_sharded(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
-        if self._steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+        if self._num_checked_steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
             return
-        self._steps += 1
+        self._num_checked_steps += 1
         for entry, network in self._sink.objects.networks.live_items():
             if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
                 self._sharded.add(entry.index)

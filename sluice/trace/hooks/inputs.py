@@ -100,22 +100,22 @@ class InputWatch:
         group.pending_rows = []
 
     def record_nonfinite(
-        self, tensor: Tensor, what: Any, *, learning: bool, is_running: bool = False
+        self, tensor: Tensor, what: Any, *, is_learning: bool, is_running: bool = False
     ) -> bool:
         """Record a tensor with NaN or infinite values; return whether it has any.
 
         Args:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
-            learning: Whether gradients may follow.
+            is_learning: Whether gradients may follow.
             is_running: Whether the network is about to run. The record is written on its return.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return False
-        bad = ~values.isfinite()
-        if not bool(bad.any()):
+        is_nonfinite = ~values.isfinite()
+        if not bool(is_nonfinite.any()):
             return False
         key = (sink.steps.last, what)
         if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._seen_nonfinite:
@@ -123,23 +123,23 @@ class InputWatch:
         self._num_nonfinite += 1
         self._seen_nonfinite.add(key)
         row_numel = values[0].numel()
-        table = bad.reshape(values.shape[0], -1)
+        nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.
         if row_numel > MAX_COLUMNS and values.dim() > 2:
-            columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
+            columns = is_nonfinite.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
         else:
-            columns = table.any(0).nonzero()[:, 0].tolist()
-        rows = table.any(1).nonzero()[:, 0].tolist()
+            columns = nonfinite_rows.any(0).nonzero()[:, 0].tolist()
+        rows = nonfinite_rows.any(1).nonzero()[:, 0].tolist()
         nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
             step=sink.steps.last,
             network=thread.call.network,
             loader=thread.last_loader,
             what=what,
-            is_learning=learning,
+            is_learning=is_learning,
             shape=tuple(values.shape),
             num_nan=nan,
-            num_infinite=int(bad.sum()) - nan,
+            num_infinite=int(is_nonfinite.sum()) - nan,
             columns=tuple(columns[:_MAX_LISTED]),
             num_columns=len(columns),
             rows=tuple(rows[:_MAX_LISTED]),
@@ -199,7 +199,7 @@ class InputWatch:
                     group.channels.add(tensor)
                 if group.sampling_detector is not None and tensor.layout == torch.strided:
                     group.sampling_detector.add(tensor, sink.steps.last)
-                self.record_nonfinite(tensor, "input", learning=group.may_learn, is_running=True)
+                self.record_nonfinite(tensor, "input", is_learning=group.may_learn, is_running=True)
             elif is_token_sequence(tensor):
                 if group.tokens is None:
                     group.tokens = TokenCounts(tensor)

@@ -199,7 +199,7 @@ class _CallHandler:
         sink.events.record(thread, code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        sink, outputs = self._sink, self._sink.local.thread.step.output_measures
+        sink, outputs = self._sink, self._sink.local.thread.step.output_statistics
         if len(outputs) < sink.settings.max_modules and not in_functorch_transform():
             outputs.append(
                 request_output_statistics(

@@ -80,7 +80,7 @@ class LossRecord(Record):
     column_counts: tuple[int, ...] = Field(
         (), description="Ones in each column of one-hot targets of a binary loss, at most 64."
     )
-    value: float = Field(description="The loss; its mean if it is not reduced.")
+    value: float = Field(description="The loss; its mean if it is not reduced; NaN if unknown.")
     tokens: NextTokenTargets | None = Field(
         None, description="None unless input and targets are integers of the same rows."
     )
@@ -89,7 +89,7 @@ class LossRecord(Record):
 class EvaluationPassRecord(Record):
     """The losses of one evaluation pass, computed without gradients.
 
-    A pass ends with the next training step, or when weights are loaded.
+    A pass ends with the next training loss or step, or when weights are loaded.
     """
 
     step: int = Field(description="Optimizer steps before the pass.")
