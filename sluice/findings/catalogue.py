@@ -1,7 +1,7 @@
 """The fault catalogue: every problem that a detector of Sluice can report, by its name.
 
-The POC gate, the tracer, the training diagnosis and the rehearsal name problems by entries of this
-catalogue, so that one problem has one name.
+The POC gate, the tracer, the training diagnosis, the rollout and the rehearsal name problems by
+entries of this catalogue, so that one problem has one name.
 """
 
 from collections.abc import Mapping

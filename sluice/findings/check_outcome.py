@@ -1,4 +1,4 @@
-"""Outcome of one check of the gate, and the examples that it refers to."""
+"""Outcome of one check of the POC gate, and the examples that it names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -52,10 +52,10 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
 
 
 def finding_from_error(error: BaseException) -> CheckOutcome:
-    """Return a failed finding that names the exception and the line of user code.
+    """Return a failed check outcome that names the exception and the line that raised it.
 
-    A SluiceError keeps its cause, if any, and its fix. A torch error about sizes is reported as a
-    shape mismatch.
+    A SluiceError keeps its cause, if any, and its fix. A RuntimeError or ValueError about sizes is
+    reported as a shape mismatch.
     """
     if isinstance(error, SluiceError):
         fault: FaultName | None = "out of memory" if isinstance(error, OutOfMemory) else None

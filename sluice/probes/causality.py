@@ -8,11 +8,18 @@ import math
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
+from sluice.probes.result import (
+    ProbeResult,
+    no_effect_at_all,
+    non_finite_output,
+    not_repeatable,
+    skipped,
+)
 from sluice.probes.twin import (
     ROUNDING,
     effect,
     evaluation_twin,
+    format_effect,
     other_values,
     output_of,
     require_rows,
@@ -50,6 +57,8 @@ def probe_causality(
         reason = _why_no_positions(twin, x, unperturbed)
         if reason:
             return skipped(NAME, reason)
+        if not bool(unperturbed.isfinite().all()):
+            return non_finite_output(NAME)
         if not torch.equal(unperturbed, output_of(twin, x)):
             return not_repeatable(NAME)
         leak_by_cut, effect_after, cuts = _perturb_after_cuts(twin, x, unperturbed)
@@ -92,8 +101,7 @@ def _result(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
             seen=f"{test}: outputs at earlier positions changed at {len(leak_by_cut)} of "
-            f"{len(cuts)} cuts, by up to {share:.3g} of the largest output (cut at position "
-            f"{cut}).",
+            f"{len(cuts)} cuts, {format_effect(share)} (cut at position {cut}).",
             numbers=numbers | {"worst_cut": cut, "largest_effect": share},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
             "one, a bidirectional layer, or a normalisation over positions."
@@ -111,8 +119,8 @@ def _result(
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: earlier outputs did not change; later outputs changed by up to "
-        f"{effect_after:.3g} of the largest output.",
+        seen=f"{test}: earlier outputs did not change; later outputs changed "
+        f"{format_effect(effect_after)}.",
         numbers=numbers | {"effect_on_later": effect_after},
     )
 

@@ -44,13 +44,13 @@ def find_output_problem(
             + (
                 f": {operations.piecewise_constant}."
                 if operations.piecewise_constant
-                else ": detach(), .data, no_grad, argmax."
+                else ", such as detach(), .data, no_grad or argmax."
             ),
             fix="Remove this operation from the path of the loss.",
         )
     if not bool(output.isfinite().all()):
         return GradientProblem(
-            observation="The output is not finite, so there are no finite differences.",
+            observation="The output is non-finite, so finite differences cannot be computed.",
             why="A logarithm, root or division is outside its domain on these rows.",
             fix="Inspect the rows, and the clamp or epsilon of that operation.",
         )

@@ -38,7 +38,8 @@ _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""
 
 _MAX_FULL_CHECK = 16
-"""Maximum elements of a tensor for which every element is checked; above, random directions."""
+"""Maximum number of elements of a tensor for which each is checked; larger tensors are checked in
+random directions."""
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
 """Function that computes the checked output from tensors by name."""

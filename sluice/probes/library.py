@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from sluice.base.errors import ContractError, SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.findings.user_code import wrap_user_errors
 from sluice.probes.causality import probe_causality
@@ -60,19 +61,26 @@ def _causality(subject: Subject) -> ProbeResult:
 def _padding(subject: Subject) -> ProbeResult:
     pad_id = getattr(subject.workload, "pad_id", None)
     x = subject.few.tensor
-    padded = padding_mask(x, subject.network, pad_id=pad_id)
-    if padded is None:
-        kind = "numbers" if x.is_floating_point() else "tokens"
+    if x.dim() != 2 or x.is_floating_point():
         return skipped(
             "padding",
-            f"Inputs of shape {tuple(x.shape)} are {kind}, and no padding is declared.",
+            f"Inputs of shape {tuple(x.shape)} and type {str(x.dtype).removeprefix('torch.')} are "
+            "not tokens, and padding is declared as a token.",
+            fix="Call sluice.probes.padding.probe_padding with the padded positions.",
+        )
+    padded = padding_mask(x, subject.network, pad_id=pad_id)
+    if padded is None:
+        return skipped(
+            "padding",
+            "No padding token is declared, or several embeddings declare different ones.",
             fix="Declare padding as pad_id of the workload, or as padding_idx of an nn.Embedding.",
         )
     if not bool(padded.any()):
         # The first rows may have no padding by chance.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
-            return skipped("padding", "No train row has padding.")
+            num = pluralize(len(subject.sample), "train row")
+            return skipped("padding", f"None of {num} has both padding and real positions.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 

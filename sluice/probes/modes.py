@@ -1,10 +1,20 @@
 """Tests evaluation mode: outputs must be repeatable and independent of the batch's other rows."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from sluice.probes.result import ProbeResult, failed
-from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
+from sluice.base.pluralize import pluralize
+from sluice.probes.result import ProbeResult, failed, non_finite_output
+from sluice.probes.twin import (
+    ROUNDING,
+    effect,
+    evaluation_twin,
+    format_effect,
+    output_of,
+    require_rows,
+)
 
 NAME = "modes"
 
@@ -57,8 +67,9 @@ def _judge_outputs(
     if still_training:
         return failed(
             NAME,
-            f"After eval(), {_format_names(still_training)} is still in training mode.",
-            "The module overrides train(), or sets its mode itself.",
+            f"After eval(), {_format_names(still_training)} "
+            f"{'is' if len(still_training) == 1 else 'are'} still in training mode.",
+            "A module overrides train(), or sets its mode itself.",
             "Call super().train(mode) in train(mode).",
             numbers,
         )
@@ -74,13 +85,15 @@ def _judge_outputs(
     if not _are_equal(first, second):
         return failed(
             NAME,
-            f"Two passes over the same {len(x)} rows in evaluation mode differ, by up to "
-            f"{repeat:.3g} of the largest output.",
+            f"Two passes over the same {len(x)} rows in evaluation mode differ"
+            + (f", by up to {repeat:.3g} of the largest output." if math.isfinite(repeat) else "."),
             "Dropout is still on, or another operation is random"
             + (f"; check {_format_names(dropouts)}." if dropouts else "."),
             "Use nn.Dropout, or pass training=self.training to the function.",
             numbers,
         )
+    if not bool(first.isfinite().all()):
+        return non_finite_output(NAME)
     if first.dim() == 0 or len(first) != len(x):
         return ProbeResult(
             name=NAME,
@@ -96,8 +109,8 @@ def _judge_outputs(
     if not effect_of_others <= ROUNDING:  # also if NaN
         return failed(
             NAME,
-            f"With {len(x) - half} other rows in the batch, the outputs of {half} rows change by "
-            f"up to {effect_of_others:.3g} of the largest output.",
+            f"The outputs of {pluralize(half, 'row')} change {format_effect(effect_of_others)} if "
+            "the other rows of the batch are replaced.",
             "The output of a row depends on the batch: batch normalisation with batch statistics, "
             "or a normalisation over rows" + (f"; check {_format_names(norms)}." if norms else "."),
             "Track running statistics and use them in evaluation mode.",
@@ -115,8 +128,8 @@ def _judge_outputs(
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"Two passes over {len(x)} rows agree bit for bit, no buffer changes, and {half} rows "
-        f"give the same outputs with {len(x) - half} other rows.",
+        seen=f"Two passes over {len(x)} rows agree bit for bit, no buffer changes, and the outputs "
+        f"of {pluralize(half, 'row')} are the same if the other rows of the batch are replaced.",
         numbers=numbers,
     )
 

@@ -11,8 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.probes.result import ProbeResult, no_effect_at_all, not_repeatable, skipped
-from sluice.probes.twin import ROUNDING, effect, evaluation_twin, output_of, require_rows
+from sluice.probes.result import (
+    ProbeResult,
+    no_effect_at_all,
+    non_finite_output,
+    not_repeatable,
+    skipped,
+)
+from sluice.probes.twin import (
+    ROUNDING,
+    effect,
+    evaluation_twin,
+    format_effect,
+    output_of,
+    require_rows,
+)
 
 NAME = "padding"
 
@@ -63,9 +76,17 @@ def probe_padding(
             "No nn.Embedding receives the tokens unchanged, so padding cannot be perturbed.",
             fix="Test the part of the network after its embedding, with vectors.",
         )
-    if not torch.equal(unperturbed, repeated):
+    # Outputs at padding, and of rows that consist only of padding, are not compared.
+    is_per_position = unperturbed.dim() >= 2 and unperturbed.shape[:2] == padded.shape
+    compared = real if is_per_position else real.any(dim=1)
+    if not bool(unperturbed[compared].isfinite().all()):
+        return non_finite_output(NAME)
+    if not torch.equal(unperturbed[compared], repeated[compared]):
         return not_repeatable(NAME)
-    return _result(unperturbed, padding_perturbed, real_perturbed, padded, real)
+    effect_of_padding = effect(unperturbed[compared], padding_perturbed[compared])
+    effect_of_real = effect(unperturbed[compared], real_perturbed[compared])
+    outputs = "outputs at real positions" if is_per_position else "outputs of rows"
+    return _result(effect_of_padding, effect_of_real, padded, real, outputs=outputs)
 
 
 def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
@@ -88,31 +109,21 @@ def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor
 
 
 def _result(
-    unperturbed: Tensor,
-    padding_perturbed: Tensor,
-    real_perturbed: Tensor,
-    padded: Tensor,
-    real: Tensor,
+    effect_of_padding: float, effect_of_real: float, padded: Tensor, real: Tensor, *, outputs: str
 ) -> ProbeResult:
-    is_per_position = unperturbed.dim() >= 2 and unperturbed.shape[:2] == padded.shape
-    # Rows that consist only of padding are not compared.
-    compared = real if is_per_position else real.any(dim=1)
-    effect_of_padding = effect(unperturbed[compared], padding_perturbed[compared])
-    effect_of_real = effect(unperturbed[compared], real_perturbed[compared])
     numbers: dict[str, float | int | str] = {
         "padded_positions": int(padded.sum()),
         "real_positions": int(real.sum()),
         "effect_of_padding": effect_of_padding,
         "effect_of_real": effect_of_real,
     }
-    outputs = "outputs at real positions" if is_per_position else "outputs of rows"
     test = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
     if not effect_of_padding <= ROUNDING:  # also if NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"{test}: {outputs} changed, by up to {effect_of_padding:.3g} of the largest "
-            f"output (perturbed real positions: {effect_of_real:.3g}).",
+            seen=f"{test}: {outputs} changed {format_effect(effect_of_padding)} (perturbed real "
+            f"positions changed them {format_effect(effect_of_real)}).",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
             "all positions, or a recurrent layer that runs backwards over it.",
@@ -124,8 +135,8 @@ def _result(
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them by "
-        f"{effect_of_real:.3g} of the largest output.",
+        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them "
+        f"{format_effect(effect_of_real)}.",
         numbers=numbers,
     )
 

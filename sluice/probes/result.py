@@ -12,7 +12,7 @@ not apply."""
 
 
 class ProbeResult(Record):
-    """Result of one probe, which is a test of a network, a schedule, tokenizers or shards."""
+    """Result of one probe, a test of a network, schedule, tokenizer, shards or workload."""
 
     name: str
     outcome: Outcome
@@ -54,7 +54,18 @@ def not_repeatable(name: str) -> ProbeResult:
         outcome="insufficient",
         seen="Two passes over the same input differ, so effects cannot be attributed.",
         why="The network is random or stateful in evaluation mode.",
-        fix="Correct what the probe 'modes' reports first.",
+        fix="First correct what the probe 'modes' reports.",
+    )
+
+
+def non_finite_output(name: str) -> ProbeResult:
+    """Return an insufficient result, because the unperturbed output is non-finite."""
+    return ProbeResult(
+        name=name,
+        outcome="insufficient",
+        seen="The output is NaN or infinite before anything is perturbed.",
+        why="The weights or the rows are non-finite, or an operation is outside its domain.",
+        fix="Inspect the initial weights, and the rows that are tested.",
     )
 
 

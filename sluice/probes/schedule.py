@@ -55,7 +55,9 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     The rate of the first parameter group is compared.
 
     Raises:
-        ContractError: ``scheduler`` is not a scheduler of torch.
+        ContractError: ``scheduler`` is not a scheduler of torch, or has already made steps together
+            with its optimizer.
+        ValueError: The scheduler raises it, because it cannot make as many steps as planned.
     """
     if isinstance(scheduler, ReduceLROnPlateau):
         return skipped(NAME, "ReduceLROnPlateau depends on a metric, not on steps.")
@@ -71,7 +73,7 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
             NAME,
             f"The scheduler was stepped {pluralize(scheduler_steps, 'time')} before the first step "
             "of the optimizer, which therefore never uses the first "
-            f"{pluralize(scheduler_steps, 'rate')} of the schedule.",
+            f"{'rate' if scheduler_steps == 1 else f'{scheduler_steps} rates'} of the schedule.",
             "scheduler.step() is called before optimizer.step(), or once after construction.",
             "Step the scheduler after the optimizer, once per optimizer step.",
             {"early_steps": scheduler_steps},
@@ -79,7 +81,7 @@ def probe_scheduler(scheduler: LRScheduler, plan: RatePlan) -> ProbeResult:
     if scheduler_steps > 0:
         raise ContractError(
             f"A schedule must be probed from its beginning, but this scheduler has taken "
-            f"{scheduler_steps} steps.",
+            f"{pluralize(scheduler_steps, 'step')}.",
             fix="Create a new optimizer and scheduler for the probe.",
         )
     return compare_rates(_simulated_rates(scheduler, plan.total_steps + 1), plan)
@@ -214,23 +216,26 @@ def _iter_deviations(
         )
     if has_wrong_peak_rate:
         yield _wrong_peak_rate(peak_rate, plan)
-    falls = next((i for i in range(1, peak_step + 1) if taken[i] < taken[i - 1] - tolerance), None)
-    if falls is not None:
+    fall_step = next(
+        (i for i in range(1, peak_step + 1) if taken[i] < taken[i - 1] - tolerance), None
+    )
+    if fall_step is not None:
         yield (
-            f"The rate falls within the warmup, at step {falls}: {taken[falls - 1]:.4g} to "
-            f"{taken[falls]:.4g}.",
+            f"The rate falls within the warmup, at step {fall_step}: {taken[fall_step - 1]:.4g} to "
+            f"{taken[fall_step]:.4g}.",
             "Two schedules are chained with a gap.",
             "Start the second schedule where the first ends.",
         )
-    rises = next(
+    rise_step = next(
         (i for i in range(peak_step + 1, len(taken)) if taken[i] > taken[i - 1] + tolerance), None
     )
     end = _wrong_end(rates, taken, plan, tolerance=tolerance)
-    if end is not None and (rises is None or end[0] <= rises):
+    if end is not None and (rise_step is None or end[0] <= rise_step):
         yield end[1:]
-    if rises is not None:
+    if rise_step is not None:
         yield (
-            f"The rate rises again at step {rises}: {taken[rises - 1]:.4g} to {taken[rises]:.4g}.",
+            f"The rate rises again at step {rise_step}: {taken[rise_step - 1]:.4g} to "
+            f"{taken[rise_step]:.4g}.",
             "A cosine continues after half a period, or the schedule restarts.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
@@ -243,7 +248,7 @@ def _wrong_end(
     if plan.final_rate >= plan.peak_rate - tolerance:
         return None
     last = plan.total_steps - 1
-    reached = next(
+    end_step = next(
         (
             i
             for i in range(plan.peak_step + 1, len(rates))
@@ -251,7 +256,7 @@ def _wrong_end(
         ),
         None,
     )
-    if reached is None:
+    if end_step is None:
         return (
             last,
             f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
@@ -259,11 +264,11 @@ def _wrong_end(
             "The schedule is defined for more steps than are taken, or is stepped too rarely.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
-    if reached < last:
-        early = last - reached
+    if end_step < last:
+        early = last - end_step
         return (
-            reached,
-            f"The schedule ends early: the final rate is reached at step {reached}, "
+            end_step,
+            f"The schedule ends early: the final rate is reached at step {end_step}, "
             f"{pluralize(early, 'step')} before the last step "
             f"{last}{', off by one' if early == 1 else ''}.",
             "The schedule is defined for fewer steps than are taken, or is stepped before the "

@@ -54,6 +54,7 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
     hash_seed = ", ".join(
         f"{s.name} {s.status}" for s in report.audit.sources if s.name == _HASH_SEED_VARIABLE
     )
+    is_undetermined = bool(drawing_parts or report.shared or unseeded)
     if problems:
         return ProbeResult(
             name=NAME,
@@ -62,9 +63,12 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
             + (f"; and {len(problems) - 4} more." if len(problems) > 4 else "."),
             numbers=numbers,
             why="The same base seed does not give the same bits, because other code can change the "
-            "random numbers.",
+            "random numbers."
+            if is_undetermined
+            else "The same base seed may not give the same bits, because an operation is "
+            "nondeterministic.",
             fix="Give each of these its own generator, seeded with derive_seed(seed, stage)."
-            if drawing_parts or report.shared or unseeded
+            if is_undetermined
             else "Use an operation that has a deterministic form.",
         )
     return ProbeResult(

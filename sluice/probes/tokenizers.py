@@ -142,9 +142,11 @@ def _attribute_differences(
     in_training = _to_plain_data(_read_attribute(training, names))
     in_serving = _to_plain_data(_read_attribute(serving, names))
     if in_training != in_serving:
+        both = (training, serving)
+        found = (n for n in names if any(getattr(t, n, None) is not None for t in both))
         yield (
             topic,
-            f"{names[0]} is {_format_value(in_training)} in training and "
+            f"{next(found)} is {_format_value(in_training)} in training and "
             f"{_format_value(in_serving)} in serving",
         )
 

@@ -4,6 +4,7 @@ Shape legend: B = rows of a batch.
 """
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -88,11 +89,19 @@ def effect(unperturbed: Tensor, perturbed: Tensor) -> float:
     return float((unperturbed - perturbed).abs().max() / size)
 
 
+def format_effect(value: float) -> str:
+    """Return by how much outputs changed, as text that follows 'changed'."""
+    if not math.isfinite(value):
+        return "to non-finite values"
+    return f"by up to {value:.3g} of the largest output"
+
+
 def other_values(x: Tensor) -> Tensor:
     """Return an input (B, ...) of the same type with other, valid values.
 
-    Each token is replaced by the next larger token of the batch, and each row of floats by the
-    previous row. If all rows of floats are equal, their values are mirrored about the mean.
+    Each token is replaced by the next larger token of the batch (the largest by the smallest), and
+    each row of floats by the previous row. If all rows of floats are equal, their values are
+    mirrored about the mean.
 
     Raises:
         ContractError: All values are equal.

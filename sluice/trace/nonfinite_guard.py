@@ -29,8 +29,8 @@ class NonFiniteGuard:
     """Checks the loss of every backward pass of one process.
 
     Cost:
-        One device synchronization per backward pass, and a copy of all states every
-        ``checkpoint_every`` steps; before that, at steps 1, 2, 4, 8 and so on.
+        One device synchronization per backward pass. With ``stop_after``, also a copy of all states
+        every ``checkpoint_every`` steps; before that, at steps 1, 2, 4, 8 and so on.
     """
 
     def __init__(self, sink: EventSink) -> None:
@@ -52,7 +52,7 @@ class NonFiniteGuard:
         """Check the loss; stop the program after too many consecutive non-finite losses.
 
         Raises:
-            SystemExit: The program stops; its last good state is on disk.
+            SystemExit: The program stops; its last good state, if there is one, is on disk.
         """
         sink, loss = self._sink, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
@@ -109,22 +109,17 @@ class NonFiniteGuard:
     def _stop(self) -> NoReturn:
         sink = self._sink
         good = self._last_good
-        state_text = (
-            "no earlier good state exists"
-            if good is None
-            else f"the last good state, of step {good['step']}, is saved in {LAST_GOOD}"
-        )
-        text = (
-            f"Stopped before step {sink.steps.last + 1}: {self._num_nonfinite} consecutive losses "
-            f"are non-finite; {state_text}."
-        )
-
-        def write() -> None:
-            if good is not None:
-                self._save(LAST_GOOD, good)
-            sink.note("stopped", text)
-
-        sink.run_safely(write)
+        state_text = "no earlier good state exists"
+        if good is not None:
+            sink.run_safely(self._save, LAST_GOOD, good)
+            is_saved = sink.is_on  # a failure ends the trace
+            result = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
+            state_text = f"the last good state, of step {good['step']}, {result}"
+        num = self._num_nonfinite
+        losses = "the loss is" if num == 1 else f"{num} consecutive losses are"
+        text = f"Stopped before step {sink.steps.last + 1}: {losses} non-finite; {state_text}."
+        if sink.is_on:
+            sink.run_safely(sink.note, "stopped", text)
         sink.print_line(f"sluice trace: {text}")
         raise SystemExit(STOPPED_EXIT_CODE)
 

@@ -17,9 +17,8 @@ class Patches:
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper
-        """Returns the function to install, given its owner, its name, the original and the new
-        function. For a hook that is registered: the registering function, '', None and the
-        hook."""
+        """Called with owner, name, original and new function; returns the function to install. For
+        a hook it is called with the registering function, '', None and the hook."""
 
     def replace(self, owner: Any, name: str, new: Any) -> None:
         """Set ``owner.name`` to ``new`` until ``restore``.
@@ -88,23 +87,23 @@ def _no_wrapper(_: Any, __: str, ___: Any, new: Any) -> Any:
 
 
 class _Holders:
-    """Modules that hold a function of torch, and the name under which they hold it.
+    """Modules that hold a function of torch, and the names under which they hold it.
 
     The scan of all modules is cached for the process, and repeated when the number of imported
     modules changes.
     """
 
     def __init__(self) -> None:
-        self._found: dict[int, list[tuple[Any, str]]] = {}
+        self._holders_by_id: dict[int, list[tuple[Any, str]]] = {}
         self._num_modules = 0
 
     def of(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules and names that held a function when the modules were scanned."""
         if self._num_modules != len(sys.modules):
-            self._num_modules, self._found = len(sys.modules), {}
+            self._num_modules, self._holders_by_id = len(sys.modules), {}
             for module in list(sys.modules.values()):
                 self._scan(module)
-        return self._found.get(id(function), [])
+        return self._holders_by_id.get(id(function), [])
 
     def _scan(self, module: Any) -> None:
         try:
@@ -113,7 +112,7 @@ class _Holders:
             return
         for name, value in attributes:
             if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
-                self._found.setdefault(id(value), []).append((module, name))
+                self._holders_by_id.setdefault(id(value), []).append((module, name))
 
 
 _HOLDERS = _Holders()

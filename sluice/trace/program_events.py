@@ -17,7 +17,7 @@ from sluice.trace.thread_state import ThreadState
 
 @dataclass(slots=True)
 class TraceBegan:
-    """An empty trace begins in a forked process: subscribers discard their state."""
+    """An empty trace begins, at the start or in a forked process; subscribers reset their state."""
 
 
 @dataclass(slots=True)
@@ -37,14 +37,14 @@ class PhaseBegan:
 
 @dataclass(slots=True)
 class ModuleCalled:
-    """A module is called from outside any network, before it runs."""
+    """A module is about to run, and its call is not nested in the call of a network."""
 
     thread: ThreadState
 
 
 @dataclass(slots=True)
 class NetworkCalled:
-    """A module with parameters is called from outside any network, before it runs."""
+    """A network is about to run: a module with parameters, not nested in another network."""
 
     thread: ThreadState
     entry: NetworkEntry
@@ -55,7 +55,7 @@ class NetworkCalled:
 
 @dataclass(slots=True)
 class NetworkReturned:
-    """A network returned from a call from outside any network."""
+    """A network returned from a call that is not nested in another network."""
 
     thread: ThreadState
     entry: NetworkEntry
@@ -82,8 +82,8 @@ class BackwardBegins:
 
 
 @dataclass(slots=True)
-class LossComputed:
-    """A backward pass is about to run on one number, whose graph still exists."""
+class ScalarBackwardBegins:
+    """A backward pass is about to run on a tensor of one element; its graph still exists."""
 
     thread: ThreadState
     loss: Tensor
@@ -143,12 +143,12 @@ class WeightsLoaded:
 
 
 @dataclass(slots=True)
-class StepRecorded:
-    """A step without statistics was recorded fully."""
+class PredictionMayBegin:
+    """A step was recorded fully, and the next one is not sampled, so it may be predicted."""
 
     thread: ThreadState
     codes: list[int]
-    """Event codes of the step."""
+    """Event codes of the recorded step."""
     due_step: int
     """Number of the next step that must be recorded fully."""
 

@@ -64,7 +64,8 @@ class TraceSettings(Settings):
     fingerprinted_batches: int = Field(
         64,
         ge=0,
-        description="Number of batches at the start of each loader whose rows are fingerprinted.",
+        description="Number of first batches of each loader whose rows are fingerprinted; those of "
+        "later batches only at steps with statistics.",
     )
     sampled_weights: int = Field(
         4096,
@@ -73,7 +74,7 @@ class TraceSettings(Settings):
         "estimated.",
     )
     max_modules: int = Field(
-        256, ge=1, description="Maximum number of modules per network whose outputs are measured."
+        256, ge=1, description="Maximum number of module outputs that are measured per step."
     )
     stop_after: int = Field(
         0,

@@ -4,8 +4,8 @@ The state consists of small records. Each record has one owner: the module that 
 modules only read it, except for fields whose docstring names another writer. The fast path writes
 what the hook that it replaces would write.
 
-The records have slots, because every event reads some of their fields between two operations of the
-program, where data is not in the processor's cache.
+The records have slots to stay small: each event reads some of their fields between two operations
+of the program, which usually evict them from the processor's cache.
 """
 
 import threading
@@ -81,11 +81,12 @@ class OpenStep:
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
-    """Statistics requested before the running step."""
-    output_measures: list[list[OutputStatistics]] = field(default_factory=list)
-    """Outputs measured since the last step with statistics."""
+    """Statistics requested before the running step; set by ``sampling.sampling``."""
+    output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
+    """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
     began_ns: int = 0
-    """End time of the previous step [ns]; only valid before a fully recorded step."""
+    """Start time of the running step, which is the end of the previous one [ns]. Not updated while
+    steps are predicted; set when the prediction ends."""
 
     @property
     def codes(self) -> list[int]:
@@ -123,7 +124,7 @@ class ForwardPass:
 
 @dataclass(slots=True, eq=False)
 class NetworkCall:
-    """Last call of a network from outside any network. Owner: ``hooks.inputs``."""
+    """Last call of a network that is not nested in another network. Owner: ``hooks.inputs``."""
 
     network: int = -1
     """Index of the network; modules without parameters (losses) do not count."""
@@ -148,9 +149,8 @@ class BackwardPass:
     is_unscaled_mean: bool = False
     """Whether the loss is a mean over the batch that was not divided further, for example by the
     number of accumulation steps."""
-    is_zeroed_since: bool = False
-    """Whether gradients were zeroed between the last backward pass and now; set by
-    ``hooks.optimizers``."""
+    is_followed_by_zeroing: bool = False
+    """Whether gradients were zeroed after the last backward pass; set by ``hooks.optimizers``."""
 
 
 @dataclass(slots=True, eq=False)
@@ -265,7 +265,7 @@ class ThreadState:
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""
         self.step.clear()
-        self.backward.is_scaled = self.backward.is_zeroed_since = False
+        self.backward.is_scaled = self.backward.is_followed_by_zeroing = False
         self.edits.clear()
         if self.forward.measured_networks:
             self.forward.measured_networks = ()

@@ -75,7 +75,7 @@ def find_traces(out: Path) -> tuple[Path, ...]:
         raise StorageError(
             f"{out} contains no trace: expected {HISTORY} in a subfolder for each process.",
             cause="The program did not use torch, ended before its first step, or runs Python with "
-            "an option that ignores the environment (-I, -E, -S).",
+            "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
     ranked = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
@@ -93,9 +93,9 @@ def read_trace(folder: Path) -> Trace:
             wrote the trace.
     """
     lines = _Lines(folder)
-    kept = list(lines.of(HISTORY))
+    history = list(lines.of(HISTORY))
     recent = [line for name in RECENT for line in lines.of(name)]
-    starts = [line for line in kept if line["record"] == "start"]
+    starts = [line for line in history if line["record"] == "start"]
     if not starts or starts[0].get("version", VERSION + 1) > VERSION:
         raise ContractError(
             f"{folder / HISTORY} must begin with a start record of version {VERSION} or older; got "
@@ -103,17 +103,17 @@ def read_trace(folder: Path) -> Trace:
             cause="Another version of Sluice wrote the trace, or its first line is incomplete.",
             fix="Read the trace with the version of Sluice that wrote it.",
         )
-    both = [*kept, *recent]
+    both = [*history, *recent]
     try:
-        ends = _records(TraceEnd, kept, "end")
-        sequences, positions, num_overflow_steps = _step_sequences(kept)
+        ends = _records(TraceEnd, history, "end")
+        sequences, positions, num_overflow_steps = _step_sequences(history)
         return Trace(
             start=_record(TraceStart, starts[0]),
             end=ends[-1] if ends else None,
             sequences=sequences,
-            memberships=_records(Membership, kept, "membership"),
-            schedulers=_records(SchedulerRecord, kept, "scheduler"),
-            loaders=_records(LoaderRecord, kept, "loader"),
+            memberships=_records(Membership, history, "membership"),
+            schedulers=_records(SchedulerRecord, history, "scheduler"),
+            loaders=_records(LoaderRecord, history, "loader"),
             statistics=_by_step(_records(StepStatistics, both, "measures")),
             scalars=_by_step(
                 _step_scalars(*row)
@@ -122,36 +122,36 @@ def read_trace(folder: Path) -> Trace:
                 for row in line["rows"]
             ),
             batches=tuple(sorted(_records(BatchRecord, recent, "batch"), key=lambda b: b.step)),
-            epochs=_records(EpochRecord, kept, "epoch"),
+            epochs=_records(EpochRecord, history, "epoch"),
             random_states=tuple(
                 sorted(_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
             ),
-            loads=_records(StateLoadRecord, kept, "load"),
-            saves=_records(StateSaveRecord, kept, "save"),
-            reads=_records(FileReadRecord, kept, "read"),
+            loads=_records(StateLoadRecord, history, "load"),
+            saves=_records(StateSaveRecord, history, "save"),
+            reads=_records(FileReadRecord, history, "read"),
             rates=tuple(
                 LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
-                for line in kept
+                for line in history
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
             workers=_records(WorkerRandomnessRecord, lines.of_workers(), "worker"),
-            wrappers=_records(DataParallelRecord, kept, "wrapper"),
-            rank_weights=_records(RankWeightsRecord, kept, "parallel"),
-            values=_records(ParameterValuesRecord, kept, "value"),
-            nonfinite_gradients=_records(NonFiniteGradientRecord, kept, "gradient"),
-            corrupted_weights=_records(CorruptedWeightsRecord, kept, "spoiled"),
-            forward_passes=_records(ForwardPassRecord, kept, "flow"),
-            padding_masks=_records(PaddingMaskRecord, kept, "mask"),
-            probes=_records(ProbeRecord, kept, "probe"),
-            losses=_records(LossRecord, kept, "loss"),
-            evaluations=_records(EvaluationPassRecord, kept, "evaluation"),
-            inputs=_records(InputRecord, kept, "input"),
-            rows=_records(RowsRecord, kept, "rows"),
-            target_samples=_records(TargetSampleRecord, kept, "pair"),
-            nonfinite_tensors=_records(NonFiniteTensorRecord, kept, "bad_numbers"),
-            out_of_range_indices=_records(OutOfRangeIndexRecord, kept, "ids"),
-            notes=_records(TraceNote, kept, "note"),
+            wrappers=_records(DataParallelRecord, history, "wrapper"),
+            rank_weights=_records(RankWeightsRecord, history, "parallel"),
+            values=_records(ParameterValuesRecord, history, "value"),
+            nonfinite_gradients=_records(NonFiniteGradientRecord, history, "gradient"),
+            corrupted_weights=_records(CorruptedWeightsRecord, history, "spoiled"),
+            forward_passes=_records(ForwardPassRecord, history, "flow"),
+            padding_masks=_records(PaddingMaskRecord, history, "mask"),
+            probes=_records(ProbeRecord, history, "probe"),
+            losses=_records(LossRecord, history, "loss"),
+            evaluations=_records(EvaluationPassRecord, history, "evaluation"),
+            inputs=_records(InputRecord, history, "input"),
+            rows=_records(RowsRecord, history, "rows"),
+            target_samples=_records(TargetSampleRecord, history, "pair"),
+            nonfinite_tensors=_records(NonFiniteTensorRecord, history, "bad_numbers"),
+            out_of_range_indices=_records(OutOfRangeIndexRecord, history, "ids"),
+            notes=_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
             truncated_lines=lines.num_truncated,
@@ -225,12 +225,12 @@ def _step_scalars(
 
 
 def _step_sequences(
-    kept: Iterable[dict[str, Any]],
+    history: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
     """Return sequences sorted by first step, their positions, and the number of overflow steps."""
     events_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}
-    for line in kept:
+    for line in history:
         if line["record"] == "word":
             events_by_index[line["index"]] = line
         elif line["record"] == "order":

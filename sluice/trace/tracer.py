@@ -78,7 +78,7 @@ class Tracer:
         """Call a function of the tracer; a failure ends the trace, never the program."""
         try:
             work(*args, **kwargs)
-        except Exception as error:  # the edge of the program that is traced
+        except Exception as error:  # a failure of the tracer must not end the program
             self.fail(error)
 
     def fail(self, error: Exception) -> None:

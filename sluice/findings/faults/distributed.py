@@ -54,10 +54,13 @@ DISTRIBUTED_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The weights of the ranks differ: each rank trains its own network.",
         cause=(
-            "The network is called inside its wrapper, so gradients are not averaged over the "
-            "ranks."
+            "Gradients are not averaged over the ranks, for example because the network is called "
+            "without its wrapper, or the ranks started with different weights."
         ),
-        fix="Call the wrapper, ddp(x), not ddp.module(x).",
+        fix=(
+            "Call the wrapper, ddp(x), not ddp.module(x). If you reduce gradients yourself, reduce "
+            "all of them and start with equal weights."
+        ),
         detectors=("tracer",),
     ),
 )

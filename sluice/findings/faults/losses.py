@@ -25,8 +25,8 @@ LOSS_FAULTS: tuple[Fault, ...] = (
         severity="error",
         description="The loss is NaN or infinite: a step with it makes all weights non-finite.",
         cause=(
-            "The loss is NaN or infinite on the first batch: a log of 0, a division by 0, an "
-            "overflow, or NaN in the targets."
+            "A log of 0, a division by 0, an overflow, or NaN in the targets makes the loss NaN or "
+            "infinite."
         ),
         fix="Clamp the argument of log and division in the loss, and check the target column.",
         detectors=(

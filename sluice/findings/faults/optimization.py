@@ -47,7 +47,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         id="learning-rate-stays-zero",
         name="learning rate stays zero",
         severity="error",
-        description="The learning rate is 0 for most of the training.",
+        description="The learning rate is 0 for many steps, which therefore change no weight.",
         cause="A warmup with an integer division is 0 until its last step.",
         fix="Use float division and start at the first step: min(1.0, (step + 1) / warmup).",
         detectors=("tracer",),
@@ -181,7 +181,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
             "or the features carry little information about the target."
         ),
         fix=(
-            "Double hidden first, set weight_decay and dropout to 0, and run the learning-rate "
+            "First double hidden, set weight_decay and dropout to 0, and run the learning-rate "
             "range test."
         ),
         detectors=("training diagnosis",),
@@ -192,7 +192,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         severity="warning",
         description="The validation loss still decreases at the last epoch.",
         cause="max_epochs ended the training before it converged.",
-        fix="Double max_epochs first; then raise learning_rate by a factor of 2 to 3.",
+        fix="First double max_epochs; then raise learning_rate by a factor of 2 to 3.",
         detectors=("training diagnosis",),
     ),
 )

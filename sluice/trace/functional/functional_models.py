@@ -1,8 +1,8 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
 Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
-the loss still holds the first operand that was combined with each leaf tensor. These operands are
-treated as the inputs of the model and passed to ``InputWatch``.
+the loss still holds the values without a gradient that were combined with each leaf tensor. These
+values are treated as the inputs of the model and passed to ``InputWatch``.
 """
 
 import weakref
@@ -33,6 +33,9 @@ from sluice.trace.thread_state import ThreadState
 _MAX_LATER_PASSES = 128
 """Maximum number of backward passes inspected after the first ones, at steps with statistics,
 because a new model may appear."""
+_FIRST_PASSES = MAX_CALLS
+"""Number of first backward passes that are inspected: that of the calls that ``InputWatch``
+inspects."""
 _MAX_MODELS = 8
 _VARYING_USES = 2**31
 """Marks a leaf whose number of uses differs from pass to pass."""
@@ -51,8 +54,8 @@ class FunctionalModel:
         self.leaf = weakref.ref(leaf)
         self.shape, self.row_shape = leaf.shape, torch.Size()
         self.num_uses, self.is_left_operand, self.kind = 0, True, ""
-        """How training inputs are combined with the leaf: number of uses in a pass, side of the
-        operation, and kind of the autograd node."""
+        """How training inputs are combined with the leaf: number of uses in a pass, whether they
+        are the left operand, and kind of the autograd node."""
         self.columns: slice | None = None
         """Columns that are the input, if the operand has others, too; None for all columns."""
         self.num_inspections = 0
@@ -74,7 +77,7 @@ class FunctionalModel:
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return an operand of the leaf, arranged like a training input; None if it is none."""
+        """Return ``values`` arranged like a training input; None if they are no input."""
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None
@@ -92,7 +95,7 @@ class FunctionalModel:
 
 
 class FunctionalModelWatch:
-    """Inspects the graphs of the first losses of threads that call no ``nn.Module``."""
+    """Inspects graphs of losses in threads that call no ``nn.Module``: the first, and a sample."""
 
     def __init__(
         self,
@@ -113,7 +116,7 @@ class FunctionalModelWatch:
         """Leaves of the loss whose backward pass runs, if the pass is inspected."""
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
-        self._passes_left, self._inspected_step = MAX_CALLS, -1
+        self._passes_left, self._inspected_step = _FIRST_PASSES, -1
         self._sampler = LogSpacedSampler(_MAX_LATER_PASSES)
 
     def inspect_next(self) -> None:
@@ -121,7 +124,7 @@ class FunctionalModelWatch:
         self._passes_left = max(self._passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect the graph of a loss: of the first ones, and of a sample of later ones."""
+        """Inspect the graph of a loss if it is among the first, non-finite (CPU) or sampled."""
         if not self._is_due(loss):
             return
         began = self._sink.clock()
@@ -176,7 +179,7 @@ class FunctionalModelWatch:
         model.num_inspections = 1
         self.models.append(model)
         self.indices.add(model.entry.index)
-        self._passes_left = MAX_CALLS
+        self._passes_left = _FIRST_PASSES
         if not self._has_model:
             self._has_model = True
             self._on_first_model()
@@ -195,7 +198,7 @@ class FunctionalModelWatch:
         kind, target, values = loss_targets
         self._loss_watch.add_targets(kind, values, target)
         if not bool(loss.detach().isfinite().all()):
-            self._input_watch.record_nonfinite(target, "target", learning=True)
+            self._input_watch.record_nonfinite(target, "target", is_learning=True)
 
     def _report_call(
         self, thread: ThreadState, model: FunctionalModel, inputs: list[Tensor]

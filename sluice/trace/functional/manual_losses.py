@@ -12,7 +12,7 @@ from torch import Tensor
 from sluice.trace.functional.masked_losses import masked_targets
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, output_shape
 from sluice.trace.inspection.token_statistics import best_alignment
-from sluice.trace.program_events import LossComputed
+from sluice.trace.program_events import ScalarBackwardBegins
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.losses import (
     MANUAL_CROSS_ENTROPY,
@@ -68,7 +68,8 @@ _OUTER_ACTIVATIONS = (
     (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
 )
 _INNER_ACTIVATIONS = ("Softmax", "Sigmoid")
-_SIGN_NODES = frozenset({"Neg", "Abs", "Exp"})
+_PASSED_NODES = frozenset({"Neg", "Abs", "Exp"})
+"""Nodes that may be between the two activations, besides those that only change the shape."""
 
 
 class ManualLossWatch:
@@ -84,15 +85,15 @@ class ManualLossWatch:
         self._sampler, self._inspected_step = LogSpacedSampler(_MAX_LATER_PASSES), -1
         self._forms: set[tuple[type, ...]] = set()
 
-    def on_loss(self, computed: LossComputed) -> None:
+    def on_loss(self, begins: ScalarBackwardBegins) -> None:
         """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
-        self._track_form(computed.loss)
+        self._track_form(begins.loss)
         if self._passes_left or self._sink.sampling.statistics:
-            self._inspect_if_due(computed.thread, computed.loss)
+            self._inspect_if_due(begins.thread, begins.loss)
 
     def _track_form(self, loss: Tensor) -> None:
         """Inspect the next passes if a loss is computed in a new way."""
-        form: list[type] = []  # reading the names of nodes would be slow
+        form: list[type] = []  # types instead of names, because node.name() is slow
         node: Any = loss.grad_fn
         while node is not None and len(form) < _FORM_LENGTH:
             form.append(type(node))
@@ -103,7 +104,7 @@ class ManualLossWatch:
             self._passes_left = _FIRST_PASSES
 
     def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
-        """Check for broadcast targets and for probabilities used as logits."""
+        """Inspect a loss for broadcasts, double activations and masked targets, if it is due."""
         sink = self._sink
         if self._passes_left:
             self._passes_left -= 1
@@ -120,15 +121,15 @@ class ManualLossWatch:
             self._write(MANUAL_DIFFERENCE, broadcast[0], broadcast[1], loss)
         for kind, producer_node, shape in find_double_activations(loss.grad_fn):
             self._write(kind, producer_node, shape, loss)
-        for targets, counts in masked_targets(loss):
-            self._inspect_mask(targets, counts, loss)
+        for targets, included in masked_targets(loss):
+            self._inspect_mask(targets, included, loss)
 
-    def _inspect_mask(self, targets: Tensor, counts: Tensor, loss: Tensor) -> None:
+    def _inspect_mask(self, targets: Tensor, included: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        best = best_alignment(self._sink.local.thread.call.inputs, targets, counts)
+        best = best_alignment(self._sink.local.thread.call.inputs, targets, included)
         if best is not None:
-            num = int(counts.sum())
-            self._write(MANUAL_MASKED_LOSS, "", (len(targets),), loss, tokens=best, num_counted=num)
+            shape, num_included = (len(targets),), int(included.sum())
+            self._write(MANUAL_MASKED_LOSS, "", shape, loss, tokens=best, num_included=num_included)
 
     def _write(
         self,
@@ -138,7 +139,7 @@ class ManualLossWatch:
         loss: Tensor,
         *,
         tokens: NextTokenTargets | None = None,
-        num_counted: int | None = None,
+        num_included: int | None = None,
     ) -> None:
         sink, thread = self._sink, self._sink.local.thread
         rows = shape[0] if shape else 1
@@ -160,7 +161,7 @@ class ManualLossWatch:
             target_smallest=math.nan,
             target_largest=math.nan,
             num_targets=rows,
-            num_supervised=rows if num_counted is None else num_counted,
+            num_supervised=rows if num_included is None else num_included,
             value=loss.item(),
             tokens=tokens,
         )
@@ -168,15 +169,16 @@ class ManualLossWatch:
 
 
 def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Return the node and shape of outputs that are broadcast against all targets.
+    """Return the name of the node that produced broadcast outputs, and their shape.
+
+    Outputs of shape (rows, 1) or (rows,) are broadcast against all targets if a difference, or a
+    product with a logarithm, has the shape (rows, rows) and its other operand has no gradient.
 
     Args:
         loss: Autograd node of the loss.
 
     Returns:
-        None unless a difference, or a product with a logarithm, of shape (rows, rows) has
-        outputs of shape (rows, 1) or (rows,) on one side and a tensor without gradient on the
-        other.
+        None if no such node is found.
     """
     pending = [(loss, 0)]
     for _ in range(_MAX_COMPARED_NODES):
@@ -190,11 +192,11 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         grad_edges = [edge for edge in inputs if edge[0] is not None]
         is_square = len(shape) == 2 and shape[0] == shape[1] > 1
         if is_square and len(inputs) == 2 and len(grad_edges) == 1:
-            name, learned_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
+            name, grad_operand_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
             compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
-            if compares and not is_explicit and learned_shape in ((shape[0], 1), (shape[0],)):
-                return name, learned_shape
+            if compares and not is_explicit and grad_operand_shape in ((shape[0], 1), (shape[0],)):
+                return name, grad_operand_shape
         pending += grad_edges
     return None
 
@@ -216,10 +218,10 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
         kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
         if kind is not None:
             producer, passed = _producer(*node.next_functions[0])
-            is_log = not name.startswith("Log1P") or "Exp" in passed
+            is_log_of_exp = not name.startswith("Log1P") or "Exp" in passed
             if (
                 producer is not None
-                and is_log
+                and is_log_of_exp
                 and producer[0].name().startswith(_INNER_ACTIVATIONS)
             ):
                 activations.setdefault(kind, (kind, producer[0].name(), output_shape(*producer)))
@@ -228,13 +230,13 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
 
 
 def _producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
-    """Return the node before changes of shape or sign, and the kinds of the nodes in between."""
+    """Return the node behind reshapes, negations, abs and exp, and the kinds of these nodes."""
     passed = set[str]()
     for _ in range(_MAX_HOPS):
         if node is None:
             return None, passed
         kind = node.name().rpartition("Backward")[0]
-        if kind not in _SIGN_NODES and node.name() not in SHAPE_NODES:
+        if kind not in _PASSED_NODES and node.name() not in SHAPE_NODES:
             return (node, output_index), passed
         passed.add(kind)
         node, output_index = node.next_functions[0]

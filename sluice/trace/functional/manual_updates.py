@@ -17,8 +17,9 @@ from sluice.trace.thread_state import ThreadState
 _BEFORE_STEP = ("backward", "clip")
 _MAX_WATCHED = 2
 _IDLE_PASSES = 16
-"""Backward passes without a step after which the loss is inspected again, for other parameters; few
-programs accumulate gradients over more passes."""
+"""Number of backward passes without a detected step after which the graph of the loss is inspected
+again, because the program may have replaced its parameters. Few programs accumulate gradients over
+more passes."""
 _MAX_CLONED_NUMEL = 2**14
 """Largest watched parameter that is copied; of larger ones only the version is compared."""
 
@@ -46,8 +47,8 @@ class ManualUpdateWatch:
         """Backward passes since the last step."""
         self._has_stepped = self._has_updated = False
         """Whether a step was detected since the last backward pass, and since the start."""
-        self._is_carried = False
-        """Whether gradients from before the last step remain, as without zeroing."""
+        self._has_old_gradients = False
+        """Whether gradients from before the last step remain, because they were not zeroed."""
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that remain from before a step."""
@@ -60,12 +61,12 @@ class ManualUpdateWatch:
                 models.inspect_next()
         if self._has_stepped:
             self._has_stepped = False
-            self._is_carried = any(_has_gradient(p) for p in self._watched)
+            self._has_old_gradients = any(_has_gradient(p) for p in self._watched)
 
     def after_backward(self, thread: ThreadState) -> None:
         """Store the state of some parameters after a backward pass."""
         candidates = self._trained_parameters(thread)
-        if not candidates or (self._snapshots and not self._are_replaced()):
+        if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
         trained = [p for p in candidates if p.grad is not None]
         self._watched = sorted(trained, key=Tensor.numel)[:_MAX_WATCHED]
@@ -91,9 +92,9 @@ class ManualUpdateWatch:
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         if not models.leaves:
             return known
-        return [] if self._are_replaced() and not self._has_updated else [*models.leaves]
+        return [] if self._are_leaves_replaced() and not self._has_updated else [*models.leaves]
 
-    def _are_replaced(self) -> bool:
+    def _are_leaves_replaced(self) -> bool:
         """Return whether none of the leaves of the loss is known, as for a new model."""
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         leaves = self._models.leaves
@@ -119,8 +120,8 @@ class ManualUpdateWatch:
         kinds = [interner.event(code)[0] for code in thread.step.codes]
         end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
         later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
-        flags = ("fresh", *("carried",) * self._is_carried)
-        self._is_carried = False
+        flags = ("fresh", *("carried",) * self._has_old_gradients)
+        self._has_old_gradients = False
         thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
         sink.sampling.membership.sample_if_due(sink.steps.last)
         sink.steps.end(thread, entry)

@@ -20,8 +20,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_BLOCKS, _MAX_UNMATCHED_BLOCKS = 64, 16
-"""Observed blocks per call site, and consecutive blocks without a model input before the call site
-is ignored (a weight update, for example)."""
+"""Maximum number of observed blocks per call site, and number of consecutive blocks without a model
+input after which the call site is ignored; it may be a weight update."""
 _MIN_ROWS = 2
 """Smaller batches are mostly generated samples and evaluate nothing."""
 _OPERAND_POSITIONS: dict[str, tuple[int, int, bool]] = {

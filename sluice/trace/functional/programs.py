@@ -14,9 +14,9 @@ from sluice.trace.hooks.losses import LossWatch
 from sluice.trace.program_events import (
     BackwardBegins,
     BackwardEnded,
-    LossComputed,
     ModuleCalled,
     OptimizerCreated,
+    ScalarBackwardBegins,
     StepBegins,
     TraceBegan,
     TraceEnding,
@@ -43,7 +43,7 @@ class _FunctionalPrograms:
         self._watch_updates()
         bus.subscribe(TraceBegan, lambda _: self._reset())
         bus.subscribe(BackwardBegins, self._before_backward)
-        bus.subscribe(LossComputed, self._losses.on_loss)
+        bus.subscribe(ScalarBackwardBegins, self._losses.on_loss)
         bus.subscribe(BackwardEnded, self._after_backward)
         bus.subscribe(TraceEnding, lambda _: self._detect_update())
 

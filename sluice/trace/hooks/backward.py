@@ -11,8 +11,8 @@ from sluice.trace.hooks.loss_reduction import is_unscaled_mean
 from sluice.trace.program_events import (
     BackwardBegins,
     BackwardEnded,
-    LossComputed,
     NonFiniteLoss,
+    ScalarBackwardBegins,
     TraceBegan,
 )
 from sluice.trace.sink import EventSink
@@ -84,14 +84,14 @@ class _BackwardRecorder:
         thread.backward.is_unscaled_mean = (
             bool(means) and means[-1]() is loss
         ) or is_unscaled_mean(loss, thread)
-        sink.bus.publish(LossComputed(thread, loss))
+        sink.bus.publish(ScalarBackwardBegins(thread, loss))
         # The cause of a non-finite loss can only be found while its graph and inputs exist.
         if type(value) is float and not isfinite(value):
             sink.bus.publish(NonFiniteLoss(thread))
 
     def _on_end(self, ended: BackwardEnded) -> None:
         sink, thread = self._sink, ended.thread
-        thread.backward.is_zeroed_since = False
+        thread.backward.is_followed_by_zeroing = False
         flags = ("unscaled mean",) * thread.backward.is_unscaled_mean
         if type(ended.tensors) is Tensor and ended.tensors.is_leaf:
             flags = ("leaf", *flags)

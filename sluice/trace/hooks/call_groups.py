@@ -14,7 +14,7 @@ _WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
 """Thresholds for the number of positions in which two rows differ: sample size, minimum of the
 median over pairs, and minimum of the closest pair relative to the median."""
 _MIN_HALF_COLUMNS = 8
-"""Minimum number of columns of 16-bit values."""
+"""Minimum number of columns of 16-bit values that can be continuous."""
 _MIN_UNIQUE_SHARE = 0.5
 """Minimum share of distinct values in a sample of continuous values."""
 
@@ -35,7 +35,7 @@ class CallGroup:
         """Whether the calls are training calls."""
         self.may_learn = has_grad
         """Whether gradients are enabled during the calls."""
-        self.sampled: IterativeSamplingDetector | None = None
+        self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.calls = self.rows = self.first_step = self.step = 0
         self.extra_calls_left = _MAX_EXTRA_CALLS

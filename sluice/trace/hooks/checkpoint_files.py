@@ -19,7 +19,7 @@ _MAX_DENSE_ROWS = 128
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:
-    """Record states that are saved to files, kept in memory, and read from files."""
+    """Record calls of ``torch.save``, ``torch.load`` and ``state_dict()``."""
     watch = _CheckpointWatch(sink)
     report_calls(sink, torch, "save", watch.on_save, everywhere=True)
     report_calls(sink, torch, "load", watch.on_load, everywhere=True)

@@ -82,6 +82,6 @@ def _object_index(sink: EventSink, owner: Any, role: str) -> int:
     if role == "optimizer":
         return sink.objects.optimizers.get_or_add(owner).index
     if role == "scheduler":
-        return scheduler_entry(sink, owner).index
+        return scheduler_entry(sink, owner, has_stepped=False).index
     entry = sink.objects.networks.get(owner)
     return -1 if entry is None else entry.index

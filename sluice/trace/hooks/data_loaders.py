@@ -67,7 +67,7 @@ def watch_loaders(sink: EventSink) -> None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.is_hashed or sink.sampling.statistics:
+                    if not entry.is_fingerprinted or sink.sampling.statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -136,6 +136,7 @@ class _LoaderWatch:
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
+        entry.is_fingerprinted = not self._sink.settings.fingerprinted_batches
         self._known.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
@@ -190,9 +191,9 @@ class _LoaderWatch:
         self._record_batch(entry, batch)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
-        if not entry.is_hashed:
-            entry.num_seen += 1
-            entry.is_hashed = entry.num_seen >= sink.settings.fingerprinted_batches
+        if not entry.is_fingerprinted:
+            entry.num_inspected += 1
+            entry.is_fingerprinted = entry.num_inspected >= sink.settings.fingerprinted_batches
 
     def on_exhausted(self, iterator: Any) -> None:
         iteration = self._iterators.get(iterator)
@@ -227,7 +228,7 @@ class _LoaderWatch:
         if entry.iteration is not None and records_epoch(entry.epoch):
             entry.iteration.rows += rows
             entry.iteration.labels.update(integer_labels(tensors))
-            if not entry.is_hashed:
+            if not entry.is_fingerprinted:
                 for position in float_fields(tensors):
                     fields = entry.iteration.fields
                     fields.setdefault(position, FieldFingerprint()).add(tensors[position])

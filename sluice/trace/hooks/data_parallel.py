@@ -21,10 +21,10 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes of networks whose parameters differ between ranks by design."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
-"""First reductions that are checked for gradients."""
+"""Number of first reductions that are checked for gradients."""
 
 _FIRST_STEPS = 8
-"""First steps at which networks are checked for sharding."""
+"""Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
 """Number of values that are compared to distinguish weights from gradients."""
@@ -87,7 +87,7 @@ class _DataParallelWatch:
         """Forget all wrappers."""
         self._wrappers: list[_Wrapper] = []
         self._reduces_manually = False
-        self.num_reductions = self._steps = 0
+        self.num_reductions = self._num_checked_steps = 0
         self._sharded: set[int] = set()
         self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
@@ -125,9 +125,9 @@ class _DataParallelWatch:
 
     def find_sharded(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
-        if self._steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+        if self._num_checked_steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
             return
-        self._steps += 1
+        self._num_checked_steps += 1
         for entry, network in self._sink.objects.networks.live_items():
             if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
                 self._sharded.add(entry.index)

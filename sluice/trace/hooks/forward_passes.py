@@ -1,6 +1,7 @@
 """Inspects single training passes through networks: gradient flow, detached tensors, masks, probes.
 
-Only passes at the first step and at powers of two are inspected, so an inspection may be slow.
+Few passes are inspected (at the first step, at powers of two and after much longer sequences), so
+the cost is low although a single inspection is slow.
 """
 
 import threading
@@ -39,8 +40,8 @@ _MAX_PENDING_PASSES = 4
 _MAX_MASK_RECORDS = 32
 """Maximum number of padding mask records in a trace."""
 
-_MIN_GROWTH_HALVES = 3
-"""Probes are repeated if a sequence is longer than this many halves of the previous maximum."""
+_MIN_LENGTH_GROWTH = 1.5
+"""Probes are repeated if a sequence is longer than this multiple of the previous maximum."""
 
 _MAX_INDEX_RECORDS = 64
 """Maximum number of records of out-of-range indices in a trace."""
@@ -62,9 +63,9 @@ class ForwardPassInspector:
         """Inspected passes that wait for a backward pass."""
         self.current: dict[int, InspectedPass] = {}
         """Inspected pass of each thread; read at every call."""
-        self._num_masks = self._num_lookups = 0
+        self._num_masks = self._num_index_records = 0
         self._probes = NetworkProbes(self._sink)
-        self.is_due = False
+        self.has_pending_pass = False
         """Whether an inspected pass waits for its backward pass."""
 
     def discard_stale(self) -> None:
@@ -85,7 +86,7 @@ class ForwardPassInspector:
 
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
         """Inspect again after a sequence of over 1.5 times the maximum: a mask may be too short."""
-        if 2 * length > _MIN_GROWTH_HALVES * entry.max_length:
+        if length > _MIN_LENGTH_GROWTH * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
                 self._probes.repeat(entry)
@@ -161,45 +162,46 @@ class ForwardPassInspector:
         )
         sink.recorder.write("flow", record)
         self._passes.append(inspected)
-        self.is_due = True
+        self.has_pending_pass = True
 
     def _on_backward(self, backward: BackwardBegins) -> None:
         """Inspect graphs and run probes when the loss is known and the inputs still exist.
 
         A probe may run passes on a copy of the network.
         """
-        if not self.is_due:
+        if not self.has_pending_pass:
             return
         loss, began = backward.loss, self._sink.clock()
         passes, self._passes = self._passes, []
         self._held.clear()
-        self.is_due = False
+        self.has_pending_pass = False
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
         self._inspect_graph(nodes, passes)
-        for done in passes:
-            network = done.network()
+        for inspected in passes:
+            network = inspected.network()
             if network is not None:
-                self._probes.run(done, network, loss)
+                self._probes.run(inspected, network, loss)
         backward.thread.step.add_cost(self._sink.clock() - began)
 
     def _inspect_graph(self, nodes: list[Any], passes: list[InspectedPass]) -> None:
         sink, thread = self._sink, self._sink.local.thread
         step = sink.steps.last
-        for done in passes:
+        for inspected in passes:
             if not nodes or self._num_masks >= _MAX_MASK_RECORDS:
                 continue
-            for pads in find_paddings((done.args, done.kwargs)):
-                for mask in masks_from_graph(nodes, pads, step=step, network=done.entry.index):
+            network = inspected.entry.index
+            for pads in find_paddings((inspected.args, inspected.kwargs)):
+                for mask in masks_from_graph(nodes, pads, step=step, network=network):
                     self._num_masks += 1
                     sink.recorder.write("mask", mask)
-        if self._num_lookups < _MAX_INDEX_RECORDS:
-            inputs = [t for done in passes for t in tensor_arguments((done.args, done.kwargs))]
+        if self._num_index_records < _MAX_INDEX_RECORDS:
+            inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
             at = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
             for ids in (
                 *negative_index_records(nodes, **at),
                 *clamped_index_records(nodes, inputs, **at),
             ):
-                self._num_lookups += 1
+                self._num_index_records += 1
                 sink.recorder.write("ids", ids)
 
     def _record_mask(

@@ -28,7 +28,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 MAX_CALLS = 64
-"""Calls of a group that are inspected."""
+"""Number of first calls of a group that are inspected."""
 _WRITTEN_AFTER_CALLS = (1, 4, 16)
 """Numbers of calls of a group after which its statistics are written."""
 _MAX_GROUPS = 16
@@ -59,7 +59,7 @@ class InputWatch:
         bus.subscribe(TraceEnded, lambda _: self._finish())
 
     def on_call(self, called: NetworkCalled) -> None:
-        """Inspect one call of a network from outside any network, before it runs."""
+        """Inspect one call of a network that is not nested in another network, before it runs."""
         thread, network = called.thread, called.entry.index
         call = thread.call
         if call.nonfinite_input is not None:  # the previous call raised
@@ -100,22 +100,22 @@ class InputWatch:
         group.pending_rows = []
 
     def record_nonfinite(
-        self, tensor: Tensor, what: Any, *, learning: bool, is_running: bool = False
+        self, tensor: Tensor, what: Any, *, is_learning: bool, is_running: bool = False
     ) -> bool:
         """Record a tensor with NaN or infinite values; return whether it has any.
 
         Args:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
-            learning: Whether gradients may follow.
+            is_learning: Whether gradients may follow.
             is_running: Whether the network is about to run. The record is written on its return.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
             return False
-        bad = ~values.isfinite()
-        if not bool(bad.any()):
+        is_nonfinite = ~values.isfinite()
+        if not bool(is_nonfinite.any()):
             return False
         key = (sink.steps.last, what)
         if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._seen_nonfinite:
@@ -123,23 +123,23 @@ class InputWatch:
         self._num_nonfinite += 1
         self._seen_nonfinite.add(key)
         row_numel = values[0].numel()
-        table = bad.reshape(values.shape[0], -1)
+        nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.
         if row_numel > MAX_COLUMNS and values.dim() > 2:
-            columns = bad.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
+            columns = is_nonfinite.reshape(-1, values.shape[-1]).any(0).nonzero()[:, 0].tolist()
         else:
-            columns = table.any(0).nonzero()[:, 0].tolist()
-        rows = table.any(1).nonzero()[:, 0].tolist()
+            columns = nonfinite_rows.any(0).nonzero()[:, 0].tolist()
+        rows = nonfinite_rows.any(1).nonzero()[:, 0].tolist()
         nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
             step=sink.steps.last,
             network=thread.call.network,
             loader=thread.last_loader,
             what=what,
-            is_learning=learning,
+            is_learning=is_learning,
             shape=tuple(values.shape),
             num_nan=nan,
-            num_infinite=int(bad.sum()) - nan,
+            num_infinite=int(is_nonfinite.sum()) - nan,
             columns=tuple(columns[:_MAX_LISTED]),
             num_columns=len(columns),
             rows=tuple(rows[:_MAX_LISTED]),
@@ -184,7 +184,7 @@ class InputWatch:
                     for entry in sink.objects.networks.entries
                 )
                 if group.loader == -1 and not group.may_learn:
-                    group.sampled = IterativeSamplingDetector()
+                    group.sampling_detector = IterativeSamplingDetector()
             group.calls += 1
             group.rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
@@ -197,9 +197,9 @@ class InputWatch:
                 group.columns.add(tensor)
                 if group.channels is not None:
                     group.channels.add(tensor)
-                if group.sampled is not None and tensor.layout == torch.strided:
-                    group.sampled.add(tensor, sink.steps.last)
-                self.record_nonfinite(tensor, "input", learning=group.may_learn, is_running=True)
+                if group.sampling_detector is not None and tensor.layout == torch.strided:
+                    group.sampling_detector.add(tensor, sink.steps.last)
+                self.record_nonfinite(tensor, "input", is_learning=group.may_learn, is_running=True)
             elif is_token_sequence(tensor):
                 if group.tokens is None:
                     group.tokens = TokenCounts(tensor)
@@ -237,7 +237,7 @@ class InputWatch:
             sink.recorder.write("rows", record)
 
     def _write(self, group: CallGroup) -> None:
-        correlated = group.channels or group.columns
+        correlated, detector = group.channels or group.columns, group.sampling_detector
         record = InputRecord(
             step=group.step,
             first_step=group.first_step,
@@ -247,8 +247,7 @@ class InputWatch:
             num_calls=group.calls,
             num_rows=group.rows,
             shape=group.shape,
-            is_generated=group.is_generated
-            or (group.sampled is not None and group.sampled.is_sampling),
+            is_generated=group.is_generated or (detector is not None and detector.is_sampling),
             matches_model_output=group.matches_model_output,
             dtype=group.dtype,
             by_position=group.columns is not None and group.columns.by_position,

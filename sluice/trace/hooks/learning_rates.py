@@ -14,7 +14,7 @@ _JUMP_FACTOR = 2
 
 
 def watch_learning_rates(sink: EventSink) -> None:
-    """Record the learning rates of each optimizer step. Rates on a device are not read."""
+    """Record the learning rates of optimizers that change. Rates on a device are not read."""
     samplers: dict[int, LogSpacedSampler] = {}
     sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 

@@ -35,10 +35,10 @@ class LoaderEntry:
     epoch: int = 0
     num_batches: int = 0
     """Batches of the current epoch."""
-    num_seen: int = 0
+    num_inspected: int = 0
     """Inspected batches of all epochs."""
-    is_hashed: bool = False
-    """Whether the configured number of batches is already fingerprinted."""
+    is_fingerprinted: bool = False
+    """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IteratorEntry | None" = None
 
 

@@ -36,7 +36,7 @@ def watch_workers(sink: EventSink, origin: Callable[[], WorkerOrigin | None]) ->
     A program that loads without workers has no overhead, because nothing is replaced until then.
 
     Args:
-        sink: EventSink of this process.
+        sink: Provides the patches.
         origin: Returns the trace folder, loader and epoch that a worker belongs to.
     """
     observer, kinds = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
@@ -79,18 +79,18 @@ class _WorkerObserver:
         self._origin = origin
         self.num_batches = 0
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with its state and its stream before the batch."""
+        """Generators, each with its state and its seed identity before the batch."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
         sources = [*_dataset_sources(fetcher), *process_generators()]
-        self._sources = [(s, s.state(), s.stream()) for s in sources]
+        self._sources = [(s, s.state(), s.seed_identity()) for s in sources]
 
     def after_batch(self, fetcher: Any, batch: Any) -> None:
-        """Write the changes of the generators by a batch, and generators created for the batch."""
+        """Write how a batch changed the generator states, and which generators it created."""
         known = {id(source.generator) for source, _, _ in self._sources}
         created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known]
-        self._sources += [(s, s.stream_state(), s.stream()) for s in created]
+        self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
         self.num_batches = self.num_batches + 1 if self._sources else _INSPECTED_BATCHES
         origin, info = self._origin(), get_worker_info()
         if origin is None or info is None:
@@ -108,11 +108,11 @@ class _WorkerObserver:
                     source=source.path,
                     before=before,
                     after=source.state(),
-                    reseeded=source.was_reseeded(stream),
+                    reseeded=source.was_reseeded(seed_identity),
                     content=content,
                 ).model_dump(),
             )
-            for source, before, stream in self._sources
+            for source, before, seed_identity in self._sources
         ]
         if lines:
             folder.parent.mkdir(parents=True, exist_ok=True)

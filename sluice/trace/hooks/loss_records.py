@@ -32,7 +32,7 @@ def loss_record(
     Args:
         kind: Name of the function.
         arguments: Arguments of the function by name, with defaults; input and target are tensors.
-        result: The loss; None if the call raised an error, or the loss is read later.
+        result: The loss; None if the call raised an error, or the loss is not available.
         thread: Provides the last network, its inputs and its loader.
         step: Number of the last step.
         is_learning: Whether the loss requires a gradient; without a result, whether gradients are

@@ -152,12 +152,12 @@ class LossWatch:
     ) -> None:
         """Inspect one call that returned a loss."""
         sink = self._sink
-        thread, learning = sink.local.thread, result.requires_grad
+        thread, is_learning = sink.local.thread, result.requires_grad
         position = self._reductions[kind]
         is_mean = (
             args[position] if len(args) > position else kwargs.get("reduction", "mean")
         ) == "mean"
-        if learning:
+        if is_learning:
             if self.evaluations.open:
                 self.evaluations.write()
             if is_mean and not result.dim():
@@ -171,22 +171,22 @@ class LossWatch:
             self.evaluations.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
             )
-        counter = self._counters.get((kind, thread.call.network, learning))
+        counter = self._counters.get((kind, thread.call.network, is_learning))
         if counter is None:
             if len(self._counters) >= _MAX_CALL_COUNTERS:
                 return
-            counter = self._counters[kind, thread.call.network, learning] = _CallCounter()
+            counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.calls += 1
         if counter.calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
             return
         is_first = counter.calls <= _FIRST_CALLS
         is_new_step = sink.sampling.statistics and counter.inspected_step != sink.steps.last
         samples_targets = (
-            learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
+            is_learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
         )
         if not (is_first or is_new_step or samples_targets) or in_functorch_transform():
             return
-        if is_first and learning and len(args) > 1:
+        if is_first and is_learning and len(args) > 1:
             thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_first or is_new_step:
             counter.inspected_step = sink.steps.last
@@ -225,14 +225,14 @@ class LossWatch:
         for ref in thread.call.inputs:
             tensor = ref()
             if tensor is not None:
-                self._inputs.record_nonfinite(tensor, "input", learning=True)
+                self._inputs.record_nonfinite(tensor, "input", is_learning=True)
         if thread.losses.last is None:
             return
         kind, input_ref, target_ref, kwargs = thread.losses.last
         target = target_ref()
         if target is None:
             return
-        self._inputs.record_nonfinite(target, "target", learning=True)
+        self._inputs.record_nonfinite(target, "target", is_learning=True)
         if kind in CLASS_LOSSES:
             values = input_ref()
             freed = torch.full((1,), torch.nan)  # replaces an input that no longer exists
@@ -265,7 +265,7 @@ class LossWatch:
         ):
             return
         began = sink.clock()
-        learning = torch.is_grad_enabled() if result is None else result.requires_grad
+        is_learning = torch.is_grad_enabled() if result is None else result.requires_grad
         with torch.no_grad():
             record = loss_record(
                 kind,
@@ -273,7 +273,7 @@ class LossWatch:
                 result,
                 thread=thread,
                 step=sink.steps.last,
-                is_learning=learning,
+                is_learning=is_learning,
             )
         sink.recorder.write("loss", record)
         if sink.sampling.statistics:

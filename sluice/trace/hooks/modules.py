@@ -124,7 +124,7 @@ class _CallHandler:
         forward = thread.forward
         forward.entry = entry
         sink.bus.publish(NetworkCalled(thread, entry, module, args, kwargs))
-        if self._inspector.current or self._inspector.is_due:
+        if self._inspector.current or self._inspector.has_pending_pass:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
@@ -199,7 +199,7 @@ class _CallHandler:
         sink.events.record(thread, code)
 
     def _measure(self, entry: NetworkEntry, name: str, module: nn.Module, output: Any) -> None:
-        sink, outputs = self._sink, self._sink.local.thread.step.output_measures
+        sink, outputs = self._sink, self._sink.local.thread.step.output_statistics
         if len(outputs) < sink.settings.max_modules and not in_functorch_transform():
             outputs.append(
                 request_output_statistics(

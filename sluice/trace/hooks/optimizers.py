@@ -148,7 +148,7 @@ def _watch_zero(sink: EventSink) -> None:
 
     def cleared(optimizer: Any) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
-        thread.backward.is_zeroed_since = True
+        thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
         if thread.optimizer.optimizer is optimizer and tracker.is_before_update():
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
@@ -169,7 +169,7 @@ def _watch_zero(sink: EventSink) -> None:
 
     def module_cleared(*_: Any, **__: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
-        local.thread.backward.is_zeroed_since = True
+        local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)

@@ -49,21 +49,21 @@ class NetworkProbes:
         """Run all probes of a network again after its next inspected pass."""
         self._probed = {key for key in self._probed if key[0] != entry.index}
 
-    def run(self, done: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
+    def run(self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
         """Run the probes that suit an inspected pass, before its backward pass.
 
         Args:
-            done: Forward pass whose inputs are perturbed.
+            inspected: Forward pass whose inputs are perturbed.
             network: Network of the pass.
             loss: Tensor of the backward pass; None if there are several.
         """
-        arguments = (done.args, done.kwargs)
+        arguments = (inspected.args, inspected.kwargs)
         tokens = None if loss is None else find_next_token_inputs(loss, arguments)
         if tokens is not None:
             probe = functools.partial(
                 perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
             )
-            self._run_once(done, "later tokens", probe)
+            self._run_once(inspected, "later tokens", probe)
         else:
             # If the targets are the input tokens, an output that sees its own token can copy it.
             ids = None if loss is None else find_copied_inputs(loss, arguments)
@@ -71,25 +71,26 @@ class NetworkProbes:
                 probe = functools.partial(
                     perturb_later_tokens, network, arguments, ids, with_first_changed=True
                 )
-                self._run_once(done, "own tokens", probe)
+                self._run_once(inspected, "own tokens", probe)
         ref = self._sink.local.thread.losses.shifted_input
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
-            self._run_once(done, "later tokens", probe)
+            self._run_once(inspected, "later tokens", probe)
         if find_padding(arguments) is not None:
-            self._run_once(done, "padding", functools.partial(perturb_padding, network, arguments))
-        unused = self._without_gradient(done, network) if self._sink.steps.last >= 2 else []
+            probe = functools.partial(perturb_padding, network, arguments)
+            self._run_once(inspected, "padding", probe)
+        unused = self._without_gradient(inspected, network) if self._sink.steps.last >= 2 else []
         if unused and loss is not None:
-            reached = find_reached_outputs(loss, done.nodes)
+            reached = find_reached_outputs(loss, inspected.nodes)
             if reached:
                 probe = functools.partial(perturb_weights, network, arguments, unused, reached)
-                self._run_once(done, "weights", probe)
+                self._run_once(inspected, "weights", probe)
 
-    def _without_gradient(self, done: InspectedPass, network: nn.Module) -> list[str]:
+    def _without_gradient(self, inspected: InspectedPass, network: nn.Module) -> list[str]:
         """Return names of parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
-        called = {p for call in done.calls for p in call.parameters}
+        called = {p for call in inspected.calls for p in call.parameters}
         names = []
         for name, parameter in network.named_parameters():
             entry = objects.parameters.get_or_add(parameter)
@@ -98,9 +99,9 @@ class NetworkProbes:
                 names.append(name)
         return names
 
-    def _run_once(self, done: InspectedPass, kind: Any, probe: Any) -> None:
+    def _run_once(self, inspected: InspectedPass, kind: Any, probe: Any) -> None:
         """Run a probe of a network and record its effect, unless this kind was run before."""
-        sink, key = self._sink, (done.entry.index, kind)
+        sink, key = self._sink, (inspected.entry.index, kind)
         if key in self._probed:
             return
         self._probed.add(key)
@@ -116,7 +117,7 @@ class NetworkProbes:
                 "probe",
                 ProbeRecord(
                     step=sink.steps.last,
-                    network=done.entry.index,
+                    network=inspected.entry.index,
                     probe=kind,
                     changed=effect.changed,
                     largest_effect=effect.largest_effect,

@@ -19,8 +19,14 @@ _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", 
 _MAX_LIST_LENGTH = 16
 
 
-def scheduler_entry(sink: EventSink, scheduler: Any) -> SchedulerEntry:
-    """Return the entry of a scheduler; record its settings if it is new."""
+def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:
+    """Return the entry of a scheduler; record its settings if it is new.
+
+    Args:
+        sink: Receives the record.
+        scheduler: Scheduler of the program.
+        has_stepped: Whether the scheduler has just made a step that is traced.
+    """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.code < 0:
         record = SchedulerRecord(
@@ -28,8 +34,7 @@ def scheduler_entry(sink: EventSink, scheduler: Any) -> SchedulerEntry:
             kind=type(scheduler).__name__,
             optimizer=entry.optimizer,
             options=_options(scheduler),
-            # The entry is created after the first traced step of the scheduler.
-            start=max(int(getattr(scheduler, "last_epoch", 0)) - 1, 0),
+            start=max(int(getattr(scheduler, "last_epoch", 0)) - has_stepped, 0),
             end=_end(scheduler),
         )
         sink.recorder.write("scheduler", record)

@@ -57,7 +57,7 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
         try:
             entry = sink.objects.schedulers.by_id.get(id(scheduler))
             if entry is None or entry.ref() is not scheduler:
-                entry = scheduler_entry(sink, scheduler)
+                entry = scheduler_entry(sink, scheduler, has_stepped=True)
             sink.events.record(thread, entry.code)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)

@@ -21,7 +21,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_ROWS = 1024
-"""Sampled rows of a network."""
+"""Maximum number of sampled rows per network and training phase."""
 
 
 class TargetSampler:
@@ -78,11 +78,13 @@ class TargetSampler:
             rows = fingerprints[0]
             if len(fingerprints) > 1:
                 rows = (*map(hash, zip(*fingerprints, strict=True)),)
-            new = [i for i, row in enumerate(rows) if row not in self._known][: _MAX_ROWS - num]
-            if not new:
+            unsampled = [i for i, row in enumerate(rows) if row not in self._known][
+                : _MAX_ROWS - num
+            ]
+            if not unsampled:
                 return
-            self._known.update(rows[i] for i in new)
-            features = torch.cat([row_features(batch[new]) for batch in inputs], 1)
+            self._known.update(rows[i] for i in unsampled)
+            features = torch.cat([row_features(batch[unsampled]) for batch in inputs], 1)
             scaling = self._scaling.get(thread.call.network)
             if scaling is None:
                 scaling = self._scaling[thread.call.network] = fit_scaling(features)
@@ -95,19 +97,19 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(rows[i] for i in new),
-                targets=tuple(targets[new].tolist()),
+                rows=tuple(rows[i] for i in unsampled),
+                targets=tuple(targets[unsampled].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows[thread.call.network] = num + len(new)
+        self._num_rows[thread.call.network] = num + len(unsampled)
         sink.recorder.write("pair", record)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
-        """Return whether the last network call computed the values; True without other calls."""
+        """Return whether the last network call computed the values; True if it is the only call."""
         interner, calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]

@@ -1,7 +1,7 @@
 """Runs at the start of every Python process of a traced program; its folder is on PYTHONPATH.
 
-Attaches the tracer when the program imports torch. A process without torch has no overhead. Errors
-in this module do not affect the program.
+Attaches the tracer when the program imports torch. A process without torch has almost no overhead.
+Errors in this module do not affect the program.
 """
 
 import atexit

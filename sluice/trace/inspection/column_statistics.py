@@ -33,6 +33,7 @@ class ColumnStatistics:
     def __init__(self, batch: Tensor, *, by_channel: bool = False) -> None:
         row = batch[0].numel()
         self.by_position = not by_channel and (row <= MAX_COLUMNS or batch.dim() < 3)
+        """Whether a column is a position in the flattened row, and not in one dimension."""
         self._axis = 1 if by_channel else -1
         self._width = row if self.by_position else batch.shape[self._axis]
         self._stride = -(-self._width // MAX_COLUMNS)

@@ -197,7 +197,10 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 
 
 def state_fingerprint(state: Any) -> int:
-    """Return a fingerprint of a state dict, independent of its keys; 0 for other objects.
+    """Return a fingerprint of a state dict, independent of its keys.
+
+    0 for other objects, and for states without float tensors, with meta tensors or with more than
+    1,024 tensors.
 
     Cost:
         Reads a few elements of each tensor, from whichever device holds it.
@@ -239,7 +242,10 @@ def batch_tensors(batch: Any) -> list[Tensor]:
 
 
 def batch_fingerprint(batch: Any) -> int:
-    """Return a fingerprint of a batch, from at most 256 elements per row; 0 without tensors."""
+    """Return a fingerprint of the first 8 tensors of a batch, from at most 256 elements per row.
+
+    0 without tensors.
+    """
     tensors = [
         t for t in batch_tensors(batch) if t.dim() and t.numel() and t.layout == torch.strided
     ]

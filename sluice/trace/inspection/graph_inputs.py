@@ -21,7 +21,7 @@ from sluice.trace.inspection.autograd_graph import (
 
 _MAX_HOPS = 8
 _MAX_USES = 256
-"""Maximum number of uses of a leaf per pass; inputs of longer series are skipped."""
+"""Maximum number of uses of a leaf per pass; inputs with more uses are skipped."""
 _MAX_ELEMENTS = 2**24
 _MIN_ELEMENTS = 2
 """Minimum number of elements of a factor; a single number is a scale."""
@@ -87,8 +87,8 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network, in the order of their use.
 
-    A leaf that is also combined with values that have a gradient is an inner weight: the values
-    without a gradient at the first step of a series are an initial state, not an input.
+    A leaf that is also combined with values that have a gradient is an inner weight. In a recurrent
+    network such a leaf multiplies the initial state, which has no gradient but is not an input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
@@ -232,7 +232,10 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 
 
 def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
-    """Return the columns of an operand without a gradient, if others have one; otherwise None."""
+    """Return the columns of a concatenated operand that have no gradient, and their position in it.
+
+    (None, None) unless exactly one concatenated part has no gradient.
+    """
     operand = (
         saved_tensor(node, name)
         if concat.name() == "CatBackward0" and name in _LEFT_OPERANDS
@@ -265,8 +268,8 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
     if len(uses) == 1:
         return uses[0]
     is_small = len(uses) <= _MAX_USES and len(uses) * uses[0].numel() <= _MAX_ELEMENTS
-    is_even = len({(t.shape, t.dtype) for t in uses}) == 1
-    return torch.stack(uses, 1) if is_small and is_even else None
+    is_uniform = len({(t.shape, t.dtype) for t in uses}) == 1
+    return torch.stack(uses, 1) if is_small and is_uniform else None
 
 
 def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:

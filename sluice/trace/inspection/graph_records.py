@@ -50,7 +50,7 @@ def masks_from_graph(
 def negative_index_records(
     nodes: list[Any], *, step: int, network: int, loader: int
 ) -> Iterator[OutOfRangeIndexRecord]:
-    """Yield lookups with negative indices, which count from the end of a table or the classes."""
+    """Yield lookups with negative indices, which select rows (or classes) from the end."""
     index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
     index_lookups += [("class index", ids, num) for ids, num in find_class_lookups(nodes)]
     for kind, ids, rows in index_lookups:

@@ -16,7 +16,7 @@ _MAX_PARAMETERS = 20_000_000
 """Maximum number of parameters of a network that is copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements in the arguments of a forward pass."""
+"""Maximum number of elements in the arguments of a forward pass that is run on a copy."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -66,10 +66,13 @@ def run_copy(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] 
     return [t.detach().clone() for t in float_tensors(output)]
 
 
-def run_with_embedding_noise(
+def run_with_perturbed_embeddings(
     network_copy: nn.Module, call_args: CallArguments, ids: Tensor, chosen: Tensor
 ) -> list[Tensor] | None:
-    """Run with the embeddings of chosen positions changed right after the lookup."""
+    """Run the copy with the embeddings of ``ids`` perturbed where the mask ``chosen`` is true.
+
+    None if the network has no nn.Embedding or raises an exception.
+    """
 
     def change(_: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
         if not args or not isinstance(args[0], Tensor) or args[0].shape != ids.shape:

@@ -1,7 +1,7 @@
 """Perturbs the input or the weights of a copy of a network, and measures the effect on outputs.
 
 The network itself does not change, and no random number of the program is consumed. The copy is in
-evaluation mode and single precision, has no hooks, runs on few rows, and is discarded.
+evaluation mode and single precision, has no hooks, usually runs on few rows, and is discarded.
 """
 
 import math
@@ -17,7 +17,7 @@ from sluice.trace.inspection.network_copies import (
     disposable_copy,
     map_tensors,
     run_copy,
-    run_with_embedding_noise,
+    run_with_perturbed_embeddings,
 )
 from sluice.trace.inspection.padding import find_padding, is_token_batch, tensor_arguments
 
@@ -25,7 +25,8 @@ _RELATIVE_TOLERANCE = 1e-4
 """Tolerance relative to the largest output: smaller changes are rounding errors."""
 
 _MAX_ROWS = 8
-"""Maximum number of batch rows that are run. All are run if the row dimension is unknown."""
+"""Maximum number of batch rows that are run. All are run if the row dimension is unknown, or if
+weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +182,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         every_second = torch.arange(len(pads), device=pads.device) % 2 == 0
         nothing, rows = torch.zeros_like(pads), every_second[:, None].expand_as(pads)
         runs = [
-            run_with_embedding_noise(network_copy, few_args, ids, positions)
+            run_with_perturbed_embeddings(network_copy, few_args, ids, positions)
             for positions in (nothing, nothing, pads, rows, *turns)
         ]
         if any(run is None for run in runs):

@@ -44,8 +44,11 @@ class GeneratorSource:
             return zlib.crc32(repr(state[2:]).encode(), zlib.crc32(state[1].tobytes()))
         return zlib.crc32(repr(state).encode())
 
-    def stream(self) -> int | None:
-        """Return the part of the state that drawing numbers does not change; None if unknown."""
+    def seed_identity(self) -> int | None:
+        """Return a number that the seed determines and that drawing does not change.
+
+        None if the generator does not show such a number.
+        """
         generator = self.generator
         if isinstance(generator, torch.Generator):
             return int(generator.initial_seed())
@@ -56,17 +59,17 @@ class GeneratorSource:
                 return int(inner["inc"])
         return None
 
-    def stream_state(self) -> int:
-        """Return a fingerprint of the stream of a new generator; 0 if unknown."""
-        stream = self.stream()
-        return 0 if stream is None else zlib.crc32(repr(stream).encode())
+    def seed_fingerprint(self) -> int:
+        """Return a fingerprint of ``seed_identity``; 0 if that is unknown."""
+        identity = self.seed_identity()
+        return 0 if identity is None else zlib.crc32(repr(identity).encode())
 
     def was_reseeded(self, before: int | None) -> Literal["no", "yes", "unknown"]:
-        """Return whether the generator was reseeded since ``stream`` returned ``before``."""
-        stream = self.stream()
-        if stream is None or before is None:
+        """Return whether the generator was reseeded since ``seed_identity`` returned ``before``."""
+        identity = self.seed_identity()
+        if identity is None or before is None:
             return "unknown"
-        return "no" if stream == before else "yes"
+        return "no" if identity == before else "yes"
 
 
 def generator_types() -> tuple[type, ...]:

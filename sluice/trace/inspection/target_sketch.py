@@ -80,8 +80,8 @@ def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor
         return column.double(), not column.is_floating_point(), 0
     if targets.dim() == 2 and targets.is_floating_point():
         table = targets.detach()
-        is_one_hot = bool(((table.sum(1) - 1).abs() < 1e-3).all()) and bool((table >= 0).all())
-        if is_one_hot:
+        sums_to_one = bool(((table.sum(1) - 1).abs() < 1e-3).all())
+        if sums_to_one and bool((table >= 0).all()):  # one-hot classes, or class probabilities
             return table.argmax(1).double(), True, 0
         chosen = int(table.float().var(0, correction=0).argmax()) if index is None else index
         return (table[:, chosen].double(), False, chosen) if chosen < table.shape[1] else None

@@ -1,4 +1,4 @@
-"""Finds out from the graph of a loss whether its targets are the input, shifted by one position."""
+"""Finds out whether the targets of a loss are the input: shifted by one position, or unshifted."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice

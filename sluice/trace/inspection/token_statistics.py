@@ -38,7 +38,7 @@ class TokenCounts:
         """Number of rows that begin with this token twice and do not contain it again."""
         self._num_longer = 0
         """Number of rows that begin with this token three or more times."""
-        self._num_ignored = 0
+        self._num_ignored_batches = 0
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
@@ -54,7 +54,7 @@ class TokenCounts:
         self._num_doubled += values[1]
         self._num_longer += values[2]
         self._low, self._high = min(self._low, values[3]), max(self._high, values[4])
-        self._num_ignored += values[3] == values[4] == IGNORE_INDEX
+        self._num_ignored_batches += values[3] == values[4] == IGNORE_INDEX
         self._positions = ids.shape[1]
         self._rows += ids.shape[0]
 
@@ -66,7 +66,7 @@ class TokenCounts:
             largest=self._high,
             first=self._first,
             num_rows=self._rows,
-            num_ignored=self._num_ignored,
+            num_ignored=self._num_ignored_batches,
             num_first=self._num_first,
             num_doubled=self._num_doubled,
             num_longer=self._num_longer,
@@ -102,10 +102,10 @@ def align_with_next_tokens(
     position = torch.arange(width, device=ids.device)
     last = torch.where(included, position, -1).amax(1)
     tails = width - 1 - last  # number of ignored targets at the end of each row
-    ends = (tails > 0) & (last >= 0)
-    last_targets = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][ends]
+    has_tail = (tails > 0) & (last >= 0)
+    last_targets = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][has_tail]
     distinct, frequency = last_targets.unique(return_counts=True)
-    num_ends = int(ends.sum())
+    num_with_tail = int(has_tail.sum())
     return NextTokenTargets(
         num_rows=rows,
         num_positions=width,
@@ -116,26 +116,26 @@ def align_with_next_tokens(
         shortest_tail=int(tails.min()) if rows else 0,
         longest_tail=int(tails.max()) if rows else 0,
         num_last=distinct.numel(),
-        last_share=int(frequency.max()) / num_ends if num_ends else 0.0,
+        last_share=int(frequency.max()) / num_with_tail if num_with_tail else 0.0,
         num_unsupervised=int((last < 0).sum()),
     )
 
 
 def best_alignment(
-    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_supervised: Tensor
+    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, included: Tensor
 ) -> NextTokenTargets | None:
     """Compare targets with every input that consists of tokens, and return the best alignment.
 
     Args:
         inputs: References to the inputs of the network.
         targets: Targets of the loss.
-        is_supervised: Whether each target counts.
+        included: Which targets are not ignored; same shape as ``targets``.
 
     Returns:
         None without token inputs of a matching size.
     """
     alignments = (
-        align_with_next_tokens(ids, targets, is_supervised)
+        align_with_next_tokens(ids, targets, included)
         for ref in inputs
         if (ids := ref()) is not None and is_token_sequence(ids)
     )

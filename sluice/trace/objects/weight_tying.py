@@ -24,7 +24,7 @@ class _ParameterPath:
         owner = self.owner()
         try:
             return None if owner is None else owner.get_parameter(self.path)
-        except AttributeError:  # the replaced module has other children
+        except AttributeError:  # the module that is registered now has other children
             return None
 
 

@@ -44,7 +44,7 @@ class StepPatterns:
         """Pattern of the last step of each thread."""
 
     def get(self, codes: Sequence[int], thread: int) -> StepPattern | None:
-        """Return the pattern of a step; None if no step with it was added."""
+        """Return the pattern of a step; None if it is unknown."""
         return self._patterns.get((*codes, thread))
 
     def add(self, steps: Iterable[EndedStep]) -> None:

@@ -15,7 +15,7 @@ from sluice.trace.prediction.step_patterns import StepPatterns
 from sluice.trace.program_events import (
     NonFiniteNorm,
     OptimizerCreated,
-    StepRecorded,
+    PredictionMayBegin,
     StepsPassedOn,
     StructureChanged,
     TraceBegan,
@@ -37,7 +37,7 @@ class StepPredictor:
         self._reset()
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
         sink.bus.subscribe(StepsPassedOn, self._learn)
-        sink.bus.subscribe(StepRecorded, self._start)
+        sink.bus.subscribe(PredictionMayBegin, self._start)
         for kind in _INTERRUPTIONS:
             sink.bus.subscribe(kind, self._on_interruption)
 
@@ -59,12 +59,12 @@ class StepPredictor:
         if self._repeats:
             self._patterns.add(passed.steps)
 
-    def _start(self, recorded: StepRecorded) -> None:
+    def _start(self, ended: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
         if not self._repeats:
             return
-        thread = recorded.thread
-        pattern = self._patterns.get(recorded.codes, thread.index)
+        thread = ended.thread
+        pattern = self._patterns.get(ended.codes, thread.index)
         following = None if pattern is None else pattern.successor
         if following is None:
             return
@@ -72,7 +72,7 @@ class StepPredictor:
         if following is not pattern:
             # An even number, so that both of two alternating optimizers get fully recorded steps.
             repeats -= repeats % 2
-        repeats = min(repeats, recorded.due_step - self._sink.steps.last - 1)
+        repeats = min(repeats, ended.due_step - self._sink.steps.last - 1)
         if repeats > 0:
             thread.prediction.repeats_left = repeats
             thread.skips_details = True
@@ -90,7 +90,7 @@ class StepPredictor:
         thread.step.events = [number for code in matched for number in (code, now)]
         zero, backward = pattern.optimizer_entry.zero_code, self._sink.events.backward_codes
         last = next((code for code in reversed(matched) if code == zero or code in backward), None)
-        thread.backward.is_zeroed_since = last == zero
+        thread.backward.is_followed_by_zeroing = last == zero
 
     def end_step(self, thread: ThreadState) -> None:
         """Store a step that matched its prediction, and predict the next one."""

@@ -15,8 +15,8 @@ EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 """Fields of a ``TraceEvent``: kind, object_id, related_id, flags, repeat_length."""
 
 OVERFLOW = -(2**31)
-"""Sequence index of all steps beyond the maximum number of distinct sequences. No valid index, and
-no key of an open sequence (-1 - index)."""
+"""Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
+every valid index, and from every key of an open sequence (-1 - index)."""
 
 
 class EventInterner:

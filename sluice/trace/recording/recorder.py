@@ -30,12 +30,12 @@ _MAX_DETAIL_LINES = 1024
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
 ]
-"""Numbers of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
+"""Scalars of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
 the row is kept in the history."""
 
 
-_STEP_FIELDS, _NUMBER_FIELDS = 6, 5
-"""Number of fields per row of ``_steps`` and per row of ``_numbers``."""
+_STEP_FIELDS, _SCALARS_FIELDS = 6, 5
+"""Number of fields of a row in ``_steps`` and in ``_recent_scalars``."""
 
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
@@ -79,14 +79,14 @@ class Recorder:
         self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
         """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
         and end time of the previous step."""
-        self._numbers: deque[Any] = deque(maxlen=_RECENT_STEPS * _NUMBER_FIELDS)
-        """Rows of numbers that are not kept in the history."""
-        self._kept_numbers: list[ScalarsRow] = []
-        self._resolved_numbers: list[tuple[list[Any], bool]] = []
+        self._recent_scalars: deque[Any] = deque(maxlen=_RECENT_STEPS * _SCALARS_FIELDS)
+        """Rows of scalars that are not kept in the history, as in ``ScalarsRow``."""
+        self._kept_scalars: list[ScalarsRow] = []
+        self._resolved_scalars: list[tuple[list[Any], bool]] = []
         """Rows whose values were read from the device, and whether they are kept in the history."""
         self.learning_rates: list[tuple[int, int, list[float]]] = []
         """Changed learning rates that are not written yet: step, optimizer, learning rates."""
-        self._number_sampler = LogSpacedSampler(settings.history_rows)
+        self._scalars_sampler = LogSpacedSampler(settings.history_rows)
         self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
@@ -109,6 +109,7 @@ class Recorder:
         """Add the data of ended steps."""
         for row in rows:
             sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
+            # Repeated steps (``ended_ns`` is 0) store step, losses, step, losses, ... as losses.
             num, first = (1, row.step) if row.ended_ns else (len(row.losses) // 2, row.losses[0])
             count_row = self._sequence_counts.get(sequence)
             if count_row is None:
@@ -125,22 +126,22 @@ class Recorder:
             times = array("q", row.events[1::2])
             self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
             if row.losses or row.clips or row.scale is not None:
-                keep = self._number_sampler.keeps_next()
-                numbers = (row.step, row.losses, row.clips, row.scale, keep)
+                keep = self._scalars_sampler.keeps_next()
+                scalars = (row.step, row.losses, row.clips, row.scale, keep)
                 if keep:
-                    self._kept_numbers.append(numbers)
+                    self._kept_scalars.append(scalars)
                 else:
-                    self._numbers += numbers
+                    self._recent_scalars += scalars
 
     def _add_repeats(self, flat: Sequence[Any]) -> None:
-        sampler = self._number_sampler
+        sampler = self._scalars_sampler
         skips_rows = sampler.skips_all(len(flat) // 2)
         for step, losses in _rows(flat, 2):
             keep = not skips_rows and sampler.keeps_next()
             if keep:
-                self._kept_numbers.append((step, losses, [], None, keep))
+                self._kept_scalars.append((step, losses, [], None, keep))
             else:
-                self._numbers += (step, losses, (), None, keep)
+                self._recent_scalars += (step, losses, (), None, keep)
 
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
@@ -150,16 +151,16 @@ class Recorder:
 
     def read_device_values(self) -> None:
         """Read all requested values, with one device synchronization."""
-        self._request_numbers()
+        self._request_scalars()
         self.device_reads.read()
 
     def flush(self) -> None:
-        """Write all buffered records, except numbers that ``read_device_values`` has not read.
+        """Write all buffered records, except scalars that ``read_device_values`` has not read.
 
         Raises:
             OSError: The folder cannot be created or written.
         """
-        numbers, kept = self._number_lines()
+        recent, kept = self._scalars_lines()
         if self._files is None:
             self._files = TraceFiles(
                 self.folder,
@@ -182,7 +183,7 @@ class Recorder:
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._detail),
                 *self._step_lines(),
-                *numbers,
+                *recent,
             ]
         )
         if self._files.is_full and not was_full:
@@ -209,7 +210,7 @@ class Recorder:
 
     @property
     def has_records(self) -> bool:
-        """Whether the process has records to write."""
+        """Whether the trace has steps or history records, written or buffered."""
         return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
 
     def _sequence_lines(self) -> Iterable[bytes]:
@@ -244,11 +245,11 @@ class Recorder:
             ]
             yield encode_line("steps", {"rows": rows})
 
-    def _request_numbers(self) -> None:
-        recent: Iterator[Any] = _rows(self._numbers, _NUMBER_FIELDS)
-        rows: list[ScalarsRow] = sorted([*recent, *self._kept_numbers], key=operator.itemgetter(0))
-        self._numbers.clear()
-        self._kept_numbers = []
+    def _request_scalars(self) -> None:
+        recent: Iterator[Any] = _rows(self._recent_scalars, _SCALARS_FIELDS)
+        rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
+        self._recent_scalars.clear()
+        self._kept_scalars = []
         requested: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
             requested += losses
@@ -257,23 +258,24 @@ class Recorder:
             if scale is not None:
                 requested.append(scale)
         if rows:
-            self.device_reads.request(requested, functools.partial(self._on_numbers, rows))
+            self.device_reads.request(requested, functools.partial(self._on_scalars, rows))
 
-    def _on_numbers(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
+    def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         remaining = iter(values)
         for step, losses, clips, scale, is_kept in rows:
             loss_values = list(islice(remaining, len(losses)))
             norms = [(index, next(remaining), max_norm) for index, _, max_norm in clips]
             row = [step, loss_values, norms, None if scale is None else next(remaining)]
-            self._resolved_numbers.append((row, is_kept))
+            self._resolved_scalars.append((row, is_kept))
 
-    def _number_lines(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the lines of recent numbers, and of those kept in the history."""
-        rows, self._resolved_numbers = self._resolved_numbers, []
+    def _scalars_lines(self) -> tuple[list[bytes], list[bytes]]:
+        """Return the lines of recent scalars, and of those kept in the history."""
+        rows, self._resolved_scalars = self._resolved_scalars, []
         recent = [row for row, is_kept in rows if not is_kept]
         kept = [row for row, is_kept in rows if is_kept]
-        return _encode_numbers(recent), _encode_numbers(kept)
+        return _encode_scalars(recent), _encode_scalars(kept)
 
 
-def _encode_numbers(rows: Sequence[Any]) -> list[bytes]:
+def _encode_scalars(rows: Sequence[Any]) -> list[bytes]:
+    # "numbers" is the stored name of scalars.
     return [encode_line("numbers", {"rows": rows})] if rows else []

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import OptimizerEntry
-from sluice.trace.program_events import StepRecorded, StepsPassedOn
+from sluice.trace.program_events import PredictionMayBegin, StepsPassedOn
 from sluice.trace.recording.ended_step import EndedStep
 from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
@@ -56,7 +56,7 @@ class StepRecorder:
         """End time of the last fully recorded step [ns]."""
         self._pending: list[tuple[Any, ...]] = []
         self._due_step = 0
-        """Step at which the buffered steps are passed on."""
+        """Number of the step after which the buffered steps are passed on."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
@@ -104,8 +104,8 @@ class StepRecorder:
                 self.flush()
                 now = self._clock()
             self._last_ns = step.began_ns = now
-            if not self._sampling.norms:  # a step with samples cannot be predicted
-                self._bus.publish(StepRecorded(thread, events[::2], self._due_step))
+            if not self._sampling.norms:  # a next step that is sampled cannot be predicted
+                self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
 
     def add_repeated(self, *fields: Any) -> None:
         """Buffer steps that matched their prediction, given the fields of an EndedStep."""
@@ -144,7 +144,7 @@ class StepRecorder:
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return flags of a step: state and edits of its gradients, and where it is called."""
-    may_be_zero = thread.backward.is_zeroed_since or (
+    may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)

@@ -71,7 +71,7 @@ class TraceFiles:
         _write(self._history, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
-        """Append lines to the ring buffer; the oldest ones are dropped."""
+        """Append lines to the ring buffer; if it is full, the older half is dropped first."""
         content = b"".join(lines)
         if self._size["recent"] + len(content) > self._max_recent_bytes:
             self._turn = 1 - self._turn
@@ -89,9 +89,9 @@ class TraceFiles:
                 os.close(handle)
 
 
-def encode_line(record: str, fields: Mapping[str, Any]) -> bytes:
-    """Return a record as one JSON line."""
-    return to_json({"record": record, **fields}, inf_nan_mode="constants") + b"\n"
+def encode_line(name: str, fields: Mapping[str, Any]) -> bytes:
+    """Return a record with its stored name as one JSON line."""
+    return to_json({"record": name, **fields}, inf_nan_mode="constants") + b"\n"
 
 
 def _open(path: Path) -> int:

@@ -60,7 +60,7 @@ class SketchRecord(Record):
 
 
 class FloatFieldRecord(Record):
-    """Values of one float tensor, in the first rows of the first batches of an epoch."""
+    """Values of one float tensor in an epoch, from the first rows of a loader's first batches."""
 
     place: int = Field(description="Position of the tensor in the batch, from 0.")
     values: SketchRecord = Field(description="Sketch of the bit patterns of the values.")
@@ -68,7 +68,7 @@ class FloatFieldRecord(Record):
 
 
 class EpochRecord(Record):
-    """One iteration over a loader, written at its end or at the start of the next one.
+    """One iteration over a loader, written when it ends, the next one starts or the trace ends.
 
     The first four epochs of a loader are recorded, and later ones at powers of two.
     """
@@ -84,17 +84,18 @@ class EpochRecord(Record):
     rows: str = Field(description="Fingerprint of the same row indices, independent of order.")
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
-        description="Sketch of the row fingerprints in the first batches of the loader."
+        description="Sketch of the row fingerprints of this epoch. Only the first batches of a "
+        "loader, and batches at steps with statistics, are fingerprinted."
     )
-    num_contents: int = Field(description="Number of fingerprinted rows.")
+    num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
         description="Number of fingerprinted rows by label; empty if no tensor of a batch contains "
-        "labels."
+        "labels, or if there are more than 64 labels."
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Float tensors of the batches. Empty if only the first tensor of a batch "
-        "contains floats, which is an input and not the target.",
+        description="Tensors of 32-bit or 64-bit floats. Empty after the first batches of the "
+        "loader, and if only the first tensor of a batch is one, which is not the target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 

@@ -10,7 +10,7 @@ StateKind = Literal["network", "optimizer", "scheduler"]
 
 
 class WorkerRandomnessRecord(Record):
-    """One random generator in the dataset of a loader, in one worker of one epoch.
+    """One random generator in one worker of one epoch: of the dataset, collate_fn or process.
 
     The first two batches of every worker process are recorded.
     """
@@ -20,7 +20,10 @@ class WorkerRandomnessRecord(Record):
     worker: int
     batch: int = Field(description="Number of the batch in this worker process: 1 or 2.")
     source: str = Field(description="Path of the generator, such as 'dataset.transform.generator'.")
-    before: int = Field(description="Fingerprint of the generator state before the batch.")
+    before: int = Field(
+        description="Fingerprint of the generator state before the batch; of its seed if the batch "
+        "created the generator."
+    )
     after: int = Field(description="Fingerprint after the batch; equal if it was not used.")
     reseeded: Literal["no", "yes", "unknown"] = Field(
         description="Whether the generator was seeded again in between, for example for each row. "
@@ -30,25 +33,33 @@ class WorkerRandomnessRecord(Record):
 
 
 class DataParallelRecord(Record):
-    """What makes a network data parallel: a wrapper module, or gradients reduced by the program.
+    """A data-parallel wrapper, a sharded network, or gradients that the program reduces itself.
 
     Written again when a network index becomes known at the first call.
     """
 
-    index: int = Field(description="Index of the wrapper, in order of creation.")
+    index: int = Field(
+        description="Index of the wrapper, in order of creation; larger for sharded networks, -1 "
+        "if the program reduces gradients."
+    )
     kind: str = Field(description="Class name; 'all_reduce' if the program reduces gradients.")
-    network: int = Field(description="Index of the wrapped network; -1 if it is not called itself.")
-    wrapper: int = Field(description="Index of the wrapper as a network; -1 if it is not called.")
+    network: int = Field(
+        description="Network index of the wrapped module; -1 if it is not called directly."
+    )
+    wrapper: int = Field(
+        description="Network index of the wrapper itself, or of the sharded network; -1 if it is "
+        "not called."
+    )
     step: int
 
 
 class StateSaveRecord(Record):
-    """One ``torch.save``, or one ``state_dict()`` of a network that the program keeps."""
+    """One call of ``torch.save``, or of ``state_dict()`` of a module."""
 
     step: int
     path: str = Field(description="Path of the file; '' if there is no path.")
     num_keys: int = Field(description="Keys of a saved mapping; 0 for other objects.")
-    to: Literal["file", "memory"]
+    to: Literal["file", "memory"] = Field(description="'memory' for ``state_dict()``.")
     content: int = Field(0, description="Fingerprint of the network state in it; 0 without one.")
 
 

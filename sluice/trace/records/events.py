@@ -1,10 +1,11 @@
 """Records of the order of events between two optimizer steps.
 
 Most steps of a run have the same events, so a run of any length is stored as a few event sequences
-with counts. A sequence contains all events since the previous step of any optimizer in
-the same thread. It ends with a step, or with a step that a gradient scaler skipped. Most short
-steps that repeat a known sequence are only compared with it, event by event
-(``sluice.trace.prediction``); their flags are those of an earlier step that was recorded fully.
+with counts. A sequence contains all events since the previous step of any optimizer in the same
+thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
+last step of a thread are an open sequence. Most short steps that repeat a known sequence are only
+compared with it, event by event (``sluice.trace.prediction``); their flags are those of an earlier
+step that was recorded fully.
 Statistics are in ``sluice.trace.records.step_statistics``.
 """
 
@@ -116,5 +117,7 @@ class RecentStep(Record):
         None, description="End of the step [us since the start of the trace]."
     )
     began_us: int | None = Field(
-        None, description="End of the previous step in the same thread; None if unknown."
+        None,
+        description="End of the previous step in the same thread [us since the start of the "
+        "trace]; None if unknown.",
     )

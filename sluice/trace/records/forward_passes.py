@@ -24,7 +24,8 @@ class ModuleCallRecord(Record):
 class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls in order.
 
-    Recorded at the first step and at powers of two.
+    Recorded at the first step, at powers of two, after a much longer sequence, and again from the
+    start of a new phase.
     """
 
     step: int = Field(description="Optimizer steps before the pass.")
@@ -48,8 +49,9 @@ class PaddingMaskRecord(Record):
 class ProbeRecord(Record):
     """Effect of a perturbation on a copy of a network.
 
-    later tokens: the tokens of the second half are changed; the outputs of the first half are
-    compared. Only for networks that are trained to predict the next token.
+    later tokens: the tokens, or the values of a series, in the second half are changed; the outputs
+    of the first half are compared. Only for networks that are trained to predict the next token or
+    value.
     own tokens: the same change; the output at the first changed token is compared, too. Only for
     networks whose targets are the input tokens: a network that shifts them does not change there.
     padding: the embeddings of padding are changed, and in another pass those of real tokens; the

@@ -11,7 +11,10 @@ from sluice.base.settings import Record
 class ColumnRecord(Record):
     """Statistics of one input column, over its finite values."""
 
-    column: int = Field(description="Position in a row, or in the last dimension of wide rows.")
+    column: int = Field(
+        description="Position in the flattened row, in the last dimension of wide rows, or among "
+        "the channels."
+    )
     mean: float
     std: float
     smallest: float
@@ -41,7 +44,8 @@ class TokenRecord(Record):
 class InputRecord(Record):
     """Statistics of the first tensor argument of a network, over its first calls of one kind.
 
-    Written after 1, 4, 16 and 64 calls and when the trace ends; the last record covers all calls.
+    Written after 1, 4, 16 and 64 calls and when the trace ends; the last record covers all calls
+    that were inspected.
     """
 
     step: int = Field(description="Optimizer steps before the last of these calls.")
@@ -66,7 +70,9 @@ class InputRecord(Record):
         "features.",
     )
     dtype: str
-    by_position: bool = Field(description="Whether a column is a position in the whole row.")
+    by_position: bool = Field(
+        description="Whether a column is a position in the flattened row, and not in one dimension."
+    )
     columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
     channels: tuple[ColumnRecord, ...] = Field(
         (), description="Statistics per channel, for images of several channels, channels first."
@@ -83,7 +89,7 @@ class InputRecord(Record):
 
 
 class RowsRecord(Record):
-    """Row fingerprints of one call of a network, for the first 64 calls of a kind."""
+    """Row fingerprints of one of the first calls of a network, or of a few later ones."""
 
     step: int = Field(description="Optimizer steps before the call.")
     network: int

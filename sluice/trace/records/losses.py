@@ -46,7 +46,8 @@ class LossRecord(Record):
     """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
 
     Recorded are the first calls of each function and network, calls at some steps with statistics,
-    and calls that return a non-finite loss.
+    cross entropies before a backward pass of a non-finite loss, and calls of binary_cross_entropy
+    that raise an error.
     """
 
     step: int = Field(description="Optimizer steps before the call.")
@@ -79,7 +80,7 @@ class LossRecord(Record):
     column_counts: tuple[int, ...] = Field(
         (), description="Ones in each column of one-hot targets of a binary loss, at most 64."
     )
-    value: float = Field(description="The loss; its mean if it is not reduced.")
+    value: float = Field(description="The loss; its mean if it is not reduced; NaN if unknown.")
     tokens: NextTokenTargets | None = Field(
         None, description="None unless input and targets are integers of the same rows."
     )
@@ -88,7 +89,7 @@ class LossRecord(Record):
 class EvaluationPassRecord(Record):
     """The losses of one evaluation pass, computed without gradients.
 
-    A pass ends with the next training step, or when weights are loaded.
+    A pass ends with the next training loss or step, or when weights are loaded.
     """
 
     step: int = Field(description="Optimizer steps before the pass.")

@@ -1,7 +1,7 @@
 """Records of networks, optimizers, and the parameters that they contain.
 
-A parameter, network or optimizer keeps its index as long as the object exists. A layer that is
-replaced by an equal one therefore gets new indices.
+A parameter, network or optimizer keeps its index as long as the object exists. If a layer is
+replaced by an equal one, the parameters of the new layer therefore get new indices.
 """
 
 from pydantic import Field
@@ -88,8 +88,8 @@ class NetworkRecord(Record):
 class Membership(Record):
     """Networks, optimizers and their parameters at one step, before the optimizer updates them.
 
-    A snapshot is taken at the first steps, periodically, and after a module, parameter, network or
-    optimizer is added. It is recorded if it differs from the previous one.
+    A snapshot is taken at the first step, at powers of two, and after a module, parameter, network
+    or optimizer is added. It is recorded if it differs from the previous one.
     """
 
     step: int = Field(description="The step that is about to be made.")
@@ -98,7 +98,7 @@ class Membership(Record):
     networks: tuple[NetworkRecord, ...]
 
     def name_of(self, parameter: int) -> str:
-        """Return the first name of a parameter, or its index if it has no name."""
+        """Return the first name of a parameter; 'parameter INDEX' if it has no name."""
         names = next((p.names for p in self.parameters if p.index == parameter), ())
         return names[0] if names else f"parameter {parameter}"
 

@@ -9,7 +9,7 @@ class ParameterValuesRecord(Record):
     """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on."""
 
     parameter: int
-    step: int
+    step: int = Field(description="The step that is about to be made.")
     fingerprint: int = Field(
         description="Fingerprint of at most 4,096 values; equal tensors have equal fingerprints."
     )
@@ -24,18 +24,23 @@ class ParameterValuesRecord(Record):
 
 
 class NonFiniteGradientRecord(Record):
-    """Non-finite gradients directly after a backward pass of a loss without a loss scale.
+    """Non-finite gradients after a backward pass or before clipping, without a loss scale.
 
-    The first three of a process are recorded.
+    They are also inferred from weights that are non-finite at the first non-finite loss, unless the
+    optimizer state of these weights is finite. Only the first few of a process are recorded.
     """
 
-    step: int = Field(description="The step that is about to be made.")
+    step: int = Field(
+        description="The step that is about to be made; the last step if inferred from weights."
+    )
     optimizer: int
     parameters: tuple[int, ...] = Field(
         description="Parameters with a non-finite gradient, in the order of the optimizer."
     )
     num_gradients: int
-    loss: float = Field(description="The loss; NaN if it is NaN or unknown.")
+    loss: float = Field(
+        description="The loss of the pass, or of the last step if inferred; NaN if it is unknown."
+    )
 
 
 class CorruptedWeightsRecord(Record):

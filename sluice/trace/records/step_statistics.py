@@ -34,7 +34,7 @@ class OptimizerStatistics(Record):
 
 
 class OutputStatistics(Record):
-    """Output of one module without children, at one step."""
+    """Output of one module without children, or of the whole network, at one step."""
 
     network: int
     module: str = Field(description="Name inside the network; '' is the network itself.")

@@ -70,7 +70,9 @@ class TraceNote(Record):
     """A note for the reader: a gap in the trace, an action of the tracer, or a tracer failure."""
 
     step: int
-    kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"]
+    kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"] = Field(
+        description="'bundle' for a file that reproduces a non-finite loss."
+    )
     text: str
 
 
@@ -97,8 +99,9 @@ class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
     Statistics and scalars cover the recent steps and a sample of earlier ones. Batches, random
-    states and recent steps cover only the recent steps. All other records cover the whole run. All
-    records are in the order of their steps.
+    states and recent steps cover only the recent steps. All other records cover the whole run.
+    These five kinds of records are sorted by step, and sequences by their first step; the others
+    are in the order in which they were written.
     """
 
     start: TraceStart
@@ -117,7 +120,9 @@ class Trace(Record):
     reads: tuple[FileReadRecord, ...]
     rates: tuple[LearningRateRecord, ...]
     workers: tuple[WorkerRandomnessRecord, ...]
-    wrappers: tuple[DataParallelRecord, ...]
+    wrappers: tuple[DataParallelRecord, ...] = Field(
+        description="Wrappers, sharded networks, and gradients that the program reduces itself."
+    )
     rank_weights: tuple[RankWeightsRecord, ...]
     values: tuple[ParameterValuesRecord, ...]
     nonfinite_gradients: tuple[NonFiniteGradientRecord, ...]
@@ -139,7 +144,7 @@ class Trace(Record):
         ge=0,
         description="Steps without a recorded sequence, because there were too many sequences.",
     )
-    truncated_lines: int = Field(description="Unfinished last lines of the files, 0 to 3.")
+    truncated_lines: int = Field(description="Number of files whose last line is incomplete.")
 
     @property
     def num_steps(self) -> int:

@@ -82,7 +82,7 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
     if trace.end is None or ending == "tracing stopped before the program ended":
         return (
             f"the tracer failed after step {steps}, and the program continued without it",
-            "The note above has the reason. Trace the program again to check the later steps.",
+            "A note in the report has the reason. Trace the program again to check later steps.",
         )
     message = " ".join(trace.end.raised.split())
     shown = message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}..."

@@ -76,7 +76,7 @@ class StepProfile(Record):
 
 
 def profile_steps(trace: Trace) -> StepProfile | None:
-    """Return the profile of a run; None if fewer than five consecutive steps have times."""
+    """Return the profile of a run; None if fewer than five steps have times."""
     step_times = [times for times in _steps(trace) if times]
     if len(step_times) < _MIN_STEPS:
         return None
@@ -161,6 +161,6 @@ def _advice(trace: Trace, bottleneck: Phase) -> str:
         "parameters, or a larger batch, so that it steps less often.",
         "evaluation": "Most time goes into passes without gradients: validate less often, on fewer "
         "rows, and in torch.inference_mode().",
-        "other": "Most time goes into the program's own code between the passes, such as .item(), "
+        "other": "Much time goes into the program's own code between the passes, such as .item(), "
         "logging, or copying tensors at every step.",
     }[bottleneck]

@@ -13,7 +13,7 @@ program does not raise the sampling rate."""
 
 
 class SamplingBudget:
-    """Chooses the steps with statistics so that they take a set share of the program's time.
+    """Chooses the steps with statistics so that they take at most a share of the program's time.
 
     The first steps are sampled often and later ones less and less often, so that a short run has
     samples, too. Norms of gradients and weights are sampled at least every ``max_interval`` steps,
@@ -38,6 +38,7 @@ class SamplingBudget:
         self._norm_samples_left = 0
         """Number of samples of norms alone until the next full sample."""
         self.interval = 1
+        """Interval between samples [steps]."""
 
     @property
     def is_full_sample(self) -> bool:

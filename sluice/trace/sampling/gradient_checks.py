@@ -85,13 +85,13 @@ class _GradientChecks:
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
         """At the first non-finite loss, record which weights the last step corrupted."""
         sink = self._sink
-        last = event.thread.last_loss
-        loss = math.nan if last is None else float(last)
-        if self._num_records or not math.isfinite(loss):
+        loss = event.thread.last_loss
+        last_loss = math.nan if loss is None else float(loss)
+        if self._num_records or not math.isfinite(last_loss):
             return
         self._num_records = _MAX_RECORDS
         for entry in sink.objects.optimizers.entries:
-            record = corrupted_weights(entry, sink.objects, sink.steps.last, loss)
+            record = corrupted_weights(entry, sink.objects, sink.steps.last, last_loss)
             if record is not None:
                 # "spoiled" is the stored record name of corrupted weights.
                 kind = "gradient" if isinstance(record, NonFiniteGradientRecord) else "spoiled"

@@ -34,7 +34,7 @@ round to the same integers."""
 def request_values(
     objects: ObjectTracker, step: int, device_reads: BatchedDeviceReads
 ) -> list[list[ParameterValuesRecord]]:
-    """Request the values of all parameters.
+    """Request the values of all parameters, at most 256.
 
     Returns:
         One list per parameter, which contains its record once the values are read.

@@ -35,10 +35,10 @@ class Sampling:
     __slots__ = (
         "_bus",
         "_clock",
-        "_measures",
         "_objects",
         "_recorder",
         "_settings",
+        "_unwritten",
         "budget",
         "every_step_needed_by",
         "fingerprints",
@@ -71,7 +71,7 @@ class Sampling:
         )
         self.membership = MembershipSampler(objects, recorder)
         self.phases = TrainingPhases()
-        self._measures: list[
+        self._unwritten: list[
             tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
         ] = []
         """Requested statistics that are not written yet: step, optimizers, outputs."""
@@ -87,7 +87,7 @@ class Sampling:
         self.norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether something is sampled before the step after ``step``."""
+        """Return whether something is sampled before the step that follows ``step``."""
         return self.norms or self._objects.is_stale or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
@@ -111,8 +111,8 @@ class Sampling:
             self._recorder.device_reads,
             sampled=self._settings.sampled_weights,
         )
-        self._measures.append((step, statistics, open_step.output_measures))
-        open_step.pending, open_step.output_measures = None, []
+        self._unwritten.append((step, statistics, open_step.output_statistics))
+        open_step.pending, open_step.output_statistics = None, []
         open_step.add_cost(self._clock() - began)
 
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
@@ -127,17 +127,17 @@ class Sampling:
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        began, num = self._clock(), len(self._measures)
+        began, num = self._clock(), len(self._unwritten)
         self._recorder.read_device_values()
         self.phases.read()
-        for step, optimizers, outputs in self._measures:
+        for step, optimizers, outputs in self._unwritten:
             record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
                 outputs=tuple(output for read in outputs for output in read),
             )
             self._recorder.write_statistics(record)
-        self._measures = []
+        self._unwritten = []
         self.membership.write()
         self._recorder.flush()
         self.budget.add_flush(cost_ns=self._clock() - began, num_statistics=num)

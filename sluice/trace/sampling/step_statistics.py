@@ -26,9 +26,9 @@ class PendingStep:
     """Sampled elements of each parameter before the step."""
     scales: list[float]
     """Factor from the norm of a sample to that of the whole parameter."""
-    grads: list[Tensor]
+    grad_norms: list[Tensor]
     """Norm of the gradient of each parameter."""
-    weights: list[Tensor]
+    weight_norms: list[Tensor]
     """Norm of each parameter before the step."""
     rates: tuple[float, ...]
     """Learning rate of each parameter group."""
@@ -50,8 +50,8 @@ def begin_statistics(entry: OptimizerEntry, *, sampled: int) -> PendingStep:
             parameters=parameters,
             samples=[_sample(p, sampled).clone() for p in parameters],
             scales=[max(p.numel() / sampled, 1.0) ** 0.5 for p in parameters],
-            grads=_norms([p.grad for p in parameters if p.grad is not None]),
-            weights=_norms([p.detach() for p in parameters]),
+            grad_norms=_norms([p.grad for p in parameters if p.grad is not None]),
+            weight_norms=_norms([p.detach() for p in parameters]),
             rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
         )
 
@@ -103,8 +103,8 @@ def end_statistics(
 
     step_count = [] if state_step is None else [state_step]
     requested = [
-        *pending.grads,
-        *pending.weights,
+        *pending.grad_norms,
+        *pending.weight_norms,
         *updates,
         *changed,
         *moments.values(),
@@ -173,7 +173,7 @@ def _sample(parameter: Tensor, max_elements: int) -> Tensor:
 def _changed_shares(
     pending: PendingStep, after_samples: list[Tensor], sampled: int
 ) -> list[Tensor]:
-    """Return, per parameter, the share of elements with a gradient that changed.
+    """Return, per parameter, the share of sampled elements with a nonzero gradient that changed.
 
     Empty unless a parameter has a half-precision dtype; NaN for parameters with other dtypes.
     """

@@ -99,6 +99,24 @@ def test_a_dead_network_decides_nothing():
     assert ask(network).outcome == "insufficient"
 
 
+def test_a_non_finite_network_decides_nothing():
+    network = Speaker()
+    nn.init.constant_(network.head.bias, torch.nan)
+
+    assert "NaN or infinite" in ask(network).seen
+
+
+def test_a_leak_of_non_finite_values_is_named():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x * (x[:, -1:] - x[:, :1] + 0.5).sqrt()
+
+    answer = ask(Root(), torch.tensor([1.0, 2.0])[:, None, None].expand(2, 6, 1))
+
+    assert answer.outcome == "fail"
+    assert "changed at 3 of 3 cuts, to non-finite values (cut at position" in answer.seen
+
+
 def test_nothing_of_the_network_or_of_the_caller_is_moved():
     network = Speaker("none").train()
     weights = {name: value.clone() for name, value in network.state_dict().items()}

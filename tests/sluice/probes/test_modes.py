@@ -50,7 +50,7 @@ def test_sound_layers_pass(between):
         (TrainsForEver(8), "changes 'between.running_mean'", "batch normalisation"),
         (
             nn.BatchNorm1d(8, track_running_stats=False),
-            "With 4 other rows in the batch, the outputs of 4 rows change",
+            "The outputs of 4 rows change by up to",
             "check 'between'",
         ),
         (lambda h: h - h.mean(dim=0), "outputs of 4 rows change", "normalisation over rows"),
@@ -63,6 +63,19 @@ def test_each_fault_is_named(between, seen, why):
     assert seen in answer.seen
     assert why in answer.why
     assert answer.fix
+
+
+def test_a_non_finite_network_decides_nothing():
+    answer = ask(lambda h: h / 0)
+
+    assert answer.outcome == "insufficient"
+    assert "NaN or infinite" in answer.seen
+
+
+def test_numbers_agree_with_their_nouns():
+    pair = nn.Sequential(nn.ReLU(), AlwaysOn(0.5), AlwaysOn(0.5))
+    assert "'between.1', 'between.2' are still in training mode" in ask(pair).seen
+    assert "the outputs of 1 row are the same" in ask(nn.ReLU(), X[:2]).seen
 
 
 def test_what_decides_nothing_says_so():

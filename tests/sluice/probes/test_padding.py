@@ -74,6 +74,16 @@ def test_numbers_with_a_mask_of_their_own():
     assert ask(Masked(), x, IDS != 0).outcome == "fail"
 
 
+def test_a_non_finite_network_decides_nothing_but_rows_of_padding_may_be_nan():
+    network = Tagger()
+    ids = torch.cat((IDS, torch.zeros_like(IDS[:1])))  # attention over no position is NaN
+    assert probe_padding(network, ids, padded=ids == 0, seed=0).outcome == "pass"
+
+    nn.init.constant_(network.head.bias, torch.nan)
+    answer = ask(network)
+    assert (answer.outcome, "NaN or infinite" in answer.seen) == ("insufficient", True)
+
+
 def test_padding_is_what_somebody_declares():
     network = Tagger()
 

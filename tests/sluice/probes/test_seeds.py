@@ -7,6 +7,7 @@ import torch
 from sluice.models.settings import ModelSettings
 from sluice.probes.seeds import probe_seeds, result_of_audit
 from sluice.training.generator_sharing import SharedGenerator
+from sluice.training.nondeterminism import NondeterministicOperation
 from sluice.training.randomness_report import examine_randomness
 from sluice.training.settings import TrainSettings
 from tests.support.echo import Echo
@@ -56,3 +57,15 @@ def test_a_shared_and_an_unseeded_generator_are_named(report):
     answer = result_of_audit(report.model_copy(update={"audit": audit}))
     assert answer.outcome == "fail"
     assert "torch CPU, other seed" in answer.seen
+    assert "other code can change" in answer.why
+
+
+def test_a_nondeterministic_operation_alone_is_not_blamed_on_other_code(report):
+    operation = NondeterministicOperation(
+        operation="put_", place="at w.py:3 in loss", num_calls=1, ended_the_run=False
+    )
+    answer = result_of_audit(report.model_copy(update={"nondeterministic": (operation,)}))
+
+    assert answer.outcome == "fail"
+    assert "an operation is nondeterministic" in answer.why
+    assert answer.fix == "Use an operation that has a deterministic form."

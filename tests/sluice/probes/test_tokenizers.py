@@ -77,6 +77,17 @@ def test_the_first_difference_is_named(serving, said):
     assert "stored with the trained model" in answer.fix
 
 
+def test_the_attribute_that_differs_is_named_and_not_its_alternative():
+    training, serving = changed(max_length=64), changed(max_length=32)
+    for tokenizer in (training, serving):
+        del tokenizer.model_max_length
+        tokenizer.encode = lambda text: [len(text)]
+
+    answer = probe_tokenizers(training, serving)
+
+    assert "truncation: max_length is 64 in training and 32 in serving" in answer.seen
+
+
 def test_truncation_is_seen_in_the_ids_when_nothing_declares_it():
     class Cutting(Words):
         def encode(self, text):

@@ -72,6 +72,23 @@ def test_three_consecutive_nonfinite_losses_stop_the_program_with_its_last_good_
     assert trace.num_steps == 22  # the program stops before the step of the third one
 
 
+def test_the_message_of_a_stop_is_grammatical_and_names_a_state_only_if_it_was_saved(
+    tmp_path, monkeypatch, capsys
+):
+    traced_train(tmp_path, range(3, 61), stop_after=1)
+    text = "Stopped before step 3: the loss is non-finite; the last good state, of step 1,"
+    assert f"{text} is saved in {LAST_GOOD}." in capsys.readouterr().err
+
+    def refuse(*_):
+        raise OSError("refused")
+
+    monkeypatch.setattr(NonFiniteGuard, "_save_bundle", lambda *_: None)
+    monkeypatch.setattr(NonFiniteGuard, "_save", refuse)
+    _, stop = traced_train(tmp_path, range(3, 61), stop_after=1)
+    assert f"{text} could not be saved." in capsys.readouterr().err
+    assert stop.code == STOPPED_EXIT_CODE
+
+
 def test_an_early_failure_loses_at_most_half_of_the_steps(tmp_path, copied):
     folder, _ = traced_train(tmp_path, range(52, 61), stop_after=3)
 

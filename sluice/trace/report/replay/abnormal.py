@@ -47,7 +47,9 @@ def _inputs(trace: Trace) -> Iterator[_OrderedTensor]:
     for record in trace.nonfinite_tensors:
         step = record.step + 1
         columns = ", ".join(map(str, record.columns))
-        noun = "column" if len(record.columns) == 1 else "columns"
+        if record.num_columns > len(record.columns):
+            columns += ", ..."
+        noun = "column" if record.num_columns == 1 else "columns"
         tensor = AbnormalTensor(
             step=step,
             tensor=f"{record.what} {noun} {columns}" if columns else record.what,

@@ -30,7 +30,7 @@ def write_replays(traces: Path) -> tuple[Path, ...]:
 
 
 def write_tensorboard(traces: Path, out: Path) -> int:
-    """Write the curves of every traced process as TensorBoard scalars; return their number.
+    """Write the curves of all traced processes to TensorBoard; return the number of scalars.
 
     Args:
         traces: Folder of traces.

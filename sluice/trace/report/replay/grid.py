@@ -11,7 +11,7 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.report.replay.abnormal import network_name
 
 MAX_STEPS = 360
-"""Maximum number of columns of the map."""
+"""Maximum number of evenly spaced columns of the map; required steps are added."""
 
 Values = list[list[float | None]]
 """One list for each module, aligned with ``steps``; None if not sampled."""
@@ -33,7 +33,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: Steps that are always included, with their neighbors, if sampled.
+        required_steps: Steps of which the nearest sampled step and its neighbors are included.
     """
     sampled = _choose_steps(trace, required_steps)
     owners = _owners(trace)

@@ -22,7 +22,7 @@ from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Event sequences on a page: the most frequent ones."""
+"""Maximum number of event sequences on a page; the most frequent ones are shown."""
 
 _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",

@@ -128,7 +128,11 @@ def _inputs(trace: Trace) -> dict[str, Curve]:
             ):
                 lines.setdefault(name, []).append((batch.step + 1, value))
     return {
-        name: [max(same) for _, same in groupby(c, key=lambda p: p[0])] for name, c in lines.items()
+        name: [
+            min(same) if name == "smallest" else max(same)
+            for _, same in groupby(curve, key=lambda point: point[0])
+        ]
+        for name, curve in lines.items()
     }
 
 

@@ -66,6 +66,32 @@ def test_all_abnormal_columns_are_named(trace_of):
     assert found.tensor == "input columns 2, 5"
 
 
+def test_a_list_of_abnormal_columns_that_is_cut_off_ends_in_dots(trace_of):
+    def run():
+        x = torch.randn(8, 12)
+        x[0] = math.nan
+        nn.functional.mse_loss(nn.Linear(12, 1)(x), torch.zeros(8, 1)).backward()
+
+    found = first_abnormal(trace_of(run))
+
+    assert found.tensor == "input columns 0, 1, 2, 3, 4, 5, 6, 7, ..."
+
+
+def test_the_input_curves_show_the_extremes_of_all_batches_of_a_step(trace_of):
+    def run():
+        model = nn.Linear(1, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = torch.utils.data.DataLoader(torch.tensor([[-1.0], [2.0], [-3.0], [4.0]]), 2)
+        for batch in loader:  # two batches in one step
+            model(batch).mean().backward()
+        optimizer.step()
+
+    lines = curves(trace_of(run))["input"]
+
+    assert lines["smallest"] == [(1, -3.0)]
+    assert lines["largest"] == [(1, 4.0)]
+
+
 def test_a_dead_relu_layer_is_abnormal_from_the_start(trace_of):
     found = first_abnormal(trace_of(program(bias=-50.0)))
 

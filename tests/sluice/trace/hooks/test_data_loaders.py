@@ -1,0 +1,28 @@
+"""Batches of data loaders that are fingerprinted."""
+
+import pytest
+import torch
+from torch import nn
+
+from sluice.trace.attach import active_tracer, traced
+from sluice.trace.settings import TraceSettings
+from sluice.trace.trace_reader import read_trace
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(0, 0), (1, 4), (2, 8)])
+def test_only_the_first_batches_are_fingerprinted_if_a_step_has_no_statistics(
+    tmp_path, limit, expected
+):
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = TraceSettings(fingerprinted_batches=limit)
+    with traced(tmp_path, settings) as folder:
+        for _ in range(3):
+            model(torch.ones(4, 2)).mean().backward()
+            optimizer.step()
+        active_tracer().sampling.statistics = False
+        for _ in torch.utils.data.DataLoader(torch.arange(12.0)[:, None], batch_size=4):
+            pass
+
+    (epoch,) = read_trace(folder).epochs
+    assert epoch.num_contents == expected
