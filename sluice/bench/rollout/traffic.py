@@ -11,16 +11,17 @@ from sluice.rollout.settings import RolloutStep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _P95 = 1.6448536269514722
-"""Of a normal variable."""
+"""95th percentile of a standard normal variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Requests of both arms, and the difference of the challenger from ``harm_at_s`` on.
 
-    Response times are lognormal. ``wander`` is the standard deviation of an autoregressive effect
-    that both arms share: on the logarithm of the response time, in units of its spread, and on the
-    logarithm of the error rate.
+    Response times are lognormal; ``deadline`` is the number of standard deviations of their
+    logarithm above its mean. ``wander`` is the standard deviation of an autoregressive effect that
+    both arms share: on the logarithm of the response time, in units of its spread, and on the
+    logarithm of the error rate. ``look_s`` is the time between two assessments.
     """
 
     requests_per_s: float = 100.0
@@ -89,8 +90,8 @@ class Arms:
             "timeouts": late_rate(traffic.deadline - self._shift),
             "slower": late_rate(_P95 - self._shift) * (traffic.slow_factor if harmful else 1.0),
         }
-        new = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
+        counts = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
         return ArmCounts(
             requests=before.requests + requests,
-            **{name: getattr(before, name) + count for name, count in new.items()},
+            **{name: getattr(before, name) + count for name, count in counts.items()},
         )

@@ -234,7 +234,7 @@ def _detect_stale(
                 f"better ones, while the validation loss improved {num_improvements} times, from "
                 f"{losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
-                "comparison: the stored network is the worst one.",
+                "comparison, so the stored network is an early one.",
                 fix="Compare the validation loss of each epoch with the lowest one so far.",
                 num_evaluations=len(evaluations),
                 num_better=num_improvements,
@@ -253,8 +253,8 @@ BEST_CHECKPOINT_STALE = Rule(
     "memory without a copy and loaded later are reported without evaluations.",
     contradicted_by="Another metric that was best at the first evaluation although the loss "
     "decreased.",
-    abstains="The state is also saved at a later evaluation, or the loss decreases by less than "
-    "a fifth.",
+    abstains="The state is also saved at a better or late evaluation, or the loss decreases by "
+    "less than a fifth.",
     settings=BestCheckpointStaleSettings(),
     judge=_judge,
 )
