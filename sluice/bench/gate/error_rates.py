@@ -171,8 +171,8 @@ def _family_counts(
         reference = world.reference(rng, base_N)
         found_2 = np.zeros(2, bool)
         for attempt in range(1, attempts + 1):
-            own_N = time_N if is_same_recipe else world.time_effect(rng)
-            candidate = world.candidate(rng, base_N + own_N)
+            effect_N = time_N if is_same_recipe else world.time_effect(rng)
+            candidate = world.candidate(rng, base_N + effect_N)
             verdict = compare(
                 candidate,
                 reference,

@@ -21,7 +21,7 @@ class Traffic:
     Response times are lognormal; ``deadline`` is the number of standard deviations of their
     logarithm above its mean. ``wander`` is the standard deviation of an autoregressive effect that
     both arms share: on the logarithm of the response time, in units of its spread, and on the
-    logarithm of the error rate. ``look_s`` is the time between two assessments.
+    logarithm of the error rate. ``assessment_s`` is the time between two assessments.
     """
 
     requests_per_s: float = 100.0
@@ -32,7 +32,7 @@ class Traffic:
     harm_at_s: float = 0.0
     wander: float = 0.0
     wander_s: float = 60.0
-    look_s: float = 2.0
+    assessment_s: float = 2.0
 
 
 def late_rate(spreads: float) -> float:
@@ -59,15 +59,15 @@ class Arms:
         self._ours = self._theirs = ArmCounts()
         self._since = self.now
 
-    def look(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
+    def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
         """Return the counts at the next assessment."""
         traffic, rng = self._traffic, self._rng
-        self.now += timedelta(seconds=traffic.look_s)
+        self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.wander:
-            keep = math.exp(-traffic.look_s / traffic.wander_s)
+            keep = math.exp(-traffic.assessment_s / traffic.wander_s)
             spread = traffic.wander * math.sqrt(1 - keep * keep)
             self._shift = keep * self._shift + float(rng.normal(scale=spread))
-        arrived = int(rng.poisson(traffic.requests_per_s * traffic.look_s))
+        arrived = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
         ours = int(rng.binomial(arrived, step.share))
         ours, theirs = (arrived, arrived) if step.shadow else (ours, arrived - ours)
         harmful = (self.now - START).total_seconds() > traffic.harm_at_s

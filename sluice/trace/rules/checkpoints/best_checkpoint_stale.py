@@ -180,10 +180,10 @@ def _detect_kept_without_copy(
         return (
             rule.finding(
                 severity="error",
-                step=since[-1],
+                step=max(since[-1], 1),
                 what=f"{load.num_aliased} of {load.num_keys} tensors loaded into {load.kind} after "
-                f"step {load.step} are its own weights: they were kept at step {since[-1]} or "
-                "before without a copy, and have changed with every step since.",
+                f"step {load.step} are its own weights: they were kept after step {since[-1]} or "
+                "earlier without a copy, and have changed with every step since.",
                 cause="state_dict() returns references to the weights: the state restored as the "
                 "best is the last one.",
                 fix="Keep copy.deepcopy(model.state_dict()), or clone every tensor.",

@@ -233,7 +233,7 @@ def _build_finding(
     in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
-        step=evaluated.first_step,
+        step=max(evaluated.first_step, 1),  # 0 for an evaluation before the first step
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
         f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
         f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
