@@ -34,7 +34,9 @@ class ErrorRates(Record):
     commit: str = Field(description="Commit that was measured.")
     seeds: tuple[int, ...] = Field(description="Seeds of the programs with a fault.")
     faulty_runs: int
-    healthy_runs: int = Field(description="Runs of healthy programs, and of those without fault.")
+    healthy_runs: int = Field(
+        description="Runs of healthy programs, and of programs with a fault without their fault."
+    )
     failed_runs: int = Field(description="Runs without a result, which are not counted.")
     faults: dict[str, FaultRates]
 
@@ -98,9 +100,9 @@ def describe_rates(rates: ErrorRates, fault: str) -> str:
             f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
             f"{fault_rates.first}."
         )
+    seeds = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
     return (
-        f"{caught} False alarms in healthy runs: errors in {errors}, warnings or questions in "
-        f"{others}. Measured with `sluice bench faults` on seed "
-        f"{', '.join(map(str, rates.seeds))} at commit {rates.commit[:7]}, for all rules that "
-        "report this fault together."
+        f"{caught} False alarms in healthy runs: errors in {errors}, warnings or findings to "
+        f"confirm in {others}. Measured with `sluice bench faults` on {seeds} at commit "
+        f"{rates.commit[:7]}, for all rules that report this fault together."
     )

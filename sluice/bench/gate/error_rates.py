@@ -19,7 +19,7 @@ from sluice.evaluation.settings import GateSettings
 
 ORACLE_POWER = 0.8
 _CHUNK = 50
-"""Simulations per task of a worker; random draws depend only on the number of the chunk."""
+"""Simulations per task of a worker; each chunk has its own random draws, whatever the workers."""
 
 
 class ScenarioRates(Record):
@@ -27,7 +27,9 @@ class ScenarioRates(Record):
 
     world: GateScenario
     false_promotions: Rate
-    power: Rate = Field(description="At the gain that an oracle detects in 80 %.")
+    power: Rate = Field(
+        description="Promotions at the gain that a test with known standard error detects in 80 %."
+    )
     naive: dict[str, Rate] = Field(description="False promotions of each naive test.")
 
     @property
@@ -79,13 +81,13 @@ def measure_cells(
         for start in range(0, simulations, _CHUNK)
     ]
     count_P = np.zeros(2 + len(NAIVE), np.int64)
-    done = 0
+    num_simulated = 0
     for (_at, world, *_), found_P in zip(
         chunks, _run(_chunk_counts, chunks, processes), strict=True
     ):
         count_P += found_P
-        done += min(_CHUNK, simulations - done)
-        if done == simulations:
+        num_simulated += min(_CHUNK, simulations - num_simulated)
+        if num_simulated == simulations:
             false, power, *naive = (Rate(count=int(c), total=simulations) for c in count_P)
             yield ScenarioRates(
                 world=world,
@@ -93,7 +95,7 @@ def measure_cells(
                 power=power,
                 naive=dict(zip(NAIVE, naive, strict=True)),
             )
-            count_P[:], done = 0, 0
+            count_P[:], num_simulated = 0, 0
 
 
 def measure_family(
@@ -117,13 +119,15 @@ def measure_family(
         (world, settings, attempts, is_same_recipe, min(_CHUNK, simulations - start), (seed, start))
         for start in range(0, simulations, _CHUNK)
     ]
-    shared, whole = np.sum(list(_run(_family_counts, chunks, processes)), axis=0).tolist()
+    with_budget, without_budget = np.sum(
+        list(_run(_family_counts, chunks, processes)), axis=0
+    ).tolist()
     return RetrainingRates(
         world=world,
         attempts=attempts,
         is_same_recipe=is_same_recipe,
-        with_budget=Rate(count=shared, total=simulations),
-        without_budget=Rate(count=whole, total=simulations),
+        with_budget=Rate(count=with_budget, total=simulations),
+        without_budget=Rate(count=without_budget, total=simulations),
     )
 
 
@@ -167,8 +171,8 @@ def _family_counts(
         reference = world.reference(rng, base_N)
         found_2 = np.zeros(2, bool)
         for attempt in range(1, attempts + 1):
-            own_N = time_N if is_same_recipe else world.time_effect(rng)
-            candidate = world.candidate(rng, base_N + own_N)
+            effect_N = time_N if is_same_recipe else world.time_effect(rng)
+            candidate = world.candidate(rng, base_N + effect_N)
             verdict = compare(
                 candidate,
                 reference,

@@ -6,10 +6,10 @@ from sluice.bench.gate.scenarios import GateScenario
 
 
 def full_grid() -> tuple[GateScenario, ...]:
-    """Return all scenarios with a target: 1,000 rows in four folds.
+    """Return all scenarios, with 1,000 rows in four folds unless stated otherwise.
 
     First dependence x horizon x seeds at equal variance shares; then tails, seed shares and a rule
-    without seeds, each at every dependence; then more rows.
+    without seeds, each at three dependences; then 3,000 rows.
     """
     cells = [
         GateScenario(rho=rho, horizon_rows=horizon, num_seeds=seeds)

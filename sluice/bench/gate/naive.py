@@ -28,7 +28,10 @@ def pooled_bound(
     block_length: int,
     alpha: float,
 ) -> float:
-    """Treat every seed on every row as a replicate: paired Welch's t-test on S x N losses."""
+    """Treat every seed on every row as a replicate: t-test on the S x N gains over the reference.
+
+    The loss of the reference on a row is its mean over the seeds.
+    """
     del fold_N, block_length
     gain_SN = reference.loss_SN.mean(axis=0) - candidate.loss_SN
     variance = float(gain_SN.var(ddof=1)) / gain_SN.size

@@ -79,7 +79,7 @@ def scenario_name(world: GateScenario) -> str:
     reference = "against a rule" if world.deterministic else "per arm"
     return (
         f"rho {world.rho:g}, {world.tails}, horizon {world.horizon_rows}, {world.num_seeds} seeds "
-        f"{reference} with {100 * world.seed_share:.0f} %, {world.num_rows} rows"
+        f"{reference} with {100 * world.seed_share:.0f} % of the variance, {world.num_rows} rows"
     )
 
 

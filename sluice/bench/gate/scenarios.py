@@ -31,7 +31,9 @@ class GateScenario(Record):
     """One scenario of the grid. Under the null both recipes are equally good."""
 
     rho: float = Field(0.5, ge=0, lt=1, description="Autocorrelation of the AR(1) time effect.")
-    tails: Tails = Field("normal", description="Distribution of its shocks; all have variance 1.")
+    tails: Tails = Field(
+        "normal", description="Distribution of the shocks of the time effect; all have variance 1."
+    )
     horizon_rows: int = Field(1, ge=1, description="Rows summed into one target [rows].")
     num_seeds: int = Field(8, ge=2, description="Seeds of each arm.")
     seed_share: float = Field(
@@ -133,9 +135,8 @@ def _shocks(rng: np.random.Generator, count: int, tails: Tails) -> NDArray[np.fl
     shock_K = rng.normal(size=count)
     if tails == "clustered":
         variance = 1.0
-        for at, z in enumerate(
-            shock_K.tolist()
-        ):  # GARCH(1, 1): each value depends on the previous one
+        # GARCH(1, 1): each value depends on the previous one.
+        for at, z in enumerate(shock_K.tolist()):
             shock_K[at] = math.sqrt(variance) * z
             variance = (1 - _ARCH - _GARCH) + (_ARCH * z * z + _GARCH) * variance
     return shock_K

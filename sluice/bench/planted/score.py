@@ -35,7 +35,7 @@ class HealthyRun(Protocol):
 
     @property
     def has_warning(self) -> bool:
-        """Whether the detector reported a warning or a question."""
+        """Whether the detector reported a warning or a finding to confirm."""
 
 
 class PlantedScore(Record):

@@ -1,7 +1,7 @@
 """Save and load functions with a defect, for the checkpoint validator.
 
 The training is an ordinary script on the iris data: batches in order, dropout, AdamW and a
-schedule. Each class loses a part of the state.
+schedule. Each subclass loses a part of the state.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ class Script:
     """A healthy training script that saves its complete state."""
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_iris  # it loads scipy.stats, a second of import
+        from sklearn.datasets import load_iris  # takes a second, because it imports scipy.stats
 
         features, labels = load_iris(return_X_y=True)
         self.x = torch.tensor(features, dtype=torch.float32)

@@ -131,7 +131,7 @@ class RareLabel(Digits):
     num_rows: ClassVar[int] = 1797
 
     def load_rows(self) -> pd.DataFrame:
-        """Return every other digit and 33 zeros."""
+        """Return all other digits and one in five zeros."""
         rows = super().load_rows()
         zero = rows["digit"] == 0
         kept = ~zero | (zero.cumsum() % 5 == 0)
@@ -199,9 +199,9 @@ class TwoGroups(Cancer):
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return encoder and the rest."""
-        encoder = dict(network.named_parameters(prefix=""))
-        slow = [p for name, p in encoder.items() if name.startswith("encoder")]
-        rest = [p for name, p in encoder.items() if not name.startswith("encoder")]
+        named = dict(network.named_parameters())
+        slow = [p for name, p in named.items() if name.startswith("encoder")]
+        rest = [p for name, p in named.items() if not name.startswith("encoder")]
         return [
             {"params": slow, "rate_share": 0.3},
             {"params": rest, "weight_decay": 0.0},

@@ -60,7 +60,7 @@ class DropoutStaysOn(Mlp):
 
 
 class DividesByZero(Mlp):
-    """Normalises each row by its own deviation, which is 0 after the ReLU of a silent row."""
+    """Divides the output by a deviation that is 0."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O), not finite."""

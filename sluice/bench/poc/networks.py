@@ -135,7 +135,7 @@ class FrozenEncoder(Mlp):
 
 
 class Experts(nn.Module):
-    """Four experts, the best one for an example answers; the last one is never the best."""
+    """Four experts: the router selects one for each example, but never the last one."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Experts(nn.Module):
 
 
 class Attention(nn.Module):
-    """One transformer layer with learned places, then the mean over the sequence."""
+    """One transformer layer with learned positions, then the mean over the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -215,7 +215,7 @@ class InputNormImageNet(ImageNet):
 
 
 class TokenSum(nn.Module):
-    """Embeds (token, place) pairs, many of which are rare, and adds them up."""
+    """Embeds (token, place) pairs, many of which are rare, and averages them."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ def healthy_line(result: HealthyResult) -> Text:
 
 
 def benchmark_page(report: BenchmarkReport) -> RenderableType:
-    """Return the totals of both tables, with exact intervals, and the slowest entries."""
+    """Return the totals of both tables, with exact intervals, and the gate times."""
     table = Table("", "", box=box.SIMPLE, show_header=False)
     score = report.score
     for name, rate in (
@@ -57,7 +57,7 @@ def benchmark_page(report: BenchmarkReport) -> RenderableType:
     verdict = (
         Text("Every defect was caught, no healthy set-up failed.", "green")
         if report.passed
-        else Text("The gate is not as right as it must be: see the lines in red.", "bold red")
+        else Text("A defect was missed, or a healthy set-up failed: see the red lines.", "bold red")
     )
     return Group(table, verdict)
 

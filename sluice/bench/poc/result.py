@@ -19,11 +19,13 @@ class DefectResult(Record):
     check: str = Field(description="The check that must be the first to object.")
     verdict: Verdict
     objected: str = Field(description="The check that was the first to object; empty for none.")
-    outcome: Outcome = Field(description="Of that check; 'pass' when none objected.")
+    outcome: Outcome = Field(description="Outcome of that check; 'pass' when none objected.")
     summary: str
     cause: str
     fix: str
-    absent: tuple[str, ...] = Field(description="What it should have said and did not.")
+    absent: tuple[str, ...] = Field(
+        description="Texts that its summary, cause or fix should contain and does not."
+    )
     seconds: float = Field(description="Gate time [s].")
 
     @property
@@ -41,8 +43,8 @@ class HealthyResult(Record):
     """Result of the gate for one healthy set-up."""
 
     name: str
-    objections: tuple[str, ...] = Field(description="Checks that did not pass, and what they say.")
-    warnings: tuple[str, ...] = Field(description="Checks that warned, and what they say.")
+    objections: tuple[str, ...] = Field(description="Checks that did not pass, with summaries.")
+    warnings: tuple[str, ...] = Field(description="Checks that warned, with summaries.")
     seconds: float = Field(description="Gate time [s].")
 
     @property

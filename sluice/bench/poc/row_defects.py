@@ -120,7 +120,7 @@ class UnitChanges(Diabetes):
     """The unit of one column changes after the training rows."""
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the rows with blood pressure in pascals towards the end."""
+        """Return the rows with blood pressure in millipascals towards the end."""
         rows = super().load_rows()
         rows.loc[285:, "bp"] *= 133_322.0
         return rows

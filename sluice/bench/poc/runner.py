@@ -23,8 +23,8 @@ def run_defects(
 
     Args:
         defects: The table.
-        every: Run each so-manieth entry only, from the first on.
-        folder: Where the checks write; a temporary one when absent. Nothing is left in it.
+        every: Run only every n-th entry, starting with the first.
+        folder: Folder in which the checks write; a temporary one when None. It is left empty.
     """
     for defect in defects[::every]:
         with scratch_folder(folder) as scratch:
@@ -38,8 +38,8 @@ def run_healthy(
 
     Args:
         setups: The table.
-        every: Run each so-manieth entry only, from the first on.
-        folder: Where the checks write; a temporary one when absent. Nothing is left in it.
+        every: Run only every n-th entry, starting with the first.
+        folder: Folder in which the checks write; a temporary one when None. It is left empty.
     """
     for healthy in setups[::every]:
         with scratch_folder(folder) as scratch:
@@ -71,8 +71,8 @@ def judge_healthy(name: str, report: GateReport) -> HealthyResult:
 def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResult:
     """Compare the results of the checks with the expected ones.
 
-    The check to name is the first one that did not pass; where a warning is expected, nothing may
-    fail, and the named check must warn.
+    The first check that failed, or had insufficient data, must be the named one. Where a warning is
+    expected, no check may fail, and the named check must warn.
     """
     refused = [r for r in results if r.outcome in ("fail", "insufficient")]
     warned = [r for r in results if r.outcome == "warn" and r.name == defect.check]

@@ -30,13 +30,13 @@ class PocSetup:
 
     workload: type[Workload]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of the gate as plain values, which a child process parses."""
+    """Settings of the workload as plain values, which ``run_apart`` passes to a child process."""
     model: ModelSettings
     training: TrainSettings = TRAINING
     poc: PocSettings = POC
     seed: int = 0
     served: bool = False
-    """As a pipeline's is; a workload in a process of its own never is."""
+    """Whether the model will be served, as in a pipeline; ``run_apart`` ignores it."""
 
     def run(self, folder: Path) -> GateReport:
         """Run the full gate in this process; checks write to ``folder``."""

@@ -31,7 +31,7 @@ class LossAsNumber(Wine):
 
 
 class LogOfZero(Cancer):
-    """Takes the logarithm of a probability that underflows to 0."""
+    """Takes the logarithm of a probability that is rounded to 0."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return minus the logarithm of the right class's probability."""
@@ -94,7 +94,7 @@ class TripsOverNan(Wine):
     """Compares with ``<``, which is False for NaN."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
-        """Return the first epoch that no later one is below of."""
+        """Return the epoch with the lowest score, but the first epoch if its score is NaN."""
         best = next(iter(sorted(scores)))
         for epoch in sorted(scores):
             if scores[epoch] < scores[best]:
@@ -136,7 +136,7 @@ class LoaderHangs(Diabetes):
 
 
 class LoaderLeaves(Wine):
-    """Calls ``sys.exit`` while loading."""
+    """Ends the process with ``os._exit`` while loading."""
 
     def load_rows(self) -> pd.DataFrame:
         """Never return."""

@@ -41,12 +41,12 @@ class Table(Workload):
 
     @property
     def target(self) -> Column:
-        """Name of the target column."""
+        """The target column."""
         return Column(name=self.target_column, kind=self.target_kind)
 
     def load_rows(self) -> pd.DataFrame:
-        """Return the data set in one fixed random order: because some are sorted by class."""
-        from sklearn import datasets  # it loads scipy.stats, a second of import
+        """Return the data set in a fixed random order, because some sets are sorted by class."""
+        from sklearn import datasets  # takes a second, because it imports scipy.stats
 
         load = getattr(datasets, self.source)
         values_ND, target_N = load(return_X_y=True, **self.source_options)
@@ -136,7 +136,7 @@ class Wine(Classes):
 
 
 class Iris(Classes):
-    """150 flowers, 4 measurements, 3 species: the minimum that the gate accepts."""
+    """150 flowers, 4 measurements, 3 species."""
 
     source = "load_iris"
     feature_columns: tuple[str, ...] = (

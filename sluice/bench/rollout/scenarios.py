@@ -31,7 +31,7 @@ def _harmful() -> tuple[RolloutScenario, ...]:
         for when, at_s in (("from the start", 0.0), ("after 5 min", 300.0))
     ]
     slow = RolloutScenario(
-        name="slow answers 3-fold, wandering",
+        name="slow responses x 3, wandering",
         traffic=Traffic(slow_factor=3, wander=0.5),
         settings=_STAYS,
         seconds=600,

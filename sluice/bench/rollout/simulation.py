@@ -108,7 +108,7 @@ def play(
     while (
         passed_s := (arms.now - START).total_seconds()
     ) < seconds and rollout.phase != "awaiting_promotion":
-        window = arms.look(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
+        window = arms.next_counts(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
         if passed_s < traffic.harm_at_s:
             naive = naive or naive_harm(window, alpha=settings.alpha)
         transition = advance(rollout, window, now=arms.now, production=rollout.production)

@@ -11,16 +11,17 @@ from sluice.rollout.settings import RolloutStep
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 _P95 = 1.6448536269514722
-"""Of a normal variable."""
+"""95th percentile of a standard normal variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
     """Requests of both arms, and the difference of the challenger from ``harm_at_s`` on.
 
-    Response times are lognormal. ``wander`` is the standard deviation of an autoregressive effect
-    that both arms share: on the logarithm of the response time, in units of its spread, and on the
-    logarithm of the error rate.
+    Response times are lognormal; ``deadline`` is the number of standard deviations of their
+    logarithm above its mean. ``wander`` is the standard deviation of an autoregressive effect that
+    both arms share: on the logarithm of the response time, in units of its spread, and on the
+    logarithm of the error rate. ``assessment_s`` is the time between two assessments.
     """
 
     requests_per_s: float = 100.0
@@ -31,7 +32,7 @@ class Traffic:
     harm_at_s: float = 0.0
     wander: float = 0.0
     wander_s: float = 60.0
-    look_s: float = 2.0
+    assessment_s: float = 2.0
 
 
 def late_rate(spreads: float) -> float:
@@ -58,15 +59,15 @@ class Arms:
         self._ours = self._theirs = ArmCounts()
         self._since = self.now
 
-    def look(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
+    def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
         """Return the counts at the next assessment."""
         traffic, rng = self._traffic, self._rng
-        self.now += timedelta(seconds=traffic.look_s)
+        self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.wander:
-            keep = math.exp(-traffic.look_s / traffic.wander_s)
+            keep = math.exp(-traffic.assessment_s / traffic.wander_s)
             spread = traffic.wander * math.sqrt(1 - keep * keep)
             self._shift = keep * self._shift + float(rng.normal(scale=spread))
-        arrived = int(rng.poisson(traffic.requests_per_s * traffic.look_s))
+        arrived = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
         ours = int(rng.binomial(arrived, step.share))
         ours, theirs = (arrived, arrived) if step.shadow else (ours, arrived - ours)
         harmful = (self.now - START).total_seconds() > traffic.harm_at_s
@@ -89,8 +90,8 @@ class Arms:
             "timeouts": late_rate(traffic.deadline - self._shift),
             "slower": late_rate(_P95 - self._shift) * (traffic.slow_factor if harmful else 1.0),
         }
-        new = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
+        counts = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
         return ArmCounts(
             requests=before.requests + requests,
-            **{name: getattr(before, name) + count for name, count in new.items()},
+            **{name: getattr(before, name) + count for name, count in counts.items()},
         )

@@ -29,10 +29,15 @@ class PaddingSpeed(Record):
         description="Padded to the longest of the batch, fastest epoch [tokens/s]."
     )
     bucketed_tokens_per_s: float = Field(
-        description="The same, batches of similar length, fastest epoch [tokens/s]."
+        description="The same with documents of similar length in a batch, fastest epoch "
+        "[tokens/s]."
     )
-    longest_ratio: float = Field(description="Longest over maximum, fastest epochs.")
-    bucketed_ratio: float = Field(description="Bucketed over maximum, fastest epochs.")
+    longest_ratio: float = Field(
+        description="Speed with padding to the longest, relative to padding to 1,024 tokens."
+    )
+    bucketed_ratio: float = Field(
+        description="Speed with batches of similar length, relative to padding to 1,024 tokens."
+    )
 
 
 def measure_padding(*, num_batches: int, rounds: int, seed: int, folder: Path) -> PaddingSpeed:

@@ -109,7 +109,7 @@ def _require_same(compared: _Comparison, rows: Tensor) -> None:
     if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
         raise ContractError(
             f"{compared.name} and '{compared.baseline_name}' must return the same values.",
-            fix="Report it; one of them reads other rows.",
+            fix="Report this as a bug: one of them reads other rows.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Peak memory of a training on data that do not fit into its memory limit.
+"""Peak memory of trainings that read their examples from files, compared with a limit.
 
 Run it as ``python -m sluice.bench.rows.training_memory [--quick]``. It writes about 1.2 GB to the
 folder for temporary files.

@@ -1,1 +1,1 @@
-"""Benchmarks of searches: beside plain Ray Tune, and of decisions at scale."""
+"""Benchmarks of searches: comparisons with plain Ray Tune, and the cost of decisions at scale."""

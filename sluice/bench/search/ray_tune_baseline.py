@@ -1,7 +1,7 @@
 """The baseline of the search benchmark: the same study through a plain ``ray.tune.Tuner``.
 
-A function that reports every epoch, and ASHA with defaults. Both studies use the same trainer, so
-that only the engines differ.
+A trial is a function that reports every epoch, and ASHA stops trials. Both studies use the same
+trainer, so that only the engines differ.
 """
 
 import contextlib

@@ -135,7 +135,7 @@ class VirtualCluster:
             self._train()
 
     def _train(self) -> None:
-        """Start trials that are due."""
+        """Start suggested trials, and schedule the next epoch of every running trial."""
         from sluice.tuning.resumable.events import StudyEvent
 
         while self._timed(self._suggest):

@@ -27,13 +27,13 @@ _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
 _GOOD_BELOW = 0.5
 _FIRST = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
-"""Number of good trials at the start, so that bad trials never define the cutoff."""
+"""Values of the first trials. All are good, so that bad trials never define the cutoff."""
 
 
 class WrapperCost(Record):
     """Measurements of a study under a bare scheduler and under ``resumable``, in turns."""
 
-    num_trials: int = Field(description="Trials per study; every second one is stopped early.")
+    num_trials: int = Field(description="Trials per study; about half of them are stopped early.")
     num_results: int = Field(description="Results with a checkpoint per study.")
     num_workers: int = Field(description="Number of worker processes.")
     sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
@@ -46,7 +46,7 @@ class WrapperCost(Record):
     )
     arrival_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
     ordered_ratio: float = Field(
-        description="Ratio of ordered ``resumable`` to bare, with one trial per worker."
+        description="Ratio of ordered ``resumable`` to bare, median of rounds."
     )
     ordered_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
     bare_ms: float = Field(description="CPU time of this process per result, bare [ms].")
@@ -72,7 +72,7 @@ def measure_wrapper(
         SettingsError: Ray cannot start.
     """
     walls: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
-    loads: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
+    cpu_ms: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
     counts: set[int] = set()
     with tune_environment(), join_ray(ComputeSettings()):
         for at in range(rounds):
@@ -88,7 +88,7 @@ def measure_wrapper(
                 )
                 counts.add(count)
                 walls[variant].append(wall_s)
-                loads[variant].append(1000 * driver_s / count)
+                cpu_ms[variant].append(1000 * driver_s / count)
     if len(counts) > 1:
         raise ContractError(
             f"All variants must report equally often, got {sorted(counts)} times.",
@@ -107,9 +107,9 @@ def measure_wrapper(
         arrival_spread=(min(arrival), max(arrival)),
         ordered_ratio=statistics.median(ordered),
         ordered_spread=(min(ordered), max(ordered)),
-        bare_ms=statistics.median(loads["bare"]),
-        arrival_ms=statistics.median(loads["arrival"]),
-        ordered_ms=statistics.median(loads["ordered"]),
+        bare_ms=statistics.median(cpu_ms["bare"]),
+        arrival_ms=statistics.median(cpu_ms["arrival"]),
+        ordered_ms=statistics.median(cpu_ms["ordered"]),
     )
 
 

@@ -35,11 +35,13 @@ class ServerMeasurement(Record):
     """Medians over the rounds of one server."""
 
     p50_ms: float
-    """At 100 requests per second, counted from the time when each was due."""
+    """Median latency at 100 requests per second, from the time when each request was due [ms]."""
 
     p99_ms: float
+    """99th percentile of the same latency [ms]."""
+
     rate_per_s: float
-    """With eight clients without pauses; 0 for the model alone."""
+    """Responses per second to eight clients that do not pause; 0 for the model alone."""
 
     answers: int
     failed: int
@@ -136,8 +138,8 @@ def _server(kind: Kind) -> Iterator[int]:
 
 def _await_challenger(port: int) -> None:
     """Wait until the challenger's process answers, so that it is measured."""
-    late = time.monotonic() + _LOADING_S
-    while time.monotonic() < late:
+    deadline = time.monotonic() + _LOADING_S
+    while time.monotonic() < deadline:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as answer:
             if json.load(answer)["challenger"] is not None:
                 return

@@ -97,9 +97,9 @@ def serve_kind(kind: Kind) -> None:
             config = uvicorn.Config(minimal_app(production), log_level="warning", access_log=False)
             uvicorn.Server(config).run(sockets=[listening])
         return
-    weights = TrafficSplit(epoch=1, production=production.candidate)
+    split = TrafficSplit(epoch=1, production=production.candidate)
     if kind != "production":
-        weights = TrafficSplit(
+        split = TrafficSplit(
             epoch=1,
             production=production.candidate,
             challenger=_candidate(_CHALLENGER),
@@ -111,7 +111,7 @@ def serve_kind(kind: Kind) -> None:
     with Isolation(LoaderSpec(load=LOADER, arguments={}), settings) as isolation:
         serving = open_serving(
             "benchmark",
-            InMemoryTrafficSplit(weights),
+            InMemoryTrafficSplit(split),
             {production.candidate: production}.__getitem__,
             isolate=isolation.load,
             settings=settings,

@@ -1,7 +1,7 @@
-"""Other monitors on the same runs: loss monitors, and the default rules of a managed debugger.
+"""Other monitors on the same runs: loss monitors, and the built-in rules of SageMaker Debugger.
 
 Each baseline is a function of what ordinary hooks record of an untraced run. Baselines do not name
-a cause; only the alarm and its step count.
+a cause. Only whether they raise an alarm, and at which step, is evaluated.
 """
 
 import math
@@ -15,14 +15,14 @@ from sluice.base.settings import Record
 _WINDOW, _SPIKE = 10, 2.0
 _VANISHING = 1e-7
 _DEAD_SHARE = 0.5
-_STILL_STEPS = 3
+_MIN_UNCHANGED_STEPS = 3
 _LARGE_UPDATE, _SMALL_UPDATE = 10.0, 1e-8
 _OVERFIT = 0.1
 _IMBALANCE = 10.0
 
 
 class MonitoredStep(Record):
-    """Record of one optimizer step by hooks; values without data are 0."""
+    """Record of one optimizer step by hooks. Numbers and shares without data are 0."""
 
     step: int
     losses: tuple[float, ...] = Field(
@@ -30,13 +30,18 @@ class MonitoredStep(Record):
     )
     smallest_gradient: float = Field(description="Smallest mean |g| of a parameter; NaN for none.")
     has_non_finite: bool = Field(description="A gradient or loss is NaN or infinite.")
-    all_zero: int = Field(description="Gradients and module outputs that are zero throughout.")
+    num_all_zero: int = Field(
+        description="Number of gradients and module outputs that are zero throughout."
+    )
     unmoved: tuple[int, ...] = Field(
         description="Indices of parameters that the step changed by less than a relative 1e-5."
     )
     smallest_update: float = Field(description="Smallest mean |change| / mean |w|; NaN for none.")
-    largest_update: float
-    dead_share: float = Field(description="Largest share of units of a ReLU on in < 1 % of rows.")
+    largest_update: float = Field(description="Largest mean |change| / mean |w|; NaN for none.")
+    dead_share: float = Field(
+        description="Largest share, over the ReLU layers, of units that are active in less than "
+        "1 % of the rows."
+    )
 
 
 class MonitoredValidation(Record):
@@ -59,7 +64,7 @@ def _losses(record: MonitorRecord) -> list[tuple[int, float]]:
     return [(step.step, loss) for step in record.steps for loss in step.losses]
 
 
-def _not_a_number(record: MonitorRecord) -> int | None:
+def _non_finite_loss(record: MonitorRecord) -> int | None:
     return _first(step for step, loss in _losses(record) if not math.isfinite(loss))
 
 
@@ -85,10 +90,10 @@ def _dead(record: MonitorRecord) -> int | None:
 
 
 def _unchanged(record: MonitorRecord) -> int | None:
-    still: dict[int, int] = {}
+    num_unchanged: dict[int, int] = {}
     for step in record.steps:
-        still = {position: still.get(position, 0) + 1 for position in step.unmoved}
-        if max(still.values(), default=0) >= _STILL_STEPS:
+        num_unchanged = {position: num_unchanged.get(position, 0) + 1 for position in step.unmoved}
+        if max(num_unchanged.values(), default=0) >= _MIN_UNCHANGED_STEPS:
             return step.step
     return None
 
@@ -119,7 +124,7 @@ def _overfit(record: MonitorRecord) -> int | None:
 
 
 def _all_zero(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.all_zero)
+    return _first(step.step for step in record.steps if step.num_all_zero)
 
 
 def _imbalance(record: MonitorRecord) -> int | None:
@@ -138,15 +143,17 @@ DEBUGGER: Mapping[str, Callable[[MonitorRecord], int | None]] = {
     "all-zero tensor": _all_zero,
     "class imbalance": _imbalance,
 }
-"""Rules of the managed debugger with their published default thresholds, applied at every step."""
+"""Built-in rules of Amazon SageMaker Debugger with their documented default thresholds, applied at
+every step."""
 
 ANOMALY = "detect_anomaly"
-DEBUGGER_ANY = "managed debugger, any rule"
+NON_FINITE_LOSS = "loss is non-finite"
+DEBUGGER_ANY = "SageMaker Debugger, any rule"
 ALWAYS, NEVER = "always alarm", "never alarm"
 
 BASELINES: tuple[str, ...] = (
     ANOMALY,
-    "loss is NaN",
+    NON_FINITE_LOSS,
     "loss spike",
     DEBUGGER_ANY,
     *(f"debugger: {name}" for name in DEBUGGER),
@@ -166,7 +173,7 @@ def alarms_in(record: MonitorRecord, *, anomaly: int | None) -> dict[str, int]:
     steps = [step for step in alarms.values() if step is not None]
     reported = {
         ANOMALY: anomaly,
-        "loss is NaN": _not_a_number(record),
+        NON_FINITE_LOSS: _non_finite_loss(record),
         "loss spike": _spike(record),
         DEBUGGER_ANY: min(steps, default=None),
         **alarms,

@@ -42,7 +42,10 @@ def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
 
 
 def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorDataset, TensorDataset]:
-    """Return standard normal columns and a noisy smooth target of shape (rows,), three to one."""
+    """Return standard normal columns and a noisy smooth target of shape (rows,).
+
+    Three quarters of the rows are for training and one quarter for validation.
+    """
     drawn = torch.Generator().manual_seed(1000 + seed)
     inputs = torch.randn(rows, columns, generator=drawn)
     weights = torch.randn(columns, 2, generator=drawn) / columns**0.5
@@ -56,7 +59,7 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
 
 
 def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int]]:
-    """Return sentences of a small language, in which each word nearly determines the next.
+    """Return sentences of a small language, in which a word determines most of its successors.
 
     They begin with ``BEGIN``, end with ``END``, and are 6 to ``longest`` tokens long, unpadded.
     """

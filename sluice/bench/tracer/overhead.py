@@ -73,8 +73,9 @@ class _Turns:
 
     steps: int
     plain: NDArray[np.float64]
-    """Mean time of a step by turn [s]."""
+    """Mean time of a step in each untraced turn [s]."""
     watched: NDArray[np.float64]
+    """Mean time of a step in each traced turn [s]."""
 
 
 def measure_overhead(
@@ -141,7 +142,10 @@ def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool)
 
 
 def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median over the processes, which is robust to a single slow process."""
+    """Return the ratio of traced to untraced time.
+
+    It is the median over the processes, which is robust to a single slow process.
+    """
     ratio: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
     return ratio
 

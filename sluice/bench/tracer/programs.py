@@ -28,9 +28,9 @@ def _fit(
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     loader = DataLoader(TensorDataset(inputs, labels), batch_size=batch_rows, shuffle=True)
-    done = 0
+    num_steps = 0
     model.train()
-    while done < steps:
+    while num_steps < steps:
         for x, y in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
@@ -38,9 +38,9 @@ def _fit(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             scheduler.step()
-            done += 1
+            num_steps += 1
             tick()
-            if done == steps:
+            if num_steps == steps:
                 break
     return [model]
 

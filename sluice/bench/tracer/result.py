@@ -56,7 +56,9 @@ class RunResult(Record):
     within: int = Field(description="Maximum number of steps from there to the verdict.")
     steps: int = Field(description="Number of steps.")
     seconds: float = Field(description="Duration of the traced run [s].")
-    answers: tuple[ReportedCause, ...] = Field(description="Ranked.")
+    answers: tuple[ReportedCause, ...] = Field(
+        description="Reported causes, the most likely root cause first."
+    )
     notes: tuple[str, ...] = Field(
         (), description="Notes of the tracer, such as parts that it could not record."
     )

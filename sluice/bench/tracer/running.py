@@ -24,7 +24,7 @@ from sluice.bench.tracer.baselines import MonitorRecord, alarms_in
 from sluice.bench.tracer.case import CaseSetup, FaultCase, HealthyCase, NetName
 from sluice.bench.tracer.overhead import weights_digest
 from sluice.bench.tracer.result import ReportedCause, RunResult
-from sluice.bench.tracer.watching import AnomalyFound, watched
+from sluice.bench.tracer.watching import AnomalyFound, PlainMonitor, watched
 from sluice.trace.attach import traced
 from sluice.trace.report.trace_report import report_traces
 from sluice.trace.settings import TraceSettings
@@ -70,7 +70,7 @@ class _Outcome(Record):
     raised: str
     digest: str
     seconds: float
-    sight: MonitorRecord | None = None
+    record: MonitorRecord | None = None
     anomaly: int | None = None
 
 
@@ -135,11 +135,11 @@ def execute_runs(
             for job in jobs
         ]
         try:
-            for done in as_completed(pending):
-                yield done.result()
+            for future in as_completed(pending):
+                yield future.result()
         finally:
-            for waiting in pending:
-                waiting.cancel()
+            for future in pending:
+                future.cancel()
 
 
 def _run_in_scratch(
@@ -207,14 +207,13 @@ def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[d
     """Return the alarms of the baselines on the first rank, and the reason when they failed."""
     run, failed = _attempt(job, "watched", folder / "watched", limit_s)
     anomaly = run[0].anomaly if run else None
-    if (
-        anomaly is not None
-    ):  # it stopped the program, which would have continued for the other baselines
+    if anomaly is not None:
+        # Anomaly mode stopped the program, which would have continued for the other baselines.
         run, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
-    sight = run[0].sight if run else None
-    if sight is None:
+    record = run[0].record if run else None
+    if record is None:
         return {}, failed or "no baseline ran"
-    return alarms_in(sight, anomaly=anomaly), failed
+    return alarms_in(record, anomaly=anomaly), failed
 
 
 def _attempt(
@@ -260,7 +259,7 @@ def _in_process(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
         os.dup2(file.fileno(), sys.stderr.fileno())
         os.dup2(file.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
-    # The default, which the forking process does not have.
+    # The default of a program on Linux, which a process of the forkserver does not have.
     set_start_method("fork", force=True)
     setup = CaseSetup(
         net=job.net,
@@ -300,7 +299,7 @@ def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _
         raised=raised,
         digest=digest,
         seconds=time.process_time() - began,
-        sight=result.sight() if hasattr(result, "sight") else None,
+        record=result.record() if isinstance(result, PlainMonitor) else None,
         anomaly=anomaly,
     )
 

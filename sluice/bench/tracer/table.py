@@ -36,7 +36,7 @@ def run_line(run: RunResult) -> Text | None:
         if not run.answers:
             return None
         word, style = (
-            ("false error", "bold red") if run.causes_of("error") else ("false word", "yellow")
+            ("false error", "bold red") if run.causes_of("error") else ("false warning", "yellow")
         )
         what = f"reported {reported}"
     elif run.place is None:
@@ -90,7 +90,7 @@ def _fault_table(faults: Sequence[FaultScore]) -> Table:
 
 def _silence_table(silence: Sequence[HealthyScore]) -> Table:
     table = _table("Programs without a fault", "", "runs", "errors", "to confirm", "warnings")
-    table.add_column("said")
+    table.add_column("reported")
     for score in silence:
         twin = " (without its fault)" if score.kind == "twin" else ""
         table.add_row(

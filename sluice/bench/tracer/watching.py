@@ -70,7 +70,7 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
 
 
 class PlainMonitor:
-    """The values recorded so far."""
+    """Records the steps, validation passes and labels of a run."""
 
     def __init__(self) -> None:
         self.steps: list[MonitoredStep] = []
@@ -80,12 +80,12 @@ class PlainMonitor:
         self._since: list[float] = []
         self._validation: list[float] = []
         self._before: dict[int, Tensor] = {}
-        self._zero_outputs = 0
-        self._dead = 0.0
+        self._num_zero_outputs = 0
+        self._dead_share = 0.0
         self.unscaled: float | None = None
 
-    def sight(self) -> MonitorRecord:
-        """Return the record."""
+    def record(self) -> MonitorRecord:
+        """Return what was recorded so far."""
         self._close_score()
         return MonitorRecord(
             steps=tuple(self.steps), scores=tuple(self._scores), labels=self._labels
@@ -103,7 +103,7 @@ class PlainMonitor:
             self._since.append(value)
 
     def score(self, output: Tensor, target: Any) -> None:
-        """Record the value of a loss function."""
+        """Record a loss without gradients as a validation loss, or the labels of one with them."""
         if not output.requires_grad:
             if output.numel() == 1:
                 self._validation.append(float(output))
@@ -119,13 +119,12 @@ class PlainMonitor:
             return
         values = output.detach()
         if values.numel() and values.is_floating_point() and not bool(values.any()):
-            self._zero_outputs += 1
+            self._num_zero_outputs += 1
         if isinstance(module, nn.ReLU) and values.dim() > 1:
             # For images, units are channels.
             active = (values > 0).double().movedim(1 if values.dim() == 4 else -1, 0).flatten(1)
-            self._dead = max(
-                self._dead, float((active.mean(1) < _MIN_ACTIVE_SHARE).double().mean())
-            )
+            share = float((active.mean(1) < _MIN_ACTIVE_SHARE).double().mean())
+            self._dead_share = max(self._dead_share, share)
 
     def before_step(self, optimizer: Any) -> None:
         """Store the weights."""
@@ -135,7 +134,7 @@ class PlainMonitor:
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
         sizes, ratios, unmoved = [], [], []
-        is_finite, zero = True, self._zero_outputs
+        is_finite, num_all_zero = True, self._num_zero_outputs
         for position, parameter in enumerate(_optimizer_parameters(optimizer)):
             before = self._before.pop(id(parameter), None)
             if before is None:
@@ -147,7 +146,7 @@ class PlainMonitor:
             size = float(parameter.grad.detach().to_dense().double().abs().mean())
             sizes.append(size)
             is_finite = is_finite and size < float("inf")
-            zero += size == 0
+            num_all_zero += size == 0
             if parameter.dim() > 1:
                 change = float((parameter.detach() - before).double().abs().mean())
                 ratios.append(change / (float(before.double().abs().mean()) + _TINY))
@@ -158,14 +157,14 @@ class PlainMonitor:
                 losses=tuple(self._losses),
                 smallest_gradient=min(sizes, default=nan),
                 has_non_finite=not is_finite or any(not abs(x) < 1e308 for x in self._losses),
-                all_zero=zero,
+                num_all_zero=num_all_zero,
                 unmoved=tuple(unmoved),
                 smallest_update=min(ratios, default=nan),
                 largest_update=max(ratios, default=nan),
-                dead_share=self._dead,
+                dead_share=self._dead_share,
             )
         )
-        self._losses, self._zero_outputs, self._dead = [], 0, 0.0
+        self._losses, self._num_zero_outputs, self._dead_share = [], 0, 0.0
 
     def _close_score(self) -> None:
         if self._validation and self._since:

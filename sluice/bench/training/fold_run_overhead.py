@@ -40,11 +40,11 @@ class FoldRunSpeed(Record):
     """Measurements of fold runs."""
 
     resume_seconds: float = Field(
-        description="Median time from the import of torch to the first new batch after a resume "
-        "[s]."
+        description="Median time from the end of the import of torch to the first new batch after "
+        "a resume [s]."
     )
     num_fold_runs: int = Field(
-        description="Number of fold runs, with one process and with several."
+        description="Number of fold runs, timed with one process and again with several."
     )
     workers: int = Field(description="Number of parallel processes.")
     alone_per_s: float = Field(description="Rate of one process [1/s].")
@@ -147,20 +147,20 @@ def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
 
 def _resume(spec: FoldRunSpec) -> float:
     path = [*(os.path.abspath(part) for part in sys.path), str(Path(sluice.__file__).parents[1])]
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-P", "-c", _RESUME.format(path=path)],
         input=pickle.dumps(spec),
         capture_output=True,
         check=False,
     )
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    if completed.returncode:
+        last = completed.stderr.decode(errors="replace").strip().splitlines()[-1:]
         raise TrainingFailed(
-            f"{spec.name}: the process that went on with it ended with status {done.returncode}: "
-            f"{''.join(last)}",
-            fix="Correct what the last line says.",
+            f"{spec.name}: the process that resumed it ended with status {completed.returncode}: "
+            f"{''.join(last) or 'nothing on stderr'}",
+            fix="Correct the reported error.",
         )
-    return float(done.stdout)
+    return float(completed.stdout)
 
 
 def _ignore(_event: FoldRunEvent) -> None:

@@ -45,7 +45,8 @@ class TrainerSpeed(Record):
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time, at the interval of the settings."
+        description="Share of the training time that checkpoints take, at the interval of the "
+        "settings."
     )
     resume_seconds: float = Field(
         description="Median duration of reading, verifying and loading the newest checkpoint [s]."

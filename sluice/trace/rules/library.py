@@ -3,8 +3,8 @@
 A rule is a module in a topic package below ``sluice.trace.rules``. Its public constant has the name
 of the module in upper case: ``data/constant_column.py`` defines ``CONSTANT_COLUMN``. Code that
 several rules share is in ``sluice.trace.rules._helpers``. Rules run in ascending order of their
-``priority``; two rules that inspect one process, or two that compare ranks, must not share one. To
-add a rule, add its module.
+``priority``, which is unique among the rules for one process, and among the rules that compare
+ranks. To add a rule, add its module.
 """
 
 import pkgutil

@@ -84,7 +84,7 @@ def prefix(setup: CaseSetup) -> list[nn.Module]:
 
 
 def wrong_key(setup: CaseSetup) -> list[nn.Module]:
-    """Save the best network by a validation metric; with the fault the metric is wrong."""
+    """Save the network with the lowest validation loss or, with the fault, the lowest accuracy."""
     torch.manual_seed(setup.seed)
     rows, held_out = digits(setup.net, setup.seed)
     model = classifier(setup.net)

@@ -13,7 +13,7 @@ BATCH = 48
 _BAD_BATCH = 7
 
 
-def _accuracy_and_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
+def _validation_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -> float:
     model.eval()
     with torch.no_grad():
         losses = [float(F.cross_entropy(model(x), y)) for x, y in loader]
@@ -38,7 +38,7 @@ def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-        _accuracy_and_loss(model, judging)
+        _validation_loss(model, judging)
     return [model]
 
 
@@ -83,7 +83,7 @@ def leaked_rows(setup: CaseSetup) -> list[nn.Module]:
             optimizer.zero_grad(set_to_none=True)
             F.nll_loss(F.log_softmax(model(x), -1), y).backward()
             optimizer.step()
-        _accuracy_and_loss(model, judging)
+        _validation_loss(model, judging)
     return [model]
 
 
@@ -123,7 +123,7 @@ def constant_pixel(setup: CaseSetup) -> list[nn.Module]:
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
-        _accuracy_and_loss(model, DataLoader(held_out, batch_size=90))
+        _validation_loss(model, DataLoader(held_out, batch_size=90))
     return [model]
 
 

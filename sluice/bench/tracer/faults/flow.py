@@ -11,7 +11,7 @@ from sluice.bench.tracer.nets import TOKENS, LanguageModel, TransformerClassifie
 
 
 class _TwoParts(nn.Module):
-    """A body and a head with a layer between them, whose gradient the fault cuts."""
+    """A body and a head; with the fault, the output of the body is detached."""
 
     def __init__(self, net: NetName, *, is_cut: bool) -> None:
         super().__init__()

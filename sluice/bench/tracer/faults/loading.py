@@ -17,7 +17,7 @@ _ROWS = 48
 
 
 class _Noisy(Dataset[tuple[Tensor, Tensor]]):
-    """Rows with a little noise, from its own generator."""
+    """Rows with a little noise from a generator of the dataset."""
 
     def __init__(self, rows: TensorDataset, seed: int) -> None:
         self.rows = rows
@@ -39,7 +39,7 @@ def _seed_worker(_: int) -> None:
 
 
 def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
-    """Add noise to rows in two workers, with the fault both have a copy of one generator."""
+    """Add noise to rows in two workers; with the fault both have a copy of one generator."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)

@@ -97,6 +97,5 @@ SCHEDULE_CASES = (
         answers=frozenset({"learning rate stays zero"}),
         within=1,
         nets=("mlp", "cnn", "gru", "transformer"),
-        starts_at=2,
     ),
 )

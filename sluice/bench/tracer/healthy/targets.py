@@ -13,21 +13,21 @@ _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
 class _LongMemory(nn.Module):
-    """An LSTM of eight cells."""
+    """An LSTM with eight hidden units."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.cells = nn.LSTM(2, 8, batch_first=True)
+        self.lstm = nn.LSTM(2, 8, batch_first=True)
         self.out = nn.Linear(8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        states, _ = self.cells(x)
+        states, _ = self.lstm(x)
         output: Tensor = self.out(states[:, -1]).squeeze(-1)
         return output
 
 
 def small_lstm(setup: CaseSetup) -> list[nn.Module]:
-    """Predict the mean of the last of sixty steps with an LSTM of eight cells."""
+    """Predict the mean of the last eight of sixty steps with an LSTM of eight hidden units."""
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)

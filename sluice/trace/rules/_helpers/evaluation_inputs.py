@@ -12,7 +12,8 @@ T = TypeVar("T")
 def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
     """Return the latest record of a network's inputs, which covers the most rows, by key.
 
-    A key is (whether the inputs are used for training, index of the loader).
+    A key is (whether the inputs are used for training, index of the loader). Inputs without column
+    statistics, such as tokens, are left out.
     """
     records: dict[tuple[bool, int], InputRecord] = {}
     for record in trace.inputs:

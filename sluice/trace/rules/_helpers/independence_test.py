@@ -69,10 +69,10 @@ def _target_features(targets: Tensor, *, is_class: bool) -> Tensor:
 
 
 def _kernels(features: Tensor) -> list[Tensor]:
-    distances = torch.cdist(features, features).square()
-    median = distances[distances > 0].median() if bool((distances > 0).any()) else torch.tensor(1.0)
+    squared = torch.cdist(features, features).square()
+    median = squared[squared > 0].median() if bool((squared > 0).any()) else torch.tensor(1.0)
     kernels = [features @ features.T]
-    kernels += [torch.exp(-distances / (2 * width * width * median)) for width in _KERNEL_WIDTHS]
+    kernels += [torch.exp(-squared / (2 * width * width * median)) for width in _KERNEL_WIDTHS]
     return [k - k.mean(0) - k.mean(1, keepdim=True) + k.mean() for k in kernels]
 
 

@@ -20,7 +20,7 @@ class LearningRates:
 
     @property
     def peak(self) -> float:
-        """Largest learning rate of the run."""
+        """Largest recorded learning rate of the optimizer."""
         return max(self.values)
 
     def at(self, step: int) -> float:
@@ -29,10 +29,10 @@ class LearningRates:
         return known[-1] if known else self.values[0]
 
     def share_below(self, peak_ratio: float) -> float:
-        """Return the share of all steps that follow the peak at a rate up to a part of the peak.
+        """Return the share of all steps that come after the peak and have a low learning rate.
 
         Args:
-            peak_ratio: Highest learning rate that counts, relative to the peak.
+            peak_ratio: Highest learning rate that counts as low, relative to the peak.
         """
         ends = (*self.steps[1:], self.last + 1)
         intervals = list(zip(self.steps, ends, self.values, strict=True))
@@ -44,7 +44,7 @@ class LearningRates:
 
 
 def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
-    """Return the learning rates of an optimizer; None when they were not recorded."""
+    """Return the learning rates of an optimizer; None without recorded rates or steps."""
     known = [r for r in trace.rates if r.optimizer == optimizer and r.rates]
     steps = steps_of(trace, optimizer)
     if not known or not steps:

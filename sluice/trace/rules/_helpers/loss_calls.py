@@ -9,7 +9,7 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 
 
 def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
-    """Return the calls of the given loss functions whose result is used for training."""
+    """Return the calls of the given loss functions whose result requires gradients."""
     return tuple(r for r in trace.losses if r.is_learning and r.kind in kinds)
 
 
@@ -28,6 +28,6 @@ def by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossR
 
 
 def list_numbers(values: Sequence[int], total: int) -> str:
-    """Return the given numbers, and the count of the remaining ones of ``total``."""
+    """Return the given numbers as text, and how many of ``total`` numbers are not among them."""
     more = total - len(values)
     return ", ".join(map(str, values)) + (f" and {more} more" if more > 0 else "")

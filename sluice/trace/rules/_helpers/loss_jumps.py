@@ -1,4 +1,4 @@
-"""The step at which the loss permanently exceeds everything before it."""
+"""Finds the step from which on the loss stays above all losses before it."""
 
 import math
 import statistics
@@ -13,14 +13,14 @@ class LossJumpSettings(Settings):
     """Thresholds of a jump of the loss."""
 
     max_losses_before: int = Field(
-        64, ge=1, description="Number of losses before the jump that are considered."
+        64, ge=1, description="Maximum number of losses before the jump that are considered."
     )
     min_losses: int = Field(16, ge=1, description="Losses required before and after the jump.")
 
 
 @dataclass(frozen=True, slots=True)
 class LossJump:
-    """A loss that permanently exceeds all losses before it."""
+    """First step of a loss that stays above the losses before it."""
 
     step: int
     before: float
@@ -32,7 +32,10 @@ class LossJump:
 def find_loss_jump(
     losses: tuple[tuple[int, float], ...], settings: LossJumpSettings
 ) -> LossJump | None:
-    """Return the first loss that permanently exceeds all losses before it; None without a jump.
+    """Return the first jump of the loss; None without a jump.
+
+    At a jump, the loss exceeds all considered losses before it, and so do the medians of all losses
+    from the jump on, of the first of them and of the last of them.
 
     Args:
         losses: Step and loss, in the order of steps; a non-finite loss counts as infinite.

@@ -26,12 +26,15 @@ class OptimizerStep:
 
     @property
     def last_backward(self) -> int:
-        """Position of the last backward pass before the step event; -1 when there was no pass."""
+        """Position of the last ``backward()`` or ``torch.autograd.grad`` before the step event.
+
+        -1 without one.
+        """
         return max(self.before("backward", "grad"), default=-1)
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
-    """Return the sequences that end with a step of an optimizer, in time order.
+    """Return the sequences that end with a step, or skipped step, of an optimizer, in time order.
 
     Steps of optimizers that call their closure several times per step, or never, are omitted.
     """
@@ -45,7 +48,7 @@ class _StepsByOptimizer:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
 
     def of(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
-        """Return the sequences that end with a step, by optimizer index."""
+        """Return the sequences that end with a step or skipped step, by optimizer index."""
         cached, by_optimizer = self._last
         if cached is not sequences:
             by_optimizer = _group_by_optimizer(sequences)

@@ -15,12 +15,12 @@ _MAX_NAMES = 3
 
 
 def has_manual_gradients(trace: Trace) -> bool:
-    """Whether the program sets gradients or weights itself (``torch.autograd.grad``)."""
+    """Whether the program calls ``torch.autograd.grad``: it may set gradients or weights itself."""
     return any(sequence.find("grad") for sequence in trace.sequences)
 
 
 def unoptimized(membership: Membership) -> tuple[ParameterRecord, ...]:
-    """Return the trainable parameters of networks that receive gradients but have no optimizer."""
+    """Return trainable parameters of networks that had a gradient but are in no optimizer."""
     optimized = membership.optimized
     return tuple(
         p

@@ -31,17 +31,21 @@ class ShardSettings(Settings):
     min_shared_rows: int = Field(
         8,
         ge=1,
-        description="Rows that two ranks must share: a sampler that evens out the shards repeats "
-        "a few rows.",
+        description="Common rows of two ranks required for a finding. A DistributedSampler repeats "
+        "a few rows so that all shards have the same length.",
     )
     min_shared_share: float = Field(
-        0.03, gt=0, le=1, description="Share of the rows of a rank that must be on another rank."
+        0.03,
+        gt=0,
+        le=1,
+        description="Share of the rows of the smaller of two shards that must also be in the other "
+        "one.",
     )
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Ratio of the share of rows on another rank to the share of rows that a rank "
-        "itself receives repeatedly, as in sampling with replacement.",
+        description="Minimum ratio of the share of common rows to the share of rows that a rank "
+        "receives more than once. Sampling with replacement also repeats rows within a rank.",
     )
 
 
@@ -57,8 +61,8 @@ class LoaderShards:
     def overlap(self) -> tuple[int, int]:
         """Number of rows that two ranks share, and number of rows of the smaller shard.
 
-        The pair of ranks is the one with the largest share of common rows. Rows are compared by
-        content, because row numbers may belong to different tables.
+        Of all pairs of ranks, the one with the largest share of common rows is used. Rows are
+        compared by content, because row numbers may belong to different tables.
         """
         limit = common_threshold([e.contents for e in self.epochs])
         sets = [values_up_to(limit, e.contents) for e in self.epochs]
@@ -83,7 +87,7 @@ class LoaderShards:
 
     @property
     def is_divided(self) -> bool:
-        """Whether each rank's loader yields only a part of the dataset that it was built on."""
+        """Whether a sampler shards the dataset, or every rank's loader yields only a part of it."""
         if any(loader.replicas > 1 for loader in self.loaders):
             return True
         return all(
@@ -93,7 +97,7 @@ class LoaderShards:
 
     @property
     def are_copies(self) -> bool:
-        """Whether all ranks receive the same rows.
+        """Whether two ranks receive the same rows and, if the dataset is divided, in one order.
 
         Also true if the dataset is not divided and too few rows were recorded to decide.
         """
@@ -107,7 +111,7 @@ class LoaderShards:
 
     @property
     def is_overlapping(self) -> bool:
-        """Whether ranks share more rows than each rank repeats within its own shard."""
+        """Whether two ranks share far more rows than any rank repeats within its own shard."""
         num_shared, num_rows = self.overlap
         settings = self.settings
         is_shared = num_shared >= max(

@@ -180,10 +180,10 @@ def _detect_kept_without_copy(
         return (
             rule.finding(
                 severity="error",
-                step=since[-1],
+                step=max(since[-1], 1),
                 what=f"{load.num_aliased} of {load.num_keys} tensors loaded into {load.kind} after "
-                f"step {load.step} are its own weights: they were kept at step {since[-1]} or "
-                "before without a copy, and have changed with every step since.",
+                f"step {load.step} are its own weights: they were kept after step {since[-1]} or "
+                "earlier without a copy, and have changed with every step since.",
                 cause="state_dict() returns references to the weights: the state restored as the "
                 "best is the last one.",
                 fix="Keep copy.deepcopy(model.state_dict()), or clone every tensor.",
@@ -234,7 +234,7 @@ def _detect_stale(
                 f"better ones, while the validation loss improved {num_improvements} times, from "
                 f"{losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
-                "comparison: the stored network is the worst one.",
+                "comparison, so the stored network is an early one.",
                 fix="Compare the validation loss of each epoch with the lowest one so far.",
                 num_evaluations=len(evaluations),
                 num_better=num_improvements,
@@ -253,8 +253,8 @@ BEST_CHECKPOINT_STALE = Rule(
     "memory without a copy and loaded later are reported without evaluations.",
     contradicted_by="Another metric that was best at the first evaluation although the loss "
     "decreased.",
-    abstains="The state is also saved at a later evaluation, or the loss decreases by less than "
-    "a fifth.",
+    abstains="The state is also saved at a better or late evaluation, or the loss decreases by "
+    "less than a fifth.",
     settings=BestCheckpointStaleSettings(),
     judge=_judge,
 )

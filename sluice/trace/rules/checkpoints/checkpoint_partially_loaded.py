@@ -93,7 +93,8 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     name="the optimizer and scheduler state of a checkpoint is loaded",
     fault="resume state lost",
     priority=370,
-    requires="A file that was read with torch.load, and weights that were loaded after it.",
+    requires="A file with an optimizer or scheduler state that was read with torch.load, and "
+    "weights that were loaded after it.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
     abstains="No step follows the load.",
     settings=CheckpointPartiallyLoadedSettings(),

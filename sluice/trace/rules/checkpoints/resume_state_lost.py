@@ -29,7 +29,9 @@ class ResumeStateLostSettings(Settings):
     num_compared_losses: int = Field(
         5,
         ge=1,
-        description="Number of losses compared at the start, before the restart and after it.",
+        description="Number of steps at the start, and after the restart, from which the first "
+        "recorded loss is compared. Before the restart, the median loss of twice as many steps is "
+        "compared.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -193,8 +195,8 @@ def _lost_schedule(
             continue
         for previous in old:
             num_steps = count_schedule_steps(trace, previous.index, before=after.first + 1)
-            same = (previous.kind, previous.options) == (new.kind, new.options)
-            if same and num_steps >= 2 and not (previous.end and num_steps >= previous.end):
+            is_same = (previous.kind, previous.options) == (new.kind, new.options)
+            if is_same and num_steps >= 2 and not (previous.end and num_steps >= previous.end):
                 return new
     return None
 
@@ -251,15 +253,15 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             x.what == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
         )
         loaded_elsewhere = _loaded_elsewhere(trace, before, after)
-        same_settings = _have_same_settings(
+        has_same_settings = _have_same_settings(
             before,
             after,
             ignore_rate=loaded_elsewhere and _rate_continues(rule.settings, trace, before, after),
         )
-        schedule = _lost_schedule(trace, before, after) if loaded or same_settings else None
-        state = same_settings and not loaded and before.has_state
+        schedule = _lost_schedule(trace, before, after) if loaded or has_same_settings else None
+        is_state_lost = has_same_settings and not loaded and before.has_state
         repeats_rates = loaded and _repeats_first_rates(rule.settings, trace, before, after)
-        if not (state or schedule or repeats_rates) or not _is_same_training(
+        if not (is_state_lost or schedule or repeats_rates) or not _is_same_training(
             rule.settings, trace, before, after
         ):
             continue
@@ -273,7 +275,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             else ""
         )
         lost = [
-            *[f"the moments and the step count of {after.optimizer.kind}"] * state,
+            *[f"the state of {after.optimizer.kind}, such as its moments"] * is_state_lost,
             *([f"the position in {schedule.kind}"] if schedule else []),
             *["the position in the custom schedule"] * repeats_rates,
         ]
@@ -287,8 +289,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
                 severity="confirm" if is_every_round else "error",
                 step=after.first,
                 what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
-                "one continued with the same weights and settings. Lost state: "
-                f"{' and '.join(lost)}{jump}.",
+                f"one continued with the same weights. Lost state: {' and '.join(lost)}{jump}.",
                 cause="Training continues as if it had just begun: the first steps are too "
                 "large, or the schedule runs a second time.",
                 fix="Save and load the state_dict() of the optimizer and of the scheduler "

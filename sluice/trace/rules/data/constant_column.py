@@ -79,7 +79,10 @@ class ConstantColumnSettings(Settings):
         "at which they count as changing gradually.",
     )
     min_neighbor_pairs: int = Field(
-        16, ge=2, description="Pairs of neighboring positions required for that correlation."
+        16,
+        ge=2,
+        description="Pairs of neighboring positions required to compute the correlation that "
+        "min_correlation limits.",
     )
     min_image_side: int = Field(
         6, ge=2, description="Smallest side of an image [pixels]; smaller inputs are patches."
@@ -137,7 +140,7 @@ def _detect_constant(
     is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
     for reason, columns in (
         (
-            "other columns are constant as well, each at a different value",
+            "they are a large part of the table and have several values",
             constant if is_table else [],
         ),
         (
@@ -250,9 +253,10 @@ def _others_are_standard(settings: ConstantColumnSettings, record: InputRecord) 
 def _is_between(
     settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
 ) -> bool:
-    """Whether the column is between two standardized ones, in a table of such and 0/1 columns.
+    """Whether a column of zeros is between two standardized ones.
 
-    A category without any row is surrounded by other 0/1 columns.
+    All other columns of the table must be standardized, 0/1 or constant. A category without any row
+    is surrounded by other 0/1 columns.
     """
     if len(record.shape) != 2 or column.smallest:
         return False
@@ -273,9 +277,9 @@ def _is_alone(
 ) -> bool:
     """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
 
-    The table must come from a loader. Two constant columns may be the sine and cosine of an hour
-    that is always midnight: the second one may have any value. Next to a 0/1 column they may be
-    categories without any row.
+    The table must come from a loader. Two constant columns with different values may be the sine
+    and cosine of an hour that is always midnight. Next to a 0/1 column they may be categories
+    without any row.
     """
     positions, values = [c.column for c in constant], {c.smallest for c in constant}
     if (

@@ -33,7 +33,7 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
     for record, tokens in statistics:
         if (
             tokens is None
-            or tokens.num_longer
+            or tokens.num_longer  # three or more times: left padding
             or tokens.num_first < rule.settings.min_bos_share * tokens.num_rows
         ):
             continue

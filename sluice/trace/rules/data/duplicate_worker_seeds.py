@@ -23,7 +23,8 @@ def _are_copies(first: WorkerRandomnessRecord, second: WorkerRandomnessRecord) -
     """Whether two workers draw the same numbers for their first batches."""
     if first.before != second.before or not (_draws(first) and _draws(second)):
         return False
-    # If it is unknown whether the generator was seeded again, its final states must be equal, too.
+    # If it is unknown whether a generator was seeded again, the states after the batch must be
+    # equal, too.
     return first.after == second.after or {first.reseeded, second.reseeded} == {"no"}
 
 
@@ -49,7 +50,7 @@ def _copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]
 
 def _describe_source(source: str) -> str:
     if source in PROCESS_GENERATORS:
-        return f"its workers draw from {source} with equal seeds"
+        return f"its workers draw from {source}"
     return f"the dataset contains a generator ({source})"
 
 
@@ -66,7 +67,9 @@ def _repeats_epochs(by_epoch: dict[int, list[WorkerRandomnessRecord]]) -> bool:
     )
 
 
-def _evaluate_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> TraceFinding | None:
+def _detect_copied_stream(
+    rule: Rule[NoThresholds], trace: Trace, loader: int
+) -> TraceFinding | None:
     """Detect workers that yield the same batches of a stream.
 
     Batches are compared and not random numbers, because workers that each yield another part of the
@@ -102,7 +105,7 @@ def _evaluate_stream(rule: Rule[NoThresholds], trace: Trace, loader: int) -> Tra
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     streams = {loader.index for loader in trace.loaders if loader.is_stream}
-    outcomes = [_evaluate_stream(rule, trace, loader) for loader in sorted(streams)]
+    outcomes = [_detect_copied_stream(rule, trace, loader) for loader in sorted(streams)]
     findings = [finding for finding in outcomes if finding is not None]
     sources = dict.fromkeys((r.loader, r.source) for r in trace.workers if r.loader not in streams)
     for loader, source in sources:
@@ -135,8 +138,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 cause="The augmentation of one worker equals that of another worker or epoch: a "
                 "worker is a copy of the process and keeps its generators unless worker_init_fn "
                 "seeds them.",
-                fix="Use torch's random numbers, which each worker seeds itself, or seed the "
-                "generator in worker_init_fn from torch.initial_seed().",
+                fix="Use torch's random numbers, which torch seeds differently in each worker, or "
+                "seed the generator in worker_init_fn from torch.initial_seed().",
                 num_copied=len(copied),
                 num_workers=num_workers,
                 num_epochs=len(by_epoch),

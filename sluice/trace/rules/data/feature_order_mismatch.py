@@ -145,7 +145,7 @@ def _build_finding(
     examples = ", ".join(f"{kind} {i} contains {kind} {j} of training" for i, j in moved[:4])
     return rule.finding(
         severity="error",
-        step=evaluated.first_step,
+        step=max(evaluated.first_step, 1),  # 0 for an evaluation before the first step
         what=f"{network_name(trace, network)}: {len(moved)} of its {len(order)} input {kind}s "
         f"are in another order in the evaluation. According to the correlations, {examples}"
         f"{', and so on' if len(moved) > 4 else ''} ({training.num_rows} training rows, "

@@ -66,9 +66,12 @@ def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
             f"{'token' if is_embedding else 'class'} ids are outside 0 to "
             f"{record.num_allowed - 1}: {format_range(record.smallest, record.largest)}.",
-            cause="On CPU this raises IndexError; on a GPU it reads out of bounds.",
+            cause="On a CPU this raises IndexError; on a GPU it fails a device-side assertion, "
+            "often reported at a later call.",
             fix=f"Use {size}, or number the ids from 0."
             if record.smallest >= 0
+            else "Number the ids from 0, and reserve one of them for padding instead of -1."
+            if is_embedding
             else "Number the ids from 0; mask with ignore_index, not with -1.",
             num_outside=record.num_outside,
             smallest=record.smallest,
@@ -188,7 +191,7 @@ def _detect_targets_outside_unit_interval(
 def _detect_numbered_from_one(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
-    """Detect classes 1 to C - 1 that all occur while class 0 never does."""
+    """Detect classes that range from 1 to C - 1, so that class 0 never occurs."""
     findings = []
     for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
         plain = [r for r in records if _is_plain(rule.settings, r)]
@@ -323,7 +326,8 @@ INDEX_OUT_OF_RANGE = Rule(
     requires="One of: a call of embedding, cross_entropy, nll_loss or a binary loss; an index into "
     "a parameter, such as table[ids]; ids that a network receives and that select rows of a "
     "parameter.",
-    contradicted_by="Class 0 is reserved for later use; the last row is for unknown ids.",
+    contradicted_by="Class 0 is reserved for later use, or the last row of the table is for "
+    "unknown ids.",
     abstains="An index outside the table is excluded by ignore_index.",
     settings=IndexOutOfRangeSettings(),
     judge=_judge,

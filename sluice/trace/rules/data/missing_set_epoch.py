@@ -52,8 +52,8 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
                 step=same[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(same) + 1} of "
                 f"{len(epochs)} sampled epochs have the same order of rows.",
-                cause="The loader shuffles only once: every epoch has the same batches in the "
-                "same order.",
+                cause="The loader draws the same random order again, so these epochs have the same "
+                "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
                 if is_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",

@@ -101,7 +101,8 @@ NONFINITE_INPUT = Rule(
     requires="A batch with NaN or infinity that is either one of the first 64, or one with a "
     "non-finite loss.",
     contradicted_by="A network that masks such values itself: its outputs stay finite.",
-    abstains="Outputs, losses and gradients stay finite (reported as a warning).",
+    abstains="A loss, gradient or weight was non-finite before. If outputs, losses and gradients "
+    "stay finite, the finding on a training batch is only a warning.",
     settings=NonfiniteInputSettings(),
     judge=_judge,
 )

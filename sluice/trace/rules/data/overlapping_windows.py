@@ -79,7 +79,7 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
-    """Return a target whose values are all in training windows; None if there is no such target."""
+    """Return a target whose values are nearly all in training windows; None without one."""
     inputs = [f for f in epoch.fields if not f.place]
     others = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
     targets = [f for f in others if not inputs or f.values != inputs[0].values]

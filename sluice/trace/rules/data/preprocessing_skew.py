@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import ColumnRecord, InputRecord
@@ -232,13 +233,13 @@ def _build_finding(
     in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
-        step=evaluated.first_step,
+        step=max(evaluated.first_step, 1),  # 0 for an evaluation before the first step
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
         f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
         f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
         f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
         f"{in_evaluation.std:.4g} in the evaluation "
-        f"({evaluated.num_rows} rows). The median over {len(pairs)} {kind}s is a shift of "
+        f"({evaluated.num_rows} rows). The median over {pluralize(len(pairs), kind)} is a shift of "
         f"{shift:.2g} standard deviations and a scale of {math.exp(log_scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",

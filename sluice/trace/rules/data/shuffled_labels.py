@@ -101,8 +101,8 @@ def _detect_independence(
     kind, is_class = pairs[0].kind, pairs[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
         return None
-    recorded_losses = [p.prior for p in pairs if p.prior is not None]
-    constant_loss = fmean(recorded_losses) if recorded_losses else _constant_loss(kind, targets)
+    batch_priors = [p.prior for p in pairs if p.prior is not None]
+    constant_loss = fmean(batch_priors) if batch_priors else _constant_loss(kind, targets)
     passes = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
@@ -203,9 +203,9 @@ SHUFFLED_LABELS = Rule(
     name="the labels depend on the inputs",
     fault="shuffled labels",
     priority=490,
-    requires="400 rows with a target each, and 30 steps. An error also requires evaluations with "
-    "the same loss function, 100 steps with more than two classes, or 300 steps with two classes; "
-    "otherwise the finding needs confirmation.",
+    requires="400 rows with a target each, and 30 steps. An error also requires float inputs, and "
+    "either evaluations with the same loss function, 100 steps with more than two classes, or 300 "
+    "steps with two classes; otherwise the finding needs confirmation.",
     contradicted_by="A dependence that the test cannot detect, such as the parity of many "
     "features.",
     abstains="An evaluation loss or, without evaluations, the mean training loss is better than "

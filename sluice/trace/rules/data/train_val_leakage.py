@@ -71,7 +71,7 @@ class _Overlap:
     num_in_largest_pass: int
     """Rows of the largest forward pass."""
     share: float
-    """Estimated share of the evaluation rows, corrected for unrecorded training rows."""
+    """Estimated share of the evaluation rows that are training rows, recorded or not."""
     first_step: int
     expected_by_chance: float
 
@@ -269,7 +269,7 @@ def _build_finding(
         f"of which was trained on at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
-        else "All evaluation rows are training rows: this is the training score.",
+        else "Nearly all evaluation rows are training rows, so this is the training score.",
         fix="Split before rows are copied or resampled, and remove duplicates across the splits.",
         num_shared=num_shared,
         num_evaluated=overlap.num_evaluated,

@@ -1,5 +1,6 @@
 """Detects data parallel training that calls the network inside its wrapper."""
 
+from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import learning_forwards
@@ -24,17 +25,17 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         ]
         if not inside or through_wrapper:
             continue
-        steps = sum(sequence.count for sequence in inside)
+        num_steps = sum(sequence.count for sequence in inside)
         findings.append(
             rule.finding(
                 severity="error",
                 step=min(sequence.first_step for sequence in inside),
-                what=f"All {steps} steps used the network inside {wrapper.kind}; the wrapper "
-                "itself was never called.",
+                what=f"{pluralize(num_steps, 'step')} used the network inside {wrapper.kind}; no "
+                "step used the wrapper itself.",
                 cause="The wrapper averages gradients over ranks only for forward passes through "
                 "it: each rank trains its own network.",
                 fix="Call the wrapper, ddp(x), not ddp.module(x).",
-                num_steps=steps,
+                num_steps=num_steps,
             )
         )
     return tuple(findings)

@@ -71,9 +71,9 @@ def _judge(
     rule: RankRule[LabelSkewAcrossRanksSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
     findings = []
-    for shard in find_shards(traces, rule.settings.shards):
-        labels = sorted({label for e in shard.epochs for label in dict(e.labels)})
-        counts = [[dict(e.labels).get(label, 0) for label in labels] for e in shard.epochs]
+    for loader_shards in find_shards(traces, rule.settings.shards):
+        labels = sorted({label for e in loader_shards.epochs for label in dict(e.labels)})
+        counts = [[dict(e.labels).get(label, 0) for label in labels] for e in loader_shards.epochs]
         sizes = [sum(row) for row in counts]
         if len(labels) < 2 or not all(sizes) or not synchronizes_gradients(traces):
             continue
@@ -95,8 +95,8 @@ def _judge(
         findings.append(
             rule.finding(
                 severity="confirm" if missing else "warning",
-                step=shard.epochs[0].step + 1,
-                what=f"Loader {shard.loaders[0].index}: the label distribution of one rank "
+                step=loader_shards.epochs[0].step + 1,
+                what=f"Loader {loader_shards.loaders[0].index}: the label distribution of one rank "
                 f"differs by {distance:.0%} from that of all ranks{example}.",
                 cause="Rows were divided in an order that depends on the labels: batch norm and "
                 "the metrics of each rank see only a part of the data.",

@@ -45,20 +45,20 @@ def _judge(
     findings = []
     averages_gradients = synchronizes_gradients(traces)
     shards = find_shards(traces, rule.settings.shards)
-    for shard in shards:
-        if not shard.is_overlapping or not shard.are_copies:
+    for loader_shards in shards:
+        if not loader_shards.is_overlapping or not loader_shards.are_copies:
             continue
-        num_shared, num_rows = shard.overlap
-        order = ", in the same order" if shard.has_same_order else ""
-        loader = shard.loaders[0]
+        num_shared, num_rows = loader_shards.overlap
+        order = ", in the same order" if loader_shards.has_same_order else ""
+        loader = loader_shards.loaders[0]
         findings.append(
             rule.finding(
                 severity="error" if averages_gradients else "confirm",
-                step=shard.epochs[0].step + 1,
+                step=loader_shards.epochs[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
                 f"that one rank trains on are also on another rank{order}.",
-                cause=f"{len(traces)} ranks do the work of one: each rank computes the gradients "
-                "of the same rows.",
+                cause="Ranks with the same rows do the work of one rank: they compute the same "
+                "gradients.",
                 fix="Use a DistributedSampler for the loader, and call its set_epoch() before "
                 "each epoch.",
                 num_shared=num_shared,

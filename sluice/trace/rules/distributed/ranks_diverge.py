@@ -31,9 +31,11 @@ def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[Trace
                 what=f"The weights of the ranks differ at {len(diverged)} of "
                 f"{len(steps)} sampled steps. At step {diverged[-1]} their norms are "
                 f"{', '.join(f'{norm:.6g}' for norm in norms)}.",
-                cause="Gradients are not averaged over the ranks: each rank trains its own "
-                "network on its part of the rows.",
-                fix="Call the wrapper, ddp(x), not ddp.module(x).",
+                cause="The ranks started with different weights, or their steps use gradients that "
+                "are not averaged over the ranks: each rank trains its own network.",
+                fix="Call the wrapper, ddp(x), not ddp.module(x), and run the last backward pass "
+                "before each step outside ddp.no_sync(). If you reduce gradients yourself, reduce "
+                "all of them and broadcast the initial weights.",
                 num_apart=len(diverged),
                 num_steps=len(steps),
             )
@@ -45,8 +47,8 @@ RANKS_DIVERGE = RankRule(
     name="the weights are equal on all ranks",
     fault="weights diverge across ranks",
     priority=10,
-    requires="On each of two ranks, either a data parallel wrapper or gradients that the program "
-    "reduces itself.",
+    requires="At least two ranks. Every rank has a data parallel wrapper, or reduces gradients "
+    "itself.",
     contradicted_by="Equal weights at a later step.",
     abstains="Parameters are sharded, or ranks synchronize only periodically.",
     settings=NoThresholds(),

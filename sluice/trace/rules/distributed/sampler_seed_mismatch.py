@@ -1,4 +1,4 @@
-"""Detects ranks that shuffle the rows with different seeds."""
+"""Detects ranks whose shards overlap, usually because their samplers have different seeds."""
 
 from collections.abc import Sequence
 
@@ -22,23 +22,29 @@ def _judge(
     rule: RankRule[SamplerSeedMismatchSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
     findings = []
-    for shard in find_shards(traces, rule.settings.shards):
-        seeds = [loader.seed for loader in shard.loaders if loader.replicas > 1]
-        differ = len(set(seeds)) > 1 and all(loader.shuffles for loader in shard.loaders)
-        if not (shard.is_overlapping and not shard.are_copies):
+    for loader_shards in find_shards(traces, rule.settings.shards):
+        seeds = [loader.seed for loader in loader_shards.loaders if loader.replicas > 1]
+        have_different_seeds = len(set(seeds)) > 1 and all(
+            loader.shuffles for loader in loader_shards.loaders
+        )
+        if not (loader_shards.is_overlapping and not loader_shards.are_copies):
             continue
-        num_shared, num_rows = shard.overlap
-        missing, rows = shard.missing
-        seed_text = f" Their seeds are {', '.join(map(str, seeds))}." if differ else ""
+        num_shared, num_rows = loader_shards.overlap
+        missing, rows = loader_shards.missing
+        seed_text = (
+            f" The seeds of the samplers are {', '.join(map(str, seeds))}."
+            if have_different_seeds
+            else ""
+        )
         lost = f"; {missing} of {rows} rows are on no rank" if missing else ""
         findings.append(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
-                step=shard.epochs[0].step + 1,
-                what=f"Loader {shard.loaders[0].index}: {num_shared} of {num_rows} rows of one "
-                f"rank are also on another rank{lost}.{seed_text}",
-                cause="Every rank takes its shard from a different order: some rows are used "
-                "twice per epoch, others never.",
+                step=loader_shards.epochs[0].step + 1,
+                what=f"Loader {loader_shards.loaders[0].index}: {num_shared} of {num_rows} rows of "
+                f"one rank are also on another rank{lost}.{seed_text}",
+                cause="Ranks take their shards from different orders of the rows, so some rows are "
+                "used twice per epoch and others never.",
                 fix="Use the same seed for the samplers of all ranks.",
                 num_shared=num_shared,
                 num_rows=num_rows,

@@ -46,8 +46,8 @@ class ClipBeforeUnscaleSettings(Settings):
 
 
 _CAUSE = (
-    "The clipping limit is applied to gradients that are thousands of times too large; after "
-    "unscaling almost nothing is left of them."
+    "The clipping limit is applied to gradients that are larger by the loss scale, often by a "
+    "factor of thousands; after unscaling almost nothing is left of them."
 )
 _FIX = "Call scaler.unscale_(optimizer) before clipping."
 
@@ -68,7 +68,7 @@ def _clips_scaled(step: OptimizerStep) -> bool:
 def _detect_manual_clipping(
     rule: Rule[ClipBeforeUnscaleSettings], trace: Trace, optimizer: int
 ) -> TraceFinding | None:
-    """Detect a constant norm that is a plausible limit only if it includes the loss scale."""
+    """Detect gradients whose norm, times the loss scale, is a constant and plausible limit."""
     scales = {n.step: n.scale for n in trace.scalars if n.scale}
     sampled = [
         (step, math.hypot(*measured.grad_norms), scales[step])
@@ -123,7 +123,9 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
             continue
         norms = [c.norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
         limits = [c.max_norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
-        example = f", the first with a norm of {norms[0]:.3g} over {limits[0]:.3g}" if norms else ""
+        example = (
+            f", for example a norm of {norms[0]:.3g} to a limit of {limits[0]:.3g}" if norms else ""
+        )
         findings.append(
             rule.finding(
                 severity="error",

@@ -28,8 +28,8 @@ class ClipNormMismatchSettings(Settings):
     )
 
 
-_GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD", "Rprop"})
-"""Optimizers whose step grows with the gradient; others normalize it."""
+_GRADIENT_SCALED_OPTIMIZERS = frozenset({"SGD", "LBFGS", "ASGD"})
+"""Optimizers whose step grows with the gradient; others normalize it, or use only its sign."""
 
 
 def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -47,26 +47,28 @@ def _judge(rule: Rule[ClipNormMismatchSettings], trace: Trace) -> tuple[TraceFin
             or kinds.get(optimizer) not in _GRADIENT_SCALED_OPTIMIZERS
         ):
             continue
-        clipped = [step for step, norm, max_norm in clips if norm > max_norm]
-        typical = median(norm / max_norm for _, norm, max_norm in clips)
+        clipped_steps = [step for step, norm, max_norm in clips if norm > max_norm]
+        typical_ratio = median(norm / max_norm for _, norm, max_norm in clips)
         if not (
-            len(clipped) >= rule.settings.min_clipped_share * len(clips)
-            and typical > rule.settings.min_norm_ratio
+            len(clipped_steps) >= rule.settings.min_clipped_share * len(clips)
+            and typical_ratio > rule.settings.min_norm_ratio
         ):
             continue
         findings.append(
             rule.finding(
                 severity="warning",
-                step=clipped[0],
-                what=f"{optimizer_name(trace, optimizer)}: {len(clipped)} of {len(clips)} "
-                f"sampled steps were clipped. The median norm is {typical:.3g} times the limit.",
-                cause="Every step has the same length: the limit acts as a second learning rate, "
-                "and the size of the gradient is ignored.",
-                fix="Raise the limit to about the usual norm (0.5 to 1 for transformers, 5 to 10 "
-                "for recurrent networks), or average the loss instead of summing it.",
-                num_clipped=len(clipped),
+                step=clipped_steps[0],
+                what=f"{optimizer_name(trace, optimizer)}: {len(clipped_steps)} of {len(clips)} "
+                "sampled clippings had a norm above the limit. The median norm is "
+                f"{typical_ratio:.3g} times the limit.",
+                cause="Clipped gradients all have the same norm: the limit acts as a second "
+                "learning rate, and the size of the gradient is ignored.",
+                fix="Raise the limit to about the usual norm, or average the loss instead of "
+                "summing it. Limits of 0.5 to 1 are common for transformers, and 5 to 10 for "
+                "recurrent networks.",
+                num_clipped=len(clipped_steps),
                 num_clips=len(clips),
-                ratio=typical,
+                ratio=typical_ratio,
             )
         )
     return tuple(findings)
@@ -78,7 +80,8 @@ CLIP_NORM_MISMATCH = Rule(
     priority=320,
     requires="Thirty clippings by norm.",
     contradicted_by="A limit that intentionally fixes the length of every step.",
-    abstains="The optimizer normalizes the size of gradients, as Adam does.",
+    abstains="The optimizer is not SGD, ASGD or LBFGS. Adam, for example, normalizes the size of "
+    "gradients.",
     settings=ClipNormMismatchSettings(),
     judge=_judge,
 )

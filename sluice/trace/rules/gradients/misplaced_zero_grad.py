@@ -28,14 +28,14 @@ class MisplacedZeroGradSettings(Settings):
 
 
 def _is_cleared(step: OptimizerStep) -> bool:
-    found_empty = {"none", "zero"} & set(step.end.flags)
+    lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
     # If no zero_grad() call was recorded, all-zero gradients at the step replaced other gradients.
     cleared = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
     if cleared < 0 and "zero" in step.end.flags:
         cleared = step.position
     forward = max(step.before("forward"), default=-1)
     # With a forward pass after backward(), the clearing would belong to the next batch.
-    return bool(found_empty) and 0 <= step.last_backward < cleared and forward < step.last_backward
+    return lacks_gradients and 0 <= step.last_backward < cleared and forward < step.last_backward
 
 
 def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
@@ -65,23 +65,23 @@ def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        found_empty = tuple(filter(_is_cleared, steps))
+        cleared = tuple(filter(_is_cleared, steps))
         if not steps:
-            steps = found_empty = _cleared_closures(trace, optimizer)
-        if count_steps(found_empty) < rule.settings.min_steps:
+            steps = cleared = _cleared_closures(trace, optimizer)
+        if count_steps(cleared) < rule.settings.min_steps:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(found_empty),
-                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(found_empty)} of "
+                step=first_step_of(cleared),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(cleared)} of "
                 f"{count_steps(steps)} steps gradients were cleared after backward() and before "
                 "step(), so the step used no gradient.",
                 cause="The step discards the gradients of its batch: weights do not follow the "
                 "loss.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "
                 "clear them manually.",
-                num_emptied=count_steps(found_empty),
+                num_emptied=count_steps(cleared),
                 num_steps=count_steps(steps),
             )
         )

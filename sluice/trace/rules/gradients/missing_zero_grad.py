@@ -1,4 +1,4 @@
-"""Detects gradients that are never cleared between steps."""
+"""Detects gradients that are not cleared between most steps."""
 
 from pydantic import Field
 
@@ -45,7 +45,8 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
                 step=first_step_of(carried),
                 what=f"{optimizer_name(trace, optimizer)}: {num_carried} of {num_steps} steps used "
                 "gradients that were not cleared since the previous step.",
-                cause="Every step uses the sum of the gradients of all previous batches.",
+                cause="These steps use the sum of the gradients of all batches since gradients "
+                "were last cleared.",
                 fix="Call optimizer.zero_grad() once per step, before backward().",
                 num_carried=num_carried,
                 num_steps=num_steps,
@@ -60,8 +61,8 @@ MISSING_ZERO_GRAD = Rule(
     priority=80,
     requires="Two steps of one optimizer.",
     contradicted_by="An intentional sum over steps, such as a custom momentum.",
-    abstains="The program sets gradients itself (torch.autograd.grad), or the optimizer has a "
-    "closure.",
+    abstains="The program calls torch.autograd.grad, or the optimizer calls a closure several "
+    "times per step.",
     settings=MissingZeroGradSettings(),
     judge=_judge,
 )

@@ -37,7 +37,7 @@ def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
     The failing operation comes after this parameter: backpropagation spreads the non-finite
     gradient to all earlier parameters.
     """
-    calls = [call for flow in trace.forward_passes[:4] for call in flow.calls]
+    calls = [call for forward_pass in trace.forward_passes[:4] for call in forward_pass.calls]
     names = {call.module for call in calls}
     # The call of a module with submodules does not show when its own parameters are used.
     order = [

@@ -49,20 +49,28 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
-        empty = tuple(filter(_lacks_new_gradient, steps))
-        split = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
-        early = empty if count_steps(empty) >= count_steps(split) else split
+        without_new_gradient = tuple(filter(_lacks_new_gradient, steps))
+        between = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
+        early = (
+            without_new_gradient
+            if count_steps(without_new_gradient) >= count_steps(between)
+            else between
+        )
         if count_steps(early) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
-        new = "no new gradient" if early is empty else "the gradients of the previous batch"
+        gradients = (
+            "no new gradient"
+            if early is without_new_gradient
+            else "the gradients of the previous batch"
+        )
         findings.append(
             rule.finding(
                 severity="error",
                 step=first_step_of(early),
                 what=f"{optimizer_name(trace, optimizer)}: {count_steps(early)} of "
-                f"{count_steps(steps)} steps ran before backward(), with {new}.",
+                f"{count_steps(steps)} steps ran before backward(), with {gradients}.",
                 cause="The step does not use the loss of its own batch.",
                 fix="Order each batch as zero_grad(), forward, backward(), step().",
                 num_early=count_steps(early),
@@ -78,7 +86,8 @@ STEP_BEFORE_BACKWARD = Rule(
     priority=20,
     requires="Two steps.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
-    abstains="The optimizer has a closure, or fewer than nine in ten steps run before backward().",
+    abstains="The optimizer calls a closure several times per step, or fewer than nine in ten "
+    "steps run before backward().",
     settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

@@ -30,8 +30,8 @@ class UnnormalizedAccumulationSettings(Settings):
         0.25,
         gt=0,
         le=1,
-        description="Share of the rows of a batch that another batch may repeat, as in sampling "
-        "with replacement.",
+        description="Share of the rows of a batch that another batch of the same step may repeat, "
+        "as in sampling with replacement.",
     )
 
 

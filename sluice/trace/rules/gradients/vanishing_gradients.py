@@ -62,8 +62,9 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(shown)} of {len(measured)} "
-                f"measured steps the gradient of {names[parameter]}, relative to the weight, is "
-                f"{share:.1e} of the largest relative gradient.",
+                "measured steps a gradient, relative to its weight, is less than "
+                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, that of "
+                f"{names[parameter]} is {share:.1e} of the largest one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
                 fix="Use residual connections, normalization layers, or an activation function "

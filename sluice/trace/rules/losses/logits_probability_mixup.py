@@ -26,8 +26,8 @@ class LogitsProbabilityMixupSettings(Settings):
     min_log_sum_deviation: float = Field(
         0.1,
         gt=0,
-        description="Minimum deviation of a sum of exponentials from 1 at which the values do not "
-        "count as log-probabilities.",
+        description="If the sum of exp(value) over the classes deviates from 1 by more than this, "
+        "the values are not log-probabilities.",
     )
 
 
@@ -61,6 +61,7 @@ def _find_mixup(
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
+        # Recorded only if the input of the manual loss is the output of a softmax or sigmoid.
         name = "sigmoid" if is_sigmoid else "softmax"
         return f"outputs of a {name} in [0, 1]", "logits", True
     if record.kind == "cross_entropy":
@@ -119,13 +120,14 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         record, (received, expected, is_certain) = wrong[0]
         if not is_certain and (len(wrong) < len(records) or len(wrong) < rule.settings.min_calls):
             continue
-        by_values_alone = not is_certain and kind == "binary_cross_entropy_with_logits"
+        # Logits may happen to be in [0, 1]. Rows that sum to 1 are hardly a coincidence.
+        needs_confirmation = not is_certain and kind == "binary_cross_entropy_with_logits"
         is_sigmoid = "sigmoid" in received
         producer = "sigmoid" if is_sigmoid else "softmax" if is_certain else _UNKNOWN_PRODUCER
         origin = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
-            if kind == "cross_entropy"
+            if kind == "cross_entropy" and not math.isnan(record.min_row_sum)
             else ""
         )
         range_ = (
@@ -135,7 +137,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
         )
         findings.append(
             rule.finding(
-                severity="confirm" if by_values_alone else "error",
+                severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
                 what=f"{kind} received {received}{origin} in {len(wrong)} of {len(records)} "
                 f"sampled calls{range_}{sums}.",

@@ -45,8 +45,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 f"{record.target_shape}: {pairs:,} pairs instead of "
                 f"{math.prod(record.input_shape):,}, in {len(wrong)} of {len(records)} sampled "
                 "calls.",
-                cause="Every output is compared with every target, so all outputs converge to "
-                "the mean target.",
+                cause="Every output is compared with every target, so all outputs converge to one "
+                "value, such as the mean target.",
                 fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
                 num_pairs=pairs,
                 num_wrong=len(wrong),

@@ -32,8 +32,8 @@ class LossDivergenceSettings(Settings):
     max_unsampled_steps: int = Field(
         32,
         ge=1,
-        description="Maximum number of steps between a change of the learning rate and its record, "
-        "because not every step is sampled.",
+        description="Maximum distance between the jump and the record of a raised learning rate "
+        "[steps], because not every change is recorded.",
     )
     jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 
@@ -116,7 +116,7 @@ LOSS_DIVERGENCE = Rule(
     name="the loss does not jump and stay high",
     fault="learning rate too high",
     priority=270,
-    requires="16 losses before and after a loss that exceeds all earlier losses, and measured "
+    requires="16 losses before and after a loss that exceeds the 64 losses before it, and measured "
     "steps on both sides.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "

@@ -29,13 +29,14 @@ class LrDivergenceSettings(Settings):
     min_finite_rise: float = Field(
         3.0,
         gt=1,
-        description="Largest finite loss, relative to the loss at the start, required for a "
-        "finding: a loss that is non-finite at once has another cause than the learning rate.",
+        description="Minimum ratio of the largest finite loss to the loss at the start, required "
+        "for a finding. If the loss is non-finite at once, the learning rate is not the cause.",
     )
     max_steps_after_rise: int = Field(
         8,
         ge=0,
-        description="Steps after the loss begins to rise within which an update must be large.",
+        description="Number of steps after the loss begins to rise up to which a large update "
+        "counts.",
     )
     min_update_ratio: float = Field(
         0.1,
@@ -110,10 +111,10 @@ LR_DIVERGENCE = Rule(
     name="the loss does not diverge",
     fault="learning rate too high",
     priority=260,
-    requires="Six positive losses of one optimizer, and a measured step.",
+    requires="Six losses of one optimizer, and a measured step.",
     contradicted_by="A loss that recovers, or updates that are small relative to the weights.",
-    abstains="There are several optimizers; there is a gradient scaler; or the loss is negative at "
-    "the start.",
+    abstains="There are several optimizers; there is a gradient scaler; or the loss is not "
+    "positive at the start.",
     settings=LrDivergenceSettings(),
     judge=_judge,
 )

@@ -28,6 +28,7 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
         return ()
     persists = len(bad) >= rule.settings.min_losses and bad[-1] == len(losses) - 1
     step, value = losses[bad[0]]
+    steps = f"steps {step - 1} and {step}" if step > 1 else "step 1"
     corrupted = next((s for s in trace.corrupted_weights if s.step == step - 1), None)
     if corrupted is not None:
         return (
@@ -39,11 +40,11 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
             step=step,
             what=f"The loss is {value} at step {step}, and at {len(bad)} of {len(losses)} "
             "recorded steps.",
-            cause="A step with this loss makes all weights non-finite."
-            if persists
-            else "Later losses are finite, so the weights may be intact.",
-            fix="Check the batch, the learning rate and the outputs of steps "
-            f"{max(step - 1, 1)} and {step}; resume from an earlier checkpoint.",
+            cause="Later losses are finite, so the weights may be intact."
+            if bad[-1] < len(losses) - 1
+            else "A step with this loss makes all weights non-finite.",
+            fix=f"Check the batch, the learning rate and the outputs of {steps}; resume from an "
+            "earlier checkpoint.",
             num_bad=len(bad),
             num_known=len(losses),
         ),

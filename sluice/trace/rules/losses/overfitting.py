@@ -30,7 +30,7 @@ class OverfittingSettings(Settings):
     )
     equal_tolerance: float = Field(1e-3, gt=0, description="Relative tolerance of equal losses.")
     recent_from_share: float = Field(
-        0.75, gt=0, le=1, description="Share of the steps after which training losses count."
+        0.75, gt=0, le=1, description="Share of all steps after which training losses count."
     )
     min_evaluations: int = Field(
         4,
@@ -94,7 +94,7 @@ def _minimized_calls(
 
 
 def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
-    """Return the largest loss of equal probabilities for all classes; infinity when unknown."""
+    """Return the loss of equal probabilities for all classes; infinity when unknown."""
     if kind in _BINARY:
         return math.log(2)
     shape = calls[-1].input_shape
@@ -126,7 +126,11 @@ def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding,
         above = last.mean > max(constant, rule.settings.min_ratio_at_once * training)
         if not rose and not above:
             continue
-        lowest = f"; its lowest was {best.mean:.3g} after step {best.step}" if rose else ""
+        lowest = (
+            f"; the lowest validation loss was {best.mean:.3g} after step {best.step}"
+            if rose
+            else ""
+        )
         guess = (
             f"; equal probabilities for all classes would give {constant:.3g}"
             if last.mean > constant

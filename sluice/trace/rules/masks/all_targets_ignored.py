@@ -71,10 +71,12 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
             rule.finding(
                 severity="error" if is_harmful else "warning",
                 step=record.step + 1,
-                what=f"{kind}: all {record.num_targets:,} targets of the batch at step "
-                f"{record.step + 1} are ignored, as in {len(empty)} of {len(records)} sampled "
-                f"batches{share}; the loss is {value}.",
-                cause="A mean over no targets is NaN, and one such batch makes all weights NaN.",
+                what=f"{kind}: all targets are ignored in {len(empty)} of {len(records)} sampled "
+                f"batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
+                f"{share}; the loss is {value}.",
+                cause="A mean over no targets is NaN, and one such batch makes all weights NaN."
+                if value == "NaN"
+                else "Such a batch does not train the network.",
                 fix=_FIX,
                 num_empty=len(empty),
                 num_rows_empty=num_rows_empty,
@@ -155,8 +157,9 @@ ALL_TARGETS_IGNORED = Rule(
     name="every batch has a target that is not ignored",
     fault="all targets ignored",
     priority=540,
-    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids; batches "
-    "of a training loader with -100 in a field; labels with -100 that a network receives.",
+    requires="One of: a differentiable call of cross_entropy or nll_loss with class ids, or of a "
+    "custom masked loss; batches of a training loader with -100 in a field; labels with -100 that "
+    "a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
     abstains="At least one target is not ignored.",
     settings=AllTargetsIgnoredSettings(),

@@ -26,8 +26,8 @@ class EosMaskedSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the rows with the same last supervised token at which that "
-        "token does not count as the end token.",
+        description="If a larger share of the rows has the same last supervised token, that token "
+        "counts as the end token.",
     )
 
 
@@ -58,16 +58,17 @@ def _detect_missing_end(
 ) -> TraceFinding | None:
     num_rows = sum(t.num_rows for _, t in recorded)
     num_tails = sum(t.num_tails for _, t in recorded)
-    num_last = max(t.num_last for _, t in recorded)
+    num_distinct_last = max(t.num_last for _, t in recorded)
     last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(num_tails, 1)
     # The longest row of a batch needs no padding: if it has ignored targets at the end, they
     # include its end token.
     if num_rows < rule.settings.min_rows or num_tails < num_rows:
         return None
-    is_single_token = (
-        num_last < rule.settings.min_last_tokens or last_share > rule.settings.max_last_share
+    has_common_end = (
+        num_distinct_last < rule.settings.min_last_tokens
+        or last_share > rule.settings.max_last_share
     )
-    if is_single_token and not _ignores_end_of_longest(recorded):
+    if has_common_end and not _ignores_end_of_longest(recorded):
         return None
     shortest, longest = (
         min(t.shortest_tail for _, t in recorded),
@@ -79,12 +80,12 @@ def _detect_missing_end(
         return None
     last_tokens = (
         ""
-        if num_last < rule.settings.min_last_tokens
-        else f"; the last supervised tokens of the rows have {num_last} different values"
+        if num_distinct_last < rule.settings.min_last_tokens
+        else f"; the last supervised tokens of the rows have {num_distinct_last} different values"
     )
     # If all batches have the same width, the last position may be unused intentionally.
-    has_width = not is_single_token or len({t.num_positions for _, t in recorded}) > 1
-    is_padded = has_width and shortest < longest and shortest <= 1 + _NUM_SHIFTED
+    is_last_position_used = not has_common_end or len({t.num_positions for _, t in recorded}) > 1
+    is_padded = is_last_position_used and shortest < longest and shortest <= 1 + _NUM_SHIFTED
     return rule.finding(
         severity="error" if is_padded else "confirm",
         step=recorded[0][0].step + 1,
@@ -93,7 +94,7 @@ def _detect_missing_end(
         cause="The end token is masked out as padding: the network never learns to stop.",
         fix="Use a separate padding token, or mask targets by the length of each row.",
         num_rows=num_rows,
-        num_last=num_last,
+        num_last=num_distinct_last,
         shortest_tail=shortest,
     )
 

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.forward_passes import PaddingMaskRecord
@@ -57,9 +58,9 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 num_padding_masked=first.num_padding_masked,
             )
         )
-    reported = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
+    inspected = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
     for probe in trace.probes:
-        if probe.probe != "padding" or probe.network in reported:
+        if probe.probe != "padding" or probe.network in inspected:
             continue
         if not (probe.largest_effect > rule.settings.min_effect and probe.real_effect == 0):
             continue
@@ -68,7 +69,7 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 severity="error",
                 step=probe.step + 1,
                 what=f"{names.get(probe.network, 'a network')}: replacing the values at "
-                f"{probe.changed} padding positions changes its output by "
+                f"{pluralize(probe.changed, 'padding position')} changes its output by "
                 f"{probe.largest_effect:.1%}; replacing those at token positions does not.",
                 cause="The network sees the padding and not the tokens.",
                 fix=fix,

@@ -18,29 +18,31 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             for sequence in trace.sequences
             for event in learning_forwards(sequence, network.index)
         }
-        wrong = right = first_step = 0
+        num_in_train_mode = num_in_eval_mode = first_step = 0
         for sequence in trace.sequences:
             held_out = [
                 event
                 for _, event in forward_events(sequence, network.index)
                 if "grad" not in event.flags and event.related_id not in training_loaders | {-1}
             ]
-            right += sequence.count * any("evaluating" in event.flags for event in held_out)
+            if any("evaluating" in event.flags for event in held_out):
+                num_in_eval_mode += sequence.count
             if any({"training", "sensitive training"} <= set(event.flags) for event in held_out):
-                wrong += sequence.count
+                num_in_train_mode += sequence.count
                 first_step = first_step or sequence.first_step
-        if not wrong or right:
+        if not num_in_train_mode or num_in_eval_mode:
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
                 step=first_step,
-                what=f"{network.name} was called without gradients, on data that it is not trained "
-                f"on, {pluralize(wrong, 'time')} in training mode and never in evaluation mode.",
+                what=f"{network.name} was evaluated {pluralize(num_in_train_mode, 'time')} without "
+                "gradients, on data that it is not trained on, always in training mode and never "
+                "in evaluation mode.",
                 cause="Dropout makes the score noisy, and batch norm updates its statistics with "
                 "evaluation data.",
                 fix="Call model.eval() before an evaluation and model.train() after it.",
-                num_wrong=wrong,
+                num_wrong=num_in_train_mode,
             )
         )
     return tuple(findings)

@@ -48,13 +48,10 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 f"evaluation mode, the first at step {first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
-                    ": train() is not called after an evaluation"
-                    if training or stayed_in_eval
-                    else ""
-                )
-                + (
                     ": the network was created in that mode, for example as a copy."
                     if inherited
+                    else ": train() is not called after an evaluation."
+                    if training or stayed_in_eval
                     else "."
                 ),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",

@@ -73,13 +73,13 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
             for s in step_group
             if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        twice = count_steps(repeated) >= rule.settings.min_shared_steps
+        are_repeated = count_steps(repeated) >= rule.settings.min_shared_steps
         names = [membership.name_of(parameter) for parameter in shared]
         findings.append(
             rule.finding(
-                severity="error" if twice else "confirm",
+                severity="error" if are_repeated else "confirm",
                 step=first_step_of(repeated)
-                if twice
+                if are_repeated
                 else max(first_step_of(step_group) for step_group in steps),
                 what=f"{pluralize(len(shared), 'parameter')} "
                 f"{'is' if len(shared) == 1 else 'are'} in "
@@ -87,10 +87,10 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
                 f"{optimizer_name(trace, other)}: {list_names(names)}."
                 + (
                     f" {count_steps(repeated)} times both stepped on the same gradient."
-                    if twice
+                    if are_repeated
                     else ""
                 ),
-                cause="They are updated twice, with two independent sets of moments.",
+                cause="Both optimizers update such a parameter, each with its own moments.",
                 fix="Add each parameter to one optimizer only.",
                 num_shared=len(shared),
                 num_twice=count_steps(repeated),

@@ -39,7 +39,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             severity="confirm",
             step=step,
             what=f"{_subject(len(outside))} in no optimizer: {list_names(first_names(outside))}.",
-            cause="They keep their initial values, and their gradients are never used.",
+            cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
             "saves time.",
             num_outside=len(outside),

@@ -51,7 +51,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 severity="error",
                 step=_since(trace, {p.index for p in outside}),
                 what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
-                f"network contains any more. {pluralize(len(outside), 'parameter')} with gradients "
+                f"network contains. {pluralize(len(outside), 'parameter')} with gradients "
                 f"{'belongs' if len(outside) == 1 else 'belong'} to no optimizer: "
                 f"{list_names(first_names(outside))}.",
                 cause="A layer was replaced after the optimizer was created: the new layer never "

@@ -98,7 +98,8 @@ UNSTABLE_ADAM_MOMENTS = Rule(
     name="the moments of the optimizer are stable",
     fault="unstable Adam moments",
     priority=340,
-    requires="Twenty-five measured steps of an optimizer with first moments, after its first 100.",
+    requires="Twenty-six measured steps of an optimizer with first moments, after its first 100 "
+    "steps.",
     contradicted_by="A loss that continues to decrease.",
     abstains="The norm stays within ten times its usual size.",
     settings=UnstableAdamMomentsSettings(),

@@ -70,7 +70,7 @@ WEIGHTS_NOT_UPDATING = Rule(
     priority=300,
     requires="Eight steps, and four samples of each parameter of the optimizer.",
     contradicted_by="A changed value in any parameter.",
-    abstains="The learning rate is zero at most measured steps.",
+    abstains="Fewer than three measured steps have a positive learning rate.",
     settings=WeightsNotUpdatingSettings(),
     judge=_judge,
 )

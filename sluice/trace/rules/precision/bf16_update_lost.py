@@ -20,15 +20,15 @@ class Bf16UpdateLostSettings(Settings):
         0.35,
         gt=0,
         le=1,
-        description="Largest share of the values with a gradient that a step changes, below which "
-        "the finding is an error.",
+        description="The finding is an error if every measured step changes less than this share "
+        "of the values with a gradient.",
     )
     max_median_moved_share: float = Field(
         0.4,
         gt=0,
         le=1,
-        description="Median share of the values with a gradient that a step changes, below which "
-        "it is reported.",
+        description="A finding is reported if the median of the measured steps changes less than "
+        "this share of the values with a gradient.",
     )
 
 
@@ -58,8 +58,8 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
                 what=f"{optimizer_name(trace, optimizer)}: a step changes {typical:.1%} of the "
                 f"16-bit weights that have a gradient (median of {len(shares)} measured steps; "
                 f"maximum {largest:.1%}; learning rate {shares[0][2]:.3g}).",
-                cause="The update of a weight is below half of its last digit and is lost to "
-                "rounding: most weights never change.",
+                cause="The update of a weight is smaller than half the distance to the next 16-bit "
+                "number and is lost to rounding, so a step leaves most weights unchanged.",
                 fix="Keep the weights in float32 and use torch.autocast, or raise the learning "
                 "rate.",
                 moved_share=typical,

@@ -2,7 +2,6 @@
 
 from pydantic import Field
 
-from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.step_statistics import OptimizerStatistics
@@ -71,28 +70,28 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
             and _is_half(trace, step, measured_step)
             and any(loss != 0 for loss in losses.get(step, (1.0,)))
         ]
-        empty = [
+        underflows = [
             (step, zeros)
             for step, measured_step in measured
             if len(zeros := _zeros(trace, measured_step))
             >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
             > 0
         ]
-        if len(empty) < max(rule.settings.min_steps, len(measured) / 2):
+        if len(underflows) < max(rule.settings.min_steps, len(measured) / 2):
             continue
-        step, zeros = empty[0]
+        step, zeros = underflows[0]
         findings.append(
             rule.finding(
                 severity="error",
                 step=step,
-                what=f"{optimizer_name(trace, optimizer)}: in {len(empty)} of {len(measured)} "
-                f"measured steps all gradients of {pluralize(len(zeros), 'weight')} are exactly "
-                "zero, in float16 and without a gradient scaler: "
+                what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of {len(measured)} "
+                f"measured steps at least {rule.settings.min_zero_share:.0%} of the weights have "
+                f"only zero gradients, in float16 and without a gradient scaler. At step {step}: "
                 f"{list_names([names[p] for p in zeros])}.",
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
-                num_empty=len(empty),
+                num_empty=len(underflows),
                 num_measured=len(measured),
                 num_weights=len(zeros),
             )

@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.findings.fault import Severity
 from sluice.trace.finding import Rule, TraceFinding
@@ -18,13 +19,19 @@ class LrStaysZeroSettings(Settings):
     """Thresholds of the rule ``LR_STAYS_ZERO``."""
 
     min_schedule_steps: int = Field(
-        3, ge=1, description="Steps of a schedule after which a warmup must be above 0."
+        3,
+        ge=1,
+        description="Steps of the schedule from which on min_steps steps at a learning rate of 0 "
+        "are an error.",
     )
     min_steps: int = Field(
         10, ge=1, description="Steps with a learning rate of 0 required for a finding."
     )
     min_conclusive_steps: int = Field(
-        20, ge=1, description="Steps with a learning rate of 0 required for an error."
+        20,
+        ge=1,
+        description="Steps with a learning rate of 0 required for an error if the schedule made "
+        "fewer steps than min_schedule_steps.",
     )
 
 
@@ -85,7 +92,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         if severity is None:
             continue
         schedule_text = (
-            f", while its schedule was stepped {num_schedule_steps} times"
+            f", while its schedule was stepped {pluralize(num_schedule_steps, 'time')}"
             if num_schedule_steps
             else ""
         )
@@ -97,7 +104,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         findings.append(
             rule.finding(
                 severity=severity,
-                step=first + 1,
+                step=first,
                 what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in the "
                 f"first {num_steps} steps of this optimizer{schedule_text}; {end}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "

@@ -48,11 +48,15 @@ class ScheduleEndsEarlySettings(Settings):
         0.01,
         gt=0,
         le=1,
-        description="Rate, relative to the largest one, that counts as low: weights change very "
-        "little.",
+        description="Maximum learning rate, relative to the largest one, that counts as low, so "
+        "that weights change very little.",
     )
     min_low_share: float = Field(
-        0.8, gt=0, le=1, description="Share of all steps at a low rate required for an error."
+        0.8,
+        gt=0,
+        le=1,
+        description="Share of all steps at a low rate, or at a constant final rate, required for "
+        "an error.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
@@ -77,8 +81,9 @@ class ScheduleEndsEarlySettings(Settings):
     max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Maximum length (T_max) of a cosine schedule for an error, if the number of "
-        "epochs is unknown. With a longer schedule, the finding needs confirmation.",
+        description="Maximum length (T_max) of a cosine schedule for an error if the number of "
+        "epochs is unknown. If the schedule is longer, or the number is known, the finding needs "
+        "confirmation.",
     )
     max_decay_factor: float = Field(
         0.98,
@@ -259,7 +264,7 @@ SCHEDULE_ENDS_EARLY = Rule(
     priority=390,
     requires="Recorded learning rates; and at least 20 optimizer steps with a scheduler that is "
     "stepped in at least 80% of them, or at least 60 steps without a scheduler.",
-    contradicted_by="A schedule that intentionally lasts one epoch.",
+    contradicted_by="A schedule that intentionally ends long before the training.",
     abstains="The schedule is designed for batches (OneCycleLR, warm restarts) or controlled by "
     "the loss, or is a warmup.",
     settings=ScheduleEndsEarlySettings(),

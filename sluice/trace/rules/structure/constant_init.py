@@ -24,7 +24,12 @@ from sluice.trace.rules._helpers.parameters import list_names
 class ConstantInitSettings(Settings):
     """Thresholds of the rule ``CONSTANT_INIT``."""
 
-    min_rows: int = Field(4, ge=2, description="Rows of a weight required for a finding.")
+    min_rows: int = Field(
+        4,
+        ge=2,
+        description="Rows of a weight required for a finding; for a weight with one value "
+        "everywhere, also the columns.",
+    )
     min_samples: int = Field(3, ge=1, description="Samples of a weight required for a finding.")
     max_equal_steps: int = Field(
         4, ge=1, description="Steps within which the rows of a healthy layer become different."
@@ -54,7 +59,7 @@ def _stays_equal(
     parameter: ParameterRecord,
     values: tuple[ParameterValuesRecord, ...],
 ) -> bool:
-    """Whether all rows are equal in the first sample and in every later one."""
+    """Whether the rows are equal in the first sample, and equal or equal per gate in later ones."""
     return (
         parameter.is_trainable
         and bool(parameter.names)
@@ -187,8 +192,9 @@ CONSTANT_INIT = Rule(
     name="neurons of a layer are initialized with different weights",
     fault="constant initialization",
     priority=240,
-    requires="Three samples of a weight with at least four rows, and some parameter that learns.",
-    contradicted_by="Rows that differ in any sample.",
+    requires="Either three samples of a weight with at least four rows and some parameter that "
+    "learns, or the initial values of a weight with at least four rows and columns.",
+    contradicted_by="Rows that differ only beyond the first 512, which are sampled.",
     abstains="The rows differ after the first steps, as for a zero-initialized output layer or "
     "LoRA; or nothing learns.",
     settings=ConstantInitSettings(),

@@ -82,19 +82,20 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
         name = f"{names.get(key[0], 'a network')}.{key[1]}"
         step = since = times[-tail]
         what = (
-            f"{name} ({kind}): none of {numel} values is positive, in {tail} of "
-            f"{num_measured[key]} measured steps, the first at step {since}."
+            f"{name} ({kind}): none of {numel} values is positive in the last {tail} of "
+            f"{num_measured[key]} measured steps, from step {since} on."
         )
-        # The layer was active at the previous measured step, and few steps are measured.
+        # The layer became inactive after the previous measured step. A jump of the loss since then
+        # shows when.
         if jump is not None and times[-tail - 1 : -tail] < [jump.step] <= [since]:
             step = jump.step
-            what += f" The loss jumped from {jump.before:.4g} at step {step}."
+            what += f" The loss jumped from {jump.before:.4g} to {jump.after:.4g} at step {step}."
         findings.append(
             rule.finding(
                 severity="error",
                 step=step,
                 what=what,
-                cause="No gradient passes through it: neither this layer nor the layers before "
+                cause="No gradient passes through this layer, so neither it nor the layers before "
                 "it can recover.",
                 fix="Check the bias and the weights of this layer: use a zero bias and torch's "
                 "default initialization, or a lower learning rate.",

@@ -46,21 +46,21 @@ Cut = tuple[int, set[int], str]
 
 
 def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
-    """Detect an output that shares memory with the input of a trained module."""
+    """Detect a module whose input is a detached output of an unreached module."""
     before: dict[int, set[int]] = {}
-    for flow in _flows(trace, since):
+    for forward_pass in _forward_passes_since(trace, since):
         no_grad_modules = {
             c.module
-            for c in flow.calls
+            for c in forward_pass.calls
             if set(c.parameters) & unreached and not c.output_requires_grad
         }
-        for call in flow.calls:
-            used = before.setdefault(flow.step, set())
+        for call in forward_pass.calls:
+            used = before.setdefault(forward_pass.step, set())
             if call.detached_from and call.output_requires_grad and used & unreached:
                 into = call.module or call.kind
                 why = " (no_grad)" if no_grad_modules else ""
                 return (
-                    flow.step + 1,
+                    forward_pass.step + 1,
                     used & unreached,
                     f"between {call.detached_from} and {into}{why}",
                 )
@@ -68,8 +68,8 @@ def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut
     return None
 
 
-def _flows(trace: Trace, since: int) -> list[ForwardPassRecord]:
-    return [flow for flow in trace.forward_passes if flow.step + 1 >= since]
+def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
+    return [forward_pass for forward_pass in trace.forward_passes if forward_pass.step + 1 >= since]
 
 
 def _detect_probed(
@@ -79,10 +79,10 @@ def _detect_probed(
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
         if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
-            flows = [f for f in trace.forward_passes if f.network == probe.network]
+            passes = [f for f in trace.forward_passes if f.network == probe.network]
             called = (
-                [c.module for c in flows[0].calls if set(c.parameters) & parameters]
-                if flows
+                [c.module for c in passes[0].calls if set(c.parameters) & parameters]
+                if passes
                 else []
             )
             location = f"after {called[-1]}" if called and called[-1] else "in the network"
@@ -105,7 +105,7 @@ def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
 def _network_without_grad(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Cut | None:
-    """Detect networks that every learning step calls without gradients."""
+    """Detect networks that learning steps call in training mode, but never with gradients."""
     membership, learning = trace.membership, _learning(trace, since)
     for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
@@ -135,15 +135,17 @@ def _network_without_grad(
 def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
     """Detect modules that run without gradients inside a trained network."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    for flow in _flows(trace, since):
+    for forward_pass in _forward_passes_since(trace, since):
         calls = [
-            c for c in flow.calls if set(c.parameters) & unreached and not c.output_requires_grad
+            c
+            for c in forward_pass.calls
+            if set(c.parameters) & unreached and not c.output_requires_grad
         ]
-        if calls and any(c.output_requires_grad for c in flow.calls):
+        if calls and any(c.output_requires_grad for c in forward_pass.calls):
             parameters = {p for c in calls for p in c.parameters} & unreached
-            location = f"{names.get(flow.network, 'a network')}.{calls[-1].module}"
+            location = f"{names.get(forward_pass.network, 'a network')}.{calls[-1].module}"
             return (
-                flow.step + 1,
+                forward_pass.step + 1,
                 parameters,
                 f"at {location}, which runs without gradients (no_grad)",
             )
@@ -162,11 +164,8 @@ def _locate(
         cut = detect(trace, unreached, since)
         if cut is not None:
             step, parameters, location = cut
-            return (
-                _finding(
-                    rule, trace, severity, step, parameters, f"The graph is detached {location}."
-                ),
-            )
+            details = f"The graph is detached {location}."
+            return (_finding(rule, trace, severity, step, parameters, details, since),)
     return ()
 
 
@@ -220,8 +219,8 @@ def _unreached_networks(
         ]
         if sum(sequence.count for sequence in used) >= min_steps:
             step = used[0].first_step
-            text = f"{network.name} is called at nearly every step."
-            findings.append(_finding(rule, trace, "error", step, parameters, text))
+            details = f"{network.name} is called at nearly every step."
+            findings.append(_finding(rule, trace, "error", step, parameters, details))
     return tuple(findings)
 
 
@@ -231,17 +230,21 @@ def _finding(
     severity: str,
     step: int,
     parameters: Iterable[int],
-    location: str,
+    details: str,
+    since: int = 0,
 ) -> TraceFinding:
+    """Return a finding about parameters without a gradient, or without one from a step on."""
     names = parameter_names(trace)
     parameter_list = [names[p] for p in sorted(parameters)]
+    period = f"in any step from step {since} on" if since > 1 else "in any step"
     return rule.finding(
         severity="error" if severity == "error" else "confirm",
         step=step,
         what=f"{pluralize(len(parameter_list), 'parameter')} of the optimizer "
-        f"{'takes' if len(parameter_list) == 1 else 'take'} part in every step without ever "
-        f"receiving a gradient: {list_names(parameter_list)}. {location}",
-        cause="The loss is not connected to them: they keep their initial values.",
+        f"{'is' if len(parameter_list) == 1 else 'are'} used but "
+        f"{'receives' if len(parameter_list) == 1 else 'receive'} no gradient {period}: "
+        f"{list_names(parameter_list)}. {details}",
+        cause="The loss is not connected to these parameters, so they do not learn.",
         fix=_FIX,
         num_parameters=len(parameter_list),
         num_known=len(names),

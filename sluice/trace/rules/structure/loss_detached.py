@@ -93,8 +93,7 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
                 step=loss.step + 1,
                 what=f"{network.name}: {loss.kind} is computed from its outputs with autograd "
                 "enabled, but no backward pass reaches its "
-                f"{pluralize(len(parameters), 'parameter')}; other parameters of the same "
-                "optimizer receive gradients.",
+                f"{pluralize(len(parameters), 'parameter')}; other parameters receive gradients.",
                 cause="The loss passed to backward() was created again from values (item(), "
                 "torch.tensor, detach()): the network does not learn.",
                 fix="Add losses as tensors, with torch.stack or +, as returned by the loss "

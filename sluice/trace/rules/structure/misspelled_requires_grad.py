@@ -31,7 +31,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 step=first_misspelled_step(trace, misspelled),
                 what=f"{network.name}: {list_names([m.owner for m in misspelled])} "
                 f"{'has' if len(misspelled) == 1 else 'have'} {misspelled[0].attribute} = False, "
-                "but the parameters in it are still trained.",
+                f"but {'is' if len(misspelled) == 1 else 'are'} still trained.",
                 cause="torch reads only the requires_grad attribute of parameters; another name, "
                 "or the same name on a module, has no effect.",
                 fix="Call requires_grad_(False) on the module or parameter.",

@@ -44,7 +44,8 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
                             step=after.step,
                             what=f"{one} and {other} were one parameter up to step "
                             f"{after.step - 1}, and are two parameters now.",
-                            cause="They diverge from this step on.",
+                            cause="One of the weights was reassigned or created again after the "
+                            "tying. The two diverge from this step on.",
                             fix=_FIX,
                             num_names=len(tied.names),
                         ),
@@ -78,9 +79,10 @@ def _detect_rebuilt(
                     rule.finding(
                         severity="error",
                         step=min(steps) + 1,
-                        what=f"{one} and {other} are one parameter of the first {network.kind}, "
-                        f"but two of {network.name}, which was rebuilt and loaded a state.",
-                        cause="They diverge from this step on.",
+                        what=f"{one} and {other} are tied in the first {network.kind}. In "
+                        f"{network.name}, which was created later and loaded a state, they are two "
+                        "parameters.",
+                        cause="The weights were not tied again. The two diverge from this step on.",
                         fix=_FIX,
                         num_names=len(names),
                     ),
@@ -184,7 +186,8 @@ def _detect_replaced(
                     what=f"{names[new]} and {names[other]} were one parameter when the network "
                     f"was created. {names[new]} was replaced before the first step, so they are "
                     "two parameters now.",
-                    cause="They diverge from the first step on.",
+                    cause="The weights were not tied again. The two diverge from the first step "
+                    "on.",
                     fix=_FIX,
                     num_names=2,
                 ),
@@ -218,8 +221,12 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
     Other weights of the same shape are position embeddings or layers in between. An embedding that
     is used twice may be shared on purpose.
     """
-    flow = next((f for f in trace.forward_passes if f.network == network.index), None)
-    calls = [c for c in flow.calls if c.module and c.parameters] if flow is not None else []
+    forward_pass = next((f for f in trace.forward_passes if f.network == network.index), None)
+    calls = (
+        [c for c in forward_pass.calls if c.module and c.parameters]
+        if forward_pass is not None
+        else []
+    )
     tables = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
     last = next((c for c in reversed(calls) if c.kind == "Linear"), None)
     for table, times in tables.items():
@@ -276,8 +283,8 @@ TIED_WEIGHTS_BROKEN = Rule(
     "values of an embedding and of another weight; a setting that declares weight tying; weights "
     "that were tied when the network was created.",
     contradicted_by="An output layer that intentionally starts as a copy of the embedding.",
-    abstains="The copied weight belongs to two layers of one kind, as in a transformer; a "
-    "setting declares that the weights are not tied; or one of the two is frozen.",
+    abstains="Two layers of one kind start with equal weights, such as copied transformer layers; "
+    "a setting declares that the weights are not tied; or one of the two is frozen.",
     settings=TiedWeightsBrokenSettings(),
     judge=_judge,
 )

@@ -84,8 +84,7 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
                 f"are frozen, including all {len(weights)} weights and the output layer: "
                 f"{list_names([p.names[0] for p in reversed(frozen)])}.",
-                cause="Only norms and biases are trained; the output layer keeps its initial "
-                "values.",
+                cause="Only norms and biases are trained; the output layer does not learn.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
                 num_frozen=len(frozen_parameters),
@@ -176,8 +175,8 @@ def _untrained_finding(
     return rule.finding(
         severity="confirm",
         step=_since(trace, initial),
-        what=f"{network.name}: {len(frozen)} weights of the optimizer are frozen, and at least "
-        f"{len(initial)} of them have torch's initial values: "
+        what=f"{network.name}: {len(frozen)} weights are frozen. At least {len(initial)} of them "
+        "are in the optimizer and have torch's initial values: "
         f"{list_names([p.names[0] for p in initial if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
@@ -208,9 +207,13 @@ def _inner_weights(
 
     [] otherwise, or if the weights between contain too small a share of all values.
     """
-    flow = next((f for f in reversed(trace.forward_passes) if f.network == network.index), None)
+    forward_pass = next(
+        (f for f in reversed(trace.forward_passes) if f.network == network.index), None
+    )
     records = {p.index: p for p in weights}
-    order = dict.fromkeys(p for c in (flow.calls if flow else ()) for p in c.parameters)
+    order = dict.fromkeys(
+        p for c in (forward_pass.calls if forward_pass else ()) for p in c.parameters
+    )
     called = [records[p] for p in order if p in records]
     if len(called) != len(weights) or len(called) < settings.min_inner_weights + 2:
         return []

@@ -64,3 +64,17 @@ def test_speed_is_measured_against_a_reference_that_is_kept():
     )
 
     assert build_s > judge_s > 0
+
+
+def test_power_is_red_only_below_its_target_which_the_oracle_limits():
+    world = DriftScenario(rho=0.9, num_columns=50, window_rows=200)
+    cell = rates(0.0, references=1, num_columns=1).model_copy(update={"world": world})
+    assert cell.oracle_power < 0.9
+
+    def is_red(power):
+        enough = cell.model_copy(update={"power": Rate(count=round(100 * power), total=100)})
+        (text,) = cell_table([enough]).columns[4].cells
+        return "red" in str(text.style)
+
+    assert not is_red(cell.oracle_power)
+    assert is_red(0.5 * cell.oracle_power)

@@ -48,7 +48,7 @@ def test_an_error_jump_is_rolled_back_in_time(factor, median_s, p90_s):
 def test_a_healthy_challenger_stays_while_the_z_test_would_not(wander):
     """All four steps at an alpha of 20 %, so that rates show: of 24, 4.8 on average at most."""
     settings = RolloutSettings(min_step_s=120, max_step_s=9000, alpha=0.2)
-    traffic = Traffic(wander=wander, harm_at_s=float("inf"), look_s=4)
+    traffic = Traffic(wander=wander, harm_at_s=float("inf"), assessment_s=4)
     found = measured(scenario(traffic, seconds=500, settings=settings, max_rollback_rate=0.2), 24)
 
     assert found.back <= 5
@@ -75,7 +75,7 @@ def test_one_seed_one_story():
 def test_arms_show_the_rates_they_are_given():
     arms = Arms(Traffic(error_factor=3), rng=np.random.default_rng(3))
     for _ in range(500):
-        window = arms.look(RolloutStep(share=0.25), rollout="r", epoch=1)
+        window = arms.next_counts(RolloutStep(share=0.25), rollout="r", epoch=1)
     ours, theirs = window.challenger, window.production
 
     assert ours.requests / (ours.requests + theirs.requests) == pytest.approx(0.25, abs=0.01)
@@ -83,7 +83,7 @@ def test_arms_show_the_rates_they_are_given():
     assert theirs.errors / theirs.requests == pytest.approx(0.01, abs=0.002)
     assert theirs.slower / theirs.requests == pytest.approx(0.05, abs=0.005)
     arms.next_step()
-    assert arms.look(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
+    assert arms.next_counts(RolloutStep(share=1.0), rollout="r", epoch=2).challenger.requests < 400
 
 
 def test_the_z_test_agrees_with_a_table():

@@ -21,7 +21,7 @@ def step(number, **fields):
         "losses": (1 / number,),
         "smallest_gradient": 0.1,
         "has_non_finite": False,
-        "all_zero": 0,
+        "num_all_zero": 0,
         "unmoved": (),
         "smallest_update": 1e-3,
         "largest_update": 1e-2,
@@ -49,7 +49,7 @@ def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
 @pytest.mark.parametrize(
     ("seen", "name", "at"),
     [
-        (with_step(7, losses=(float("nan"),)), "loss is NaN", 7),
+        (with_step(7, losses=(float("nan"),)), "loss is non-finite", 7),
         (with_step(15, losses=(0.5,)), "loss spike", 15),
         (with_step(15, losses=(0.5,)), "debugger: loss not decreasing", 15),
         (with_step(3, smallest_gradient=9e-8), "debugger: vanishing gradient", 3),
@@ -57,7 +57,7 @@ def test_a_run_without_anything_odd_has_no_alarm_but_the_constant_one():
         (with_step(3, dead_share=0.6), "debugger: dead ReLU", 3),
         (with_step(3, largest_update=11.0), "debugger: weight update ratio", 3),
         (with_step(3, smallest_update=1e-9), "debugger: weight update ratio", 3),
-        (with_step(3, all_zero=1), "debugger: all-zero tensor", 3),
+        (with_step(3, num_all_zero=1), "debugger: all-zero tensor", 3),
         (sight(*QUIET, labels={0: 55, 1: 5}), "debugger: class imbalance", 1),
         (
             sight(*QUIET, scores=[MonitoredValidation(step=9, training=1.0, validation=1.2)]),
@@ -76,7 +76,7 @@ def test_each_threshold_raises_its_own_alarm(seen, name, at):
 
     assert alarms[name] == at
     assert set(alarms) <= set(BASELINES)
-    assert ("managed debugger, any rule" in alarms) == any("debugger:" in key for key in alarms)
+    assert ("SageMaker Debugger, any rule" in alarms) == any("debugger:" in key for key in alarms)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_stays_within_the_thresholds_raises_none(seen):
 
     assert {key for key in alarms if key != "debugger: loss not decreasing"} <= {
         *ALWAYS,
-        "managed debugger, any rule",
+        "SageMaker Debugger, any rule",
     }
 
 
@@ -119,7 +119,7 @@ def test_hooks_see_losses_gradients_units_and_labels_and_go_again():
         model.eval()
         with torch.no_grad():
             F.cross_entropy(model(batches[0][0]), batches[0][1])
-    seen = watch.sight()
+    seen = watch.record()
 
     assert torch.autograd.backward is backward
     assert [s.dead_share for s in seen.steps] == [1.0] * 4

@@ -25,6 +25,20 @@ def test_outputs_of_another_network_may_shift(trace_of):
     assert "preprocessing skew" not in {fault for fault, _ in fault_severities(trace_of(program))}
 
 
+def test_an_evaluation_before_the_first_step_is_reported_at_step_1(trace_of):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        with torch.no_grad():
+            model(100 * random_rows(64, seed=2))
+        for number in range(8):
+            train_step(optimizer, model(random_rows(64, seed=number)).square().mean())
+
+    found = [f for f in judge(trace_of(program)) if f.fault == "preprocessing skew"]
+
+    assert [f.step for f in found] == [1]
+
+
 def fit_table(learned, judged, *, from_loader=False):
     model = nn.Sequential(nn.Linear(learned.shape[1], 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)

@@ -1,13 +1,17 @@
 """Non-finite losses and corrupted weights (TRACE-8)."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
+from sluice.trace.records.step_statistics import StepScalars
 from sluice.trace.report.replay.abnormal import first_abnormal
 from sluice.trace.rules.library import judge
+from sluice.trace.rules.losses.nonfinite_loss import NONFINITE_LOSS
 from tests.support.traced.small_programs import random_rows, train_step
 from tests.support.traced.unusual_models import mlp, rows
 
@@ -41,6 +45,29 @@ def test_a_weight_overwritten_between_steps_is_not_blamed_on_a_gradient(
     if is_known:
         assert "Linear.weight of 4 parameters" in first.what
         assert first_abnormal(trace).tensor == "weights of Linear.weight"
+
+
+@pytest.mark.parametrize(
+    ("bad", "checked", "cause"),
+    [
+        ((1,), "outputs of step 1;", "Later losses are finite"),
+        ((3, 4), "outputs of steps 2 and 3;", "A step with this loss"),
+        ((4,), "outputs of steps 3 and 4;", "A step with this loss"),
+    ],
+    ids=["first step", "last steps", "only the last step"],
+)
+def test_the_message_names_existing_steps_and_only_recorded_losses(trace_of, bad, checked, cause):
+    def program():
+        model = nn.Linear(6, 1)
+        train_step(torch.optim.SGD(model.parameters(), lr=0.1), model(random_rows(16)).mean())
+
+    scalars = tuple(
+        StepScalars(step=step, losses=(math.nan if step in bad else 1.0,)) for step in range(1, 5)
+    )
+    (found,) = NONFINITE_LOSS(trace_of(program).model_copy(update={"scalars": scalars}))
+
+    assert checked in found.fix
+    assert found.cause.startswith(cause)
 
 
 def root_cause_list(trace):

@@ -64,14 +64,14 @@ def test_memorized_rows_are_a_warning_from_the_lowest_validation_loss_on(trace_o
     numbers = found.evidence
     assert numbers["validation_loss"] > 10 * numbers["training_loss"]
     assert numbers["validation_loss"] > 1.5 * numbers["lowest_validation_loss"]
-    assert "its lowest was" in found.what
+    assert "the lowest validation loss was" in found.what
     assert "equal probabilities for all classes would give 2.3" in found.what
 
 
 def test_one_evaluation_worse_than_guessing_is_enough(trace_of):
     (found,) = OVERFITTING(trace_of(training(every=EPOCHS)))
 
-    assert "its lowest was" not in found.what
+    assert "the lowest validation loss was" not in found.what
     assert found.evidence["validation_loss"] > 2.4
 
 

@@ -71,7 +71,7 @@ def test_a_learning_rate_set_to_zero_is_an_error_if_it_stays(trace_of):
 
     found = [f for f in judge(trace_of(program)) if f.fault == "learning rate stays zero"]
 
-    assert [(f.severity, f.step) for f in found] == [("error", 2)]
+    assert [(f.severity, f.step) for f in found] == [("error", 1)]
     assert "24 steps" in found[0].what
 
 

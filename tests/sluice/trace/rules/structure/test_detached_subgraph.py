@@ -44,12 +44,14 @@ def test_features_detached_in_a_second_phase_are_reported(trace_of, kind):
         optimizer = torch.optim.AdamW(tuned, lr=1e-3)
         train_on_batches(lambda x: net.second(net.features(x)), optimizer, batch, FIRST_PHASE_STEPS)
 
-    found = [
-        step for fault, step in root_fault_steps(trace_of(program)) if fault == "detached subgraph"
-    ]
+    trace = trace_of(program)
+    found = [step for fault, step in root_fault_steps(trace) if fault == "detached subgraph"]
 
     assert len(found) == (kind in ("no_grad", "detach"))
     assert all(FIRST_PHASE_STEPS < step <= FIRST_PHASE_STEPS + 2 for step in found)
+    # The parameters had gradients in the first phase.
+    period = f"receive no gradient in any step from step {FIRST_PHASE_STEPS + 1} on"
+    assert all(period in f.what for f in judge(trace) if f.fault == "detached subgraph")
 
 
 @pytest.mark.parametrize("cuts", [True, False])
