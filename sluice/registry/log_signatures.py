@@ -355,7 +355,7 @@ def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityE
     content = "missing" if line is None else f"{line.entity} {line.key}"
     others = f" The log ends with line {last}." if last > first else ""
     return IntegrityError(
-        f"With a key, every line of the log must be signed, but line {first} ({content}) is not "
+        f"With a key, every line must be signed, but line {first} of the log ({content}) is not "
         f"signed by a known key.{others}",
         cause="The line was written without the key or not by Sluice, or its key is not in "
         f"{KNOWN_KEYS}.",
