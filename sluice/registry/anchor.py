@@ -109,10 +109,12 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 
 
 def registry_identity(url: str) -> str:
-    """Return the digest of a registry's URL without user and connection options.
+    """Return the digest of the parts of a URL that say which database the registry is in.
 
-    It identifies the registry to which an anchor belongs. The URL comes from the user's settings,
-    so an attacker who can only write the database cannot change it.
+    These are the backend, host, port, database, and the query parameters host, port and options
+    (which may select a schema); not the user. The digest identifies the registry of an anchor. The
+    URL comes from the user's settings, so an attacker who can only write the database cannot change
+    it.
     """
     parsed = make_url(url)
     database = parsed.database or ""

@@ -5,8 +5,8 @@ production pointer in one registry. An approval from before a rollback, or from 
 is therefore not valid. Where ``known_keys.yaml`` lists the keys of the actors, an approval is
 signed with the approver's private key, so that nobody else can create it.
 
-A promotion requires an approval for two reasons: the pipeline has ``approval.required``, or
-``known_keys.yaml`` has ``two_person_since``.
+A promotion requires an approval if the pipeline, or the promotion receipt, has
+``approval.required``; or if the time ``two_person_since`` in ``known_keys.yaml`` has passed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -265,7 +265,7 @@ def approval_subject(
 def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
     try:
         approved_at = _TIME.validate_python(receipt.subject.get(_APPROVED_AT))
-    except ValidationError:  # an approval from before its time was recorded
+    except ValidationError:  # the receipt does not record its time
         approved_at = None
     return Approval(
         actor=str(receipt.evidence.get("actor", "")),
@@ -276,7 +276,7 @@ def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
 
 
 def _describe(newest: Approval | None, recorded: Sequence[Receipt]) -> str:
-    """Return which approvals are recorded although none of them is valid, as a sentence."""
+    """Return a sentence that says why no recorded approval is valid."""
     if newest is not None and newest.expires_at is not None:
         return f"The approval by {newest.actor} expired at {_format_time(newest.expires_at)}."
     if newest is not None:

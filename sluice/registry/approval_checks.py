@@ -12,9 +12,12 @@ from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFinding
 from sluice.registry.tables import history, rollout_transitions, signatures
 
+_FIX_KEY = "Find out whose key it is. Roll back if the version should not be in production."
+_FIX_APPROVAL = "Find out who promoted it and why. Roll back unless another person approves it."
+
 
 def check_required(connection: Connection, models: Sequence[str]) -> Iterator[RegistryFinding]:
-    """Yield promotions whose verdict required an approval, and that have none.
+    """Yield a finding for each promotion whose verdict required an approval and that has none.
 
     Signatures are not verified; ``check_signers`` verifies them.
 
@@ -32,16 +35,18 @@ def check_required(connection: Connection, models: Sequence[str]) -> Iterator[Re
                 continue
             subject = _subject_of(connection, entry)
             if not any(is_approval(each, subject) for each in receipts):
-                yield _finding(entry, "was made without the approval that its verdict requires")
+                what = "was made without the approval that its verdict requires"
+                yield _finding(entry, what, _FIX_APPROVAL)
 
 
 def check_signers(
     connection: Connection, keys: Keyring, models: Sequence[str]
 ) -> Iterator[RegistryFinding]:
-    """Yield changes signed with another actor's key, and promotions without required approval.
+    """Yield findings about changes signed with another actor's key, and unapproved promotions.
 
     Assumes:
-        ``log_verification`` had no findings: every row has its line in the log.
+        ``log_verification`` and ``log_signatures`` had no findings: every row has its line in the
+        log, and a known key has signed every line.
     """
     if not keys.actors:
         return
@@ -52,11 +57,13 @@ def check_signers(
             line = history_lines[log.encode_key([entry.id])]
             signer, is_bridged = _signer(connection, keys, line)
             if not is_bridged and not keys.may_sign(signer, entry.actor):
-                yield _finding(entry, f"names {entry.actor!r} but is signed with another key")
+                what = f"names {entry.actor!r} but is signed with another key"
+                yield _finding(entry, what, _FIX_KEY)
             elif _needs_approval(connection, keys, entry, line) and not _is_approved(
                 connection, keys, entry, signer
             ):
-                yield _finding(entry, "was made without the approval of another actor")
+                what = "was made without the approval of another actor"
+                yield _finding(entry, what, _FIX_APPROVAL)
         for rollout in rollout_rows.model_rollouts(connection, model):
             for transition in rollout_rows.load_transitions(connection, rollout):
                 key = log.encode_key([rollout, transition.rollout.revision])
@@ -123,12 +130,12 @@ def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool
     return str(row.key_id), row.kind != "change"
 
 
-def _finding(entry: HistoryEntry, what: str) -> RegistryFinding:
+def _finding(entry: HistoryEntry, what: str, fix: str) -> RegistryFinding:
     return RegistryFinding(
         model=entry.model,
         version=entry.to_version,
         problem="signature",
         what=f"{entry.model}: entry {entry.id} of the history ({entry.action} to version "
         f"{entry.to_version}) {what}.",
-        fix="Find out whose key it is. Roll back if the version should not be in production.",
+        fix=fix,
     )

@@ -12,9 +12,11 @@ from sluice.base.settings import Settings
 _ROLE = "approval"
 """Role in the subject of a promotion receipt; its value is the validity of an approval [h]."""
 
+_MAX_EXPIRES_H = 8760
+
 
 class ApprovalSettings(Settings):
-    """Whether a candidate waits for a person's approval after the verdict PROMOTE."""
+    """Settings of the approval for which a candidate waits after the verdict PROMOTE."""
 
     required: bool = Field(
         False,
@@ -24,7 +26,7 @@ class ApprovalSettings(Settings):
     expires_h: float = Field(
         72.0,
         gt=0,
-        le=8760,
+        le=_MAX_EXPIRES_H,
         description="Time for which an approval is valid. The promotion, or the start of the "
         "rollout, must happen within it [h].",
     )
@@ -45,7 +47,9 @@ class ApprovalSettings(Settings):
 
 
 def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
-    """Return what a promotion requires: by the pipeline's settings now, and by its receipt.
+    """Return the strictest approval that a promotion requires by the settings or by its receipt.
+
+    If neither requires an approval, the result has ``required=False``.
 
     Args:
         settings: Settings of the pipeline; None for a command that does not know them.
@@ -69,7 +73,8 @@ def _recorded_settings(promotion: Receipt) -> ApprovalSettings | None:
     except (ValueError, ValidationError) as error:
         raise IntegrityError(
             f"The promotion receipt {promotion.digest[:12]} requires an approval that is valid for "
-            f"{recorded[:40]!r} hours, which must be a number above 0.",
+            f"{recorded[:40]!r} hours, which must be a number above 0 and at most "
+            f"{_MAX_EXPIRES_H}.",
             cause="The receipt was not written by the promotion gate.",
             fix="Evaluate the candidate on a newer window.",
         ) from error

@@ -33,8 +33,8 @@ class AuditRecord(Record):
     at: datetime
     outcome: Literal["accepted", "refused"]
     action: str = Field(
-        description="register, import, stage, unstage, promote, rollback, approve, sign; or "
-        "rollout, followed by the outcome of the transition if it was accepted."
+        description="register, import, accept, trust, stage, unstage, promote, rollback, approve "
+        "or sign; or rollout, followed by the outcome of the transition if it was accepted."
     )
     model: str = Field(description="Name of the model; empty for a signature of the log.")
     from_version: int | None

@@ -83,7 +83,7 @@ def subnet_of(address: str) -> str:
     return str(ipaddress.ip_network((int(ip), prefix), strict=False))
 
 
-def client_name(client: str, *, secret: str) -> str:
+def client_pseudonym(client: str, *, secret: str) -> str:
     """Return the pseudonym of a client in samples: a digest keyed with the model's secret.
 
     Args:

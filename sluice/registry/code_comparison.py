@@ -47,9 +47,9 @@ class CodeComparison:
     """Other differences: packages, Sluice, data files."""
 
     def warning(self, who: str) -> str:
-        """Return a warning if other parts of the code differ, or if no comparison is possible.
+        """Return a warning about ``others``, or that no comparison is possible; "" without one.
 
-        Returns "" if everything is equal.
+        Differences in the user's modules are not repeated: ``require_same_code`` rejects them.
         """
         if self.outcome == "unknown":
             return (

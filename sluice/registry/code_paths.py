@@ -25,8 +25,10 @@ _BUILT_IN_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _MAX_PATH_CHARS = 300
 """Maximum length of an import path [characters]."""
 
+_UNTRUSTED_CAUSE = "Running it gives the author of the file the permissions of this process."
+
 _SLUICE_CLASS = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.ASCII)
-"""Import paths of the classes of Sluice that every version may name, including imported ones."""
+"""Import paths of the classes of Sluice. Every version may name them, even an imported one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,9 @@ def accept_code(
         )
     refused = [path for path in named if path not in trust and path not in own]
     if refused:
-        raise _untrusted_code_error(f"The version of {lineage.model} in the file", refused)
+        raise _untrusted_code_error(
+            f"The version of {lineage.model} in the file {_only_accepted(refused)}", refused
+        )
     return CodeAcceptance(
         accepted=tuple(path for path in named if path not in trust),
         trusted=tuple(path for path in named if path in trust),
@@ -135,7 +139,9 @@ def require_accepted_code(version: Version) -> None:
     refused = [path for path in named if path not in allowed]
     if refused:
         raise _untrusted_code_error(
-            f"{version.model} version {version.number}, which was imported,", refused
+            f"{version.model} version {version.number}, which was imported, "
+            f"{_only_accepted(refused)}",
+            refused,
         )
 
 
@@ -147,15 +153,24 @@ def require_trusted_modules(version: Version) -> None:
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version was imported, and not all of its paths are trusted.
+        UntrustedCode: The version was imported, and not all of its paths are trusted, or it names
+            none.
     """
     if not version.is_imported:
         return
+    who = f"The code stored with {version.model} version {version.number}, which was imported,"
     named = named_code(version.lineage)
+    if not named:
+        raise UntrustedCode(
+            f"{who} cannot be trusted, because the version names no user code.",
+            cause=_UNTRUSTED_CAUSE,
+            fix="Use the installed code, because the version only names code of Sluice.",
+        )
     refused = [path for path in named if path not in version.trusted_code]
-    if refused or not named:
+    if refused:
         raise _untrusted_code_error(
-            f"The code stored with {version.model} version {version.number}, which was imported,",
+            f"{who} may only run if you trust every path that the version names, but "
+            f"{', '.join(refused)} {'is' if len(refused) == 1 else 'are'} not trusted.",
             refused,
         )
 
@@ -175,14 +190,15 @@ def _is_sluice_code(path: str) -> bool:
     return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in statements)
 
 
-def _untrusted_code_error(who: str, paths: Collection[str]) -> UntrustedCode:
-    options = " ".join(f"--trust {path}" for path in paths)
-    named = ", ".join(paths) or "no user code"
+def _only_accepted(refused: Collection[str]) -> str:
+    return f"may only run code of the pipeline or trusted code, but names {', '.join(refused)}."
+
+
+def _untrusted_code_error(what: str, refused: Collection[str]) -> UntrustedCode:
+    options = " ".join(f"--trust {path}" for path in refused)
     return UntrustedCode(
-        f"{who} may only run code of the pipeline or trusted code, but names {named}.",
-        cause="Running it gives the author of the file the permissions of this process.",
+        what,
+        cause=_UNTRUSTED_CAUSE,
         fix="Read that code first. If you trust it and the modules stored in the file, import it "
-        f"with: sluice registry import FILE {options}"
-        if paths
-        else "Use the installed code, because the version only names code of Sluice.",
+        f"with: sluice registry import FILE {options}",
     )

@@ -1,7 +1,7 @@
 """Opens the registry's database and provides read and write transactions.
 
-The default is SQLite in WAL mode; any other SQLAlchemy URL works the same way. If a process ends
-during a transaction, the database rolls the transaction back.
+The default is SQLite in WAL mode; PostgreSQL is used by its URL. If a process ends during a
+transaction, the database rolls the transaction back.
 """
 
 import contextlib
@@ -40,11 +40,12 @@ class Database:
         """Connect to a database, and create its tables or migrate older ones.
 
         Args:
-            url: SQLAlchemy URL of a database that several processes can access.
+            url: SQLAlchemy URL of a SQLite file or of a PostgreSQL database.
             create: Whether to create missing tables. If False, missing tables raise an error.
 
         Raises:
-            SettingsError: The URL is invalid, or its driver is not installed.
+            SettingsError: The URL is invalid or of another kind of database, or its driver is not
+                installed.
             StorageError: The database is unreachable, read-only, invalid, or has a newer schema.
             UnknownVersion: ``create`` is False, and the database contains no registry.
         """
@@ -130,6 +131,13 @@ def _parse(url: str) -> URL:
         ) from None
     if parsed.drivername in ("postgres", "postgresql"):
         parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
+        raise SettingsError(
+            "The registry URL must be that of an SQLite or PostgreSQL database, got "
+            f"{parsed.get_backend_name()!r}.",
+            fix="Set SLUICE_REGISTRY_URL, for example to sqlite:////data/registry.db or "
+            "postgresql://user@host/name.",
+        )
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise SettingsError(
             "The registry URL names an in-memory database, but the registry must be persistent.",
@@ -164,8 +172,8 @@ def _configure_sqlite(connection: sqlite3.Connection, _record: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # BEGIN alone starts a deferred transaction. If another process writes, its first write fails
-    # without waiting; BEGIN IMMEDIATE waits.
+    # BEGIN alone starts a deferred transaction, whose first write fails without waiting if another
+    # process writes. BEGIN IMMEDIATE waits.
     is_writer = connection.get_execution_options().get("sluice_writer", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writer else "BEGIN")
 

@@ -83,7 +83,7 @@ def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) ->
 
 
 def newest_receipt(connection: Connection, gate: str, subject: Mapping[str, str]) -> Receipt | None:
-    """Return the last receipt of a gate whose subject has the digests by role; None without one."""
+    """Return the last receipt of a gate whose subject contains ``subject``; None without one."""
     rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(recordings, recordings.c.receipt == receipts.c.digest)

@@ -7,6 +7,7 @@ from sqlalchemy import Connection
 
 from sluice.base.digests import short
 from sluice.base.errors import IntegrityError
+from sluice.base.pluralize import pluralize
 from sluice.registry import queries
 from sluice.registry.evidence import parse_receipt
 from sluice.registry.findings import finding_from_error
@@ -57,8 +58,9 @@ def check_moves(
             model=model,
             version=pointer.version,
             problem="pointer",
-            what=f"{model}: the pointer is at version {pointer.version} after {pointer.revision} "
-            f"moves, but the history ends with version {last} after {len(moves)} moves.",
+            what=f"{model}: the pointer is at {_version_text(pointer.version)} after "
+            f"{pluralize(pointer.revision, 'move')}, but the history ends with "
+            f"{_version_text(last)} after {pluralize(len(moves), 'move')}.",
             fix="The database was edited manually: restore it from a backup.",
         )
     trail = production_trail(entries)
@@ -79,7 +81,9 @@ def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Re
     revision = 1 if before is None or before.revision is None else before.revision + 1
     problems = []
     if after.from_version != start:
-        problems.append(f"it starts from version {after.from_version}, not {start}")
+        problems.append(
+            f"it starts from {_version_text(after.from_version)}, not {_version_text(start)}"
+        )
     if after.revision != revision:
         problems.append(f"it has move number {after.revision}, not {revision}")
     if after.action == "promote" and after.receipt is None:
@@ -90,7 +94,7 @@ def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Re
             version=after.to_version,
             problem="history",
             what=f"{after.model}: history entry {after.id} ({after.action} to version "
-            f"{after.to_version}) does not follow the previous one: {'; '.join(problems)}.",
+            f"{after.to_version}) is inconsistent: {'; '.join(problems)}.",
             fix="The database was edited manually: restore it from a backup.",
         )
 
@@ -144,7 +148,13 @@ def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | N
         receipt = parse_receipt(digest, payload)
     except IntegrityError:  # the check of the version's receipts reports it
         return ""
-    if not (receipt.gate == "promotion" and receipt.passed):
+    if receipt.gate != "promotion":
+        return f"which is a receipt of the {receipt.gate} gate"
+    if not receipt.passed:
         return f"whose outcome is {receipt.outcome}"
     wrong = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
     return f"which is about another {' and '.join(wrong)}" if wrong else ""
+
+
+def _version_text(number: int | None) -> str:
+    return "no version" if number is None else f"version {number}"

@@ -28,7 +28,7 @@ def find_text_problem(value: Any, limits: ImportLimits) -> str:
     """
     for leaf in _leaves(value):
         if isinstance(leaf, int) and abs(leaf) > _MAX_INTEGER:
-            return "an integer has more than 64 bits"
+            return "an integer needs more than 64 bits"
         if isinstance(leaf, str):
             if len(leaf) > limits.max_text:
                 return f"a text has {len(leaf):,} characters (max {limits.max_text:,})"

@@ -120,11 +120,13 @@ class Keyring:
             return actor or ""
         if actor is None:
             return own_actors[0]
-        whose = "has another key" if actor in self.actors else "has no key"
+        whose, other_fix = "has no key", f"add a key of {actor!r} to {KNOWN_KEYS} and sign with it"
+        if actor in self.actors:
+            whose, other_fix = "has another key", f"sign with the key of {actor!r}"
         raise GateBlocked(
             f"A change must be signed with the key of its actor: {actor!r} {whose} in "
             f"{KNOWN_KEYS}, and the key {self.signing.path} belongs to {', '.join(own_actors)}.",
-            fix=f"Give your own name (--actor {own_actors[0]}), or sign with the key of {actor!r}.",
+            fix=f"Give your own name (--actor {own_actors[0]}), or {other_fix}.",
         )
 
     def may_sign(self, key_id: str, actor: str) -> bool:
@@ -155,7 +157,7 @@ def _read_key(text: str, listed_in: Path) -> VerifyingKey:
 
 
 def _require_personal_keys(actors: Mapping[str, VerifyingKey], path: Path) -> None:
-    """Require public keys for approvals: with a shared secret, any verifier could sign as actor."""
+    """Require public keys for approvals: anyone who can verify with a shared secret can sign."""
     with_secret = sorted(
         name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
     )

@@ -125,8 +125,8 @@ class Ledger(SignedLedger):
         """Import a version of another registry in state dev. A known candidate is not changed.
 
         The imported receipts are stored and shown, but they cannot be used for a promotion, because
-        no local gate issued them. If the candidate was imported before, newly trusted code is
-        added to the history.
+        no local gate issued them. If the candidate was imported before, only newly accepted or
+        trusted import paths are added to the history.
 
         Args:
             lineage: Lineage from the other registry.
@@ -493,7 +493,7 @@ class Ledger(SignedLedger):
             model: Model whose artifacts, receipts and moves are verified; None for all. The log is
                 always verified completely.
             store: Store of the artifacts.
-            key: If given, also verify that every log entry is signed and every signature is valid.
+            key: If given, also verify that every log line is signed and every signature is valid.
 
         Raises:
             UnknownVersion: There is no such model.

@@ -11,6 +11,7 @@ from torch import nn
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_bytes, short
 from sluice.base.errors import (
+    CodecMismatch,
     CodeMismatch,
     ContractError,
     IntegrityError,
@@ -52,8 +53,8 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     by the import paths of a version.
 
     Raises:
-        ContractError: The settings are not recorded or unknown, or their workload cannot be
-            imported.
+        ContractError: The settings are not recorded, or the workload or its settings class does
+            not accept them; or the workload cannot be imported.
         UntrustedCode: The version was imported, and names code that was not accepted.
     """
     lineage = version.lineage
@@ -74,10 +75,10 @@ def rebuild_workload(version: Version) -> tuple[Workload, ModelSettings]:
     except SettingsError as error:
         raise SettingsError(
             error.what,
-            cause="The version was stored with this setting, which the current settings class "
-            "does not accept.",
-            fix="Make the settings class accept it again, for example as a field with a default; "
-            "or train the pipeline again.",
+            cause="The version was stored with settings that the current settings class does not "
+            "accept.",
+            fix="Make the settings class accept them again, for example with defaults for new and "
+            "removed fields; or train the pipeline again.",
         ) from error
     return build_workload(cls, settings, path=path), model
 
@@ -106,7 +107,7 @@ def load_networks(version: Version, store: ArtifactStore) -> list[nn.Module]:
     ``load_members`` to load a version for predictions.
 
     Raises:
-        IntegrityError: See ``load_members``.
+        CodecMismatch, UntrustedCode, IntegrityError: See ``load_members``.
     """
     with _as_integrity_error(version):
         return _load(version, version.lineage.members, store)[1]
@@ -151,7 +152,7 @@ def require_loadable(version: Version, store: ArtifactStore) -> None:
 
     Raises:
         IntegrityError: An artifact is missing or changed, or a network cannot be loaded.
-        CodeMismatch: The version was trained with code that differs from the current code.
+        CodeMismatch, CodecMismatch, UntrustedCode: See ``load_members``.
     """
     _require_artifacts(version, store)
     load_members(version, version.lineage.members, store)
@@ -162,15 +163,22 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
 
     A rollback to a version with other code is allowed, and the version is not loaded in this case:
     servers that still run its code can serve it, and so can a server started with its stored code.
+    The same holds for a version whose requests would be decoded in another way here.
 
     Raises:
         IntegrityError: An artifact is missing or changed, or the networks of a version with the
             current code cannot be loaded.
     """
     _require_artifacts(version, store)
-    with contextlib.suppress(CodeMismatch):
+    codec_problem = ""
+    try:
         load_members(version, version.lineage.members, store)
-    return describe_rollback_code(_name(version), version.lineage, compare_version(version))
+    except CodecMismatch as error:
+        codec_problem = f"This checkout cannot serve it: {error.what}"
+    except CodeMismatch:  # described below
+        pass
+    code = describe_rollback_code(_name(version), version.lineage, compare_version(version))
+    return f"{code} {codec_problem}".strip()
 
 
 def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[str, StoredModule]:
@@ -216,12 +224,13 @@ def compare_version(version: Version) -> CodeComparison:
 
     Raises:
         ContractError: Its workload or architecture cannot be imported here.
+        UntrustedCode: The version was imported, and names code that was not accepted.
     """
     return compare_code(version.lineage, *rebuild_workload(version))
 
 
 def code_findings(version: Version) -> list[RegistryFinding]:
-    """Return a finding if the current code differs from the code of a version in production.
+    """Return a finding if a version in production has other code, or code that is not accepted.
 
     Returns no finding if the workload or network cannot be imported, because the command then
     probably runs in a folder other than that of the pipeline.

@@ -3,7 +3,8 @@
 A line contains the digest of its row, the digest of the previous line, and its own digest. The head
 contains the number of lines and the digest of the last line. The chain reveals changed bytes,
 removed lines (even the last line), edited rows and swapped lines. An attacker who can write the
-database can also write a new chain; signatures of the head protect against this (see ``signing``).
+database can also write a new chain; signatures of the head protect against this (see
+``log_signatures``).
 """
 
 import json
@@ -133,10 +134,10 @@ def require_never_logged(connection: Connection, table: Table, key: list[Any]) -
 def select_line_number(table: Table) -> sa.ScalarSelect[int]:
     """Return a subquery for the log line number of a row, to sort rows in write order.
 
-    Only for tables whose primary key is a single digest.
+    Only for tables that have a ``sql_key``.
     """
     key = sql_key(table)
-    assert key is not None, "the primary key must be a digest, which needs no escaping"
+    assert key is not None, "the primary key must be one integer or digest"
     query = sa.select(log.c.number).where(log.c.entity == table.name, log.c.key == key)
     return query.correlate(table).scalar_subquery()
 

@@ -16,24 +16,22 @@ from sluice.base.digests import digest_json, short
 from sluice.base.errors import IntegrityError, StorageError
 from sluice.base.pluralize import pluralize
 from sluice.registry.anchor import AnchorReader, SignedLine
-from sluice.registry.keyring import Keyring
+from sluice.registry.keyring import KNOWN_KEYS, Keyring
 from sluice.registry.log import EMPTY_DIGEST, LogHead, line_digest, load_head
 from sluice.registry.records import RegistryFinding
 from sluice.registry.tables import log, signatures
 
 SignatureKind = Literal["change", "bridge"]
 
-_FIX_DATABASE = (
-    "Restore the database from a backup. Sign nothing until sluice registry verify finds no "
-    "problem."
-)
+_FIX_SIGNATURE = f"Restore the database from a backup, or correct {KNOWN_KEYS}."
+_FIX_LOG = f"{_FIX_SIGNATURE} Sign nothing until sluice registry verify finds no problem."
 _FIX_GAP = "Review these lines, and sign them if they are correct: sluice registry sign --key FILE"
 
 
 def require_signed(
     connection: Connection, keys: Keyring, head: LogHead, *, anchor: AnchorReader | None
 ) -> None:
-    """Reject a change unless all earlier lines are signed by a known key.
+    """Reject a log in which a line is not signed by a known key, before it is changed or used.
 
     This verifies the head, the lines that its signature covers, the previous signature, and the
     anchor outside the database. ``check`` verifies all signatures.
@@ -86,7 +84,8 @@ def require_anchor_match(
     if problem is not None and anchor is not None:
         raise IntegrityError(
             problem,
-            cause="The database was restored from an older copy, rewritten, or recreated.",
+            cause="The database was restored from an older copy, rewritten, or recreated; or the "
+            "anchor was changed.",
             fix=_lost_line_advice(anchor),
         )
 
@@ -171,7 +170,7 @@ def check(
     for row in rows:
         problem = find_signature_problem(connection, keys, row) or _find_gap(connection, keys, row)
         if problem is not None:
-            yield _finding(problem, "Restore the database from a backup.")
+            yield _finding(problem, _FIX_SIGNATURE)
         elif row.kind is not None and not keys.may_sign(row.key_id, row.actor):
             yield _finding(
                 f"Line {row.line} is signed as {row.actor!r} with the key {row.key_id}, which "
@@ -268,7 +267,7 @@ def _has_current_form(connection: Connection, keys: Keyring, *, before: int) -> 
 
 
 def _find_gap(connection: Connection, keys: Keyring, row: Row[Any]) -> str | None:
-    """Return why the previous signature is missing; None if it exists or none is needed."""
+    """Return why no known key made the previous signature; None if one did or none is needed."""
     if not row.since:
         return None
     previous = sa.select(signatures.c.key_id).where(signatures.c.line == row.since)
@@ -300,8 +299,10 @@ def _find_chain_break(connection: Connection, *, since: int, last: int) -> str |
             content=line.content,
             previous=previous,
         )
-        if line.number != number or digest != line.digest:
-            return f"Line {number} of the log does not match its signature."
+        if line.number != number:
+            return f"Line {number} of the log is missing."
+        if digest != line.digest:
+            return f"Line {number} of the log was changed, or does not follow line {number - 1}."
         previous = line.digest
     return None if number == last else f"Line {number + 1} of the log is missing."
 
@@ -354,23 +355,28 @@ def _unsigned_error(connection: Connection, first: int, last: int) -> IntegrityE
     content = "missing" if line is None else f"{line.entity} {line.key}"
     others = f" The log ends with line {last}." if last > first else ""
     return IntegrityError(
-        f"A signed change requires that all earlier lines are signed, but line {first} of the log "
-        f"({content}) is not signed by a known key.{others}",
-        cause="The line was written without the key, or not by Sluice.",
+        f"With a key, every line must be signed, but line {first} of the log ({content}) is not "
+        f"signed by a known key.{others}",
+        cause="The line was written without the key or not by Sluice, or its key is not in "
+        f"{KNOWN_KEYS}.",
         fix=_FIX_GAP,
     )
 
 
 def _rewritten_error(problem: str) -> IntegrityError:
     return IntegrityError(
-        problem, cause="The log was rewritten after it was signed.", fix=_FIX_DATABASE
+        problem,
+        cause="The log was rewritten after it was signed, or a key that signed it was removed or "
+        f"has too early an end time in {KNOWN_KEYS}.",
+        fix=_FIX_LOG,
     )
 
 
 def _lost_line_advice(anchor: AnchorReader) -> str:
     return (
         "Restore the newest backup of the database. If the loss of signed lines is known, or this "
-        f"is intentionally a new registry, move {anchor.location} away, then: sluice registry sign"
+        f"is intentionally a new registry, move {anchor.location} away, then run: "
+        "sluice registry sign"
     )
 
 

@@ -210,9 +210,12 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
     number, previous = 0, EMPTY_DIGEST
     for line in lines:
         number += 1
-        if line.number != number:
-            missing = "is" if line.number == number + 1 else f"to {line.number - 1} are"
-            yield _finding(f"Line {number} {missing} missing from the log.")
+        if line.number < number:
+            yield _finding(f"The log has a line with the number {line.number}.")
+        elif line.number == number + 1:
+            yield _finding(f"Line {number} is missing from the log.")
+        elif line.number > number:
+            yield _finding(f"Lines {number} to {line.number - 1} are missing from the log.")
         elif line.previous != previous:
             yield _finding(f"Line {number} of the log does not follow line {number - 1}.")
         if _line_digest(line) != line.digest:

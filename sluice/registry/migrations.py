@@ -2,8 +2,8 @@
 
 All steps and the new version number are written in one transaction. So a crash leaves the old
 schema intact, and if two processes open the registry at the same time, the second one finds the
-migration done. Steps only add tables and nullable columns, so alembic has no benefit here; it would
-need a second version table and a folder of scripts.
+migration done. Steps only add tables and nullable columns, or widen a column, so alembic has no
+benefit here; it would need a second version table and a folder of scripts.
 """
 
 from collections.abc import Callable, Mapping

@@ -37,7 +37,7 @@ def explain_missing_artifacts(url: str, store: ArtifactStore) -> tuple[str, str]
     """
     if is_own_registry(url, store):
         return (
-            f"The registry {url} is in the same folder, so its artifacts were deleted, or only the "
+            f"The registry {url} is in this home, so its artifacts were deleted, or only the "
             "registry was copied here.",
             f"Restore {store.root} from a backup, or copy it from the registry's original home.",
         )

@@ -35,7 +35,7 @@ from sluice.verdicts.verdict import Verdict
 R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
-"""Maximum number of samples per model; older ones are deleted."""
+"""Maximum number of samples per model; older ones are deleted, except pairs of the last rollout."""
 
 
 class Observations:
@@ -51,7 +51,7 @@ class Observations:
         self._keep = keep
 
     def with_retention(self, *, days: float) -> "Observations":
-        """Return an accessor whose ``write`` deletes samples older than ``days`` days."""
+        """Return these observations with a ``write`` that deletes samples older than ``days``."""
         return Observations(self._database, keep=timedelta(days=days))
 
     def write(self, report: ServerReport) -> None:
@@ -133,7 +133,7 @@ class Observations:
             return [_parse(Sample, text) for text in connection.execute(query).scalars()]
 
     def has_keys(self, rollout: str) -> bool:
-        """Return whether requests of a rollout have row keys, so that labels can be joined."""
+        """Return whether a rollout has pairs with row keys, to which labels can be joined."""
         query = sa.select(samples.c.id).where(
             samples.c.rollout == rollout, samples.c.row_key.is_not(None)
         )
@@ -231,7 +231,10 @@ def _is_keyed_pair(sample: Sample) -> bool:
 
 
 def _prune(connection: Connection, model: str) -> None:
-    """Delete the oldest samples of a model beyond ``MAX_SAMPLES``."""
+    """Delete the oldest samples of a model beyond ``MAX_SAMPLES``.
+
+    Pairs of the last rollout are kept, because their labels may arrive later.
+    """
     newest_excess = (
         sa.select(samples.c.id)
         .where(samples.c.model == model)
@@ -240,11 +243,10 @@ def _prune(connection: Connection, model: str) -> None:
         .offset(MAX_SAMPLES)
         .scalar_subquery()
     )
-    # Pairs of the active rollout are kept until their labels arrive.
     last = sa.select(rollout_heads.c.rollout).where(rollout_heads.c.model == model)
-    is_waiting = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
+    is_last_pair = sa.and_(samples.c.row_key.is_not(None), samples.c.rollout.in_(last))
     is_excess = sa.and_(samples.c.model == model, samples.c.id <= newest_excess)
-    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_waiting)))
+    connection.execute(sa.delete(samples).where(is_excess, sa.not_(is_last_pair)))
 
 
 def _parse(cls: type[R], text: str) -> R:
@@ -254,7 +256,8 @@ def _parse(cls: type[R], text: str) -> R:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
         raise IntegrityError(
-            f"A {cls.__name__} reported by a server cannot be read: {place}: {first['msg']}.",
-            cause="The registry's database was edited manually, or a newer server wrote the row.",
-            fix="Run the same version of Sluice on all servers.",
+            f"A stored {cls.__name__} cannot be read: {place}: {first['msg']}.",
+            cause="The registry's database was edited manually, or a newer version of Sluice wrote "
+            "the row.",
+            fix="Run the same version of Sluice on all machines.",
         ) from None

@@ -1,6 +1,6 @@
 """Transactional outbox: each history entry is delivered to each consumer at least once, in order.
 
-An entry is written in the transaction that moves the pointer. So no event is lost, and a move whose
+An entry is written in the transaction of its change. So no event is lost, and a change whose
 transaction fails has no event. A delivery is recorded after it was made. If the process ends in
 between, the next publisher repeats the delivery under the same key. Two concurrent publishers may
 both deliver an event, but each of them delivers the entries of a model in order. So a consumer that
@@ -22,7 +22,7 @@ from sluice.registry.tables import deliveries, history
 
 
 class Delivery(Record):
-    """Result of delivering one event to a consumer, which returns failures and does not raise."""
+    """Result of delivering one event. A consumer returns a failure and does not raise it."""
 
     ok: bool = Field(
         description="Whether the event was delivered. If not, the next call of publish repeats it "

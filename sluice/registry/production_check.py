@@ -173,7 +173,9 @@ def check_rollout(connection: Connection, model: str) -> Iterator[RegistryFindin
         .where(rollouts.c.id == rollout.id, rollouts.c.model == model)
     ).first()
     problem = ""
-    if row is None or (row.version, row.candidate) != (rollout.version, rollout.candidate):
+    if row is None:
+        problem = "its start is not in the registry"
+    elif (row.version, row.candidate) != (rollout.version, rollout.candidate):
         problem = "it sends requests to a version other than the version it was started for"
     elif not _is_allowed(connection, row.receipt, rollout.candidate):
         problem = "its receipt does not allow a rollout of its version"

@@ -142,7 +142,7 @@ def require_rules(
 
 
 def reference_of(connection: Connection, model: str, pointer: ProductionPointer) -> str:
-    """Return the reference that a promotion receipt must have: the production candidate."""
+    """Return the reference of a promotion receipt: the production candidate, or the baseline."""
     if pointer.version is None:
         return BASELINE
     return queries.load_version(connection, model, pointer.version).candidate
@@ -246,7 +246,7 @@ def require_actor_and_reason(**texts: str) -> None:
         validation.require_storable_text(text, what=name)
         if not text.strip():
             raise ContractError(
-                f"A move of the production pointer requires {name}, got an empty text.",
+                f"The {name} of a change of the registry must not be empty.",
                 fix=f"Pass --{name} '...'",
             )
 

@@ -120,7 +120,10 @@ class Promotion(Record):
     def summary(self) -> str:
         """The result in sentences, for display."""
         if not self.moved:
-            return f"{self.model} {self.version} is in production already; nothing was changed."
+            return (
+                f"{self.model} version {self.version} is in production already; nothing was "
+                "changed."
+            )
         previous = "nothing" if self.previous is None else f"version {self.previous}"
         moved = f"{self.model}: production is now version {self.version} (before: {previous})."
         return f"{moved} {self.code}".rstrip()
@@ -135,8 +138,8 @@ class Approval(Record):
         description="Time of the approval; None if it was not recorded."
     )
     expires_at: datetime | None = Field(
-        description="Time at which the approval becomes invalid; None if approvals do not "
-        "expire, or its time was not recorded."
+        description="Time at which the approval becomes invalid; None if the settings require no "
+        "approval, which limits its validity, or if its time was not recorded."
     )
 
     @property
@@ -159,7 +162,7 @@ class ApprovalStatus(Record):
         description="Newest approval of this promotion, expired or not; None without one."
     )
     problem: str = Field("", description="What is missing; empty if nothing is.")
-    remedy: str = Field("", description="Command that provides what is missing.")
+    remedy: str = Field("", description="How to get what is missing; empty if nothing is.")
 
 
 class HistoryEvent(Record):

@@ -10,6 +10,7 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
 
     This is the version in production. If the candidate itself is in production, the reference of
     its recorded decision on this window is used, so that the gate returns the same decision again.
+    Without such a decision it is the baseline.
     """
     production = ledger.production(model)
     if production is None or production.candidate != candidate:
@@ -17,5 +18,4 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
     decided = ledger.latest_decision(model, candidate=candidate, window=window)
     if decided is None or decided.subject["reference"] == BASELINE:
         return None
-    earlier = decided.subject["reference"]
-    return ledger.version_of(model, earlier)
+    return ledger.version_of(model, decided.subject["reference"])

@@ -20,8 +20,7 @@ from sluice.registry.tables import refusals
 AttemptedAction = Literal["register", "import", "promote", "rollback", "approve", "sign", "rollout"]
 
 MAX_PER_DAY = 200
-"""Maximum number of stored attempts of one kind within 24 hours. The last stored one says that
-further attempts are not recorded."""
+"""Maximum number of stored attempts of one kind within 24 hours. The last one states this limit."""
 
 _MAX_TEXT_CHARS = 2000
 _MAX_NAME_CHARS = 200
@@ -43,7 +42,7 @@ class RefusedAttempt(Record):
 
 
 def insert(connection: Connection, refusal: RefusedAttempt) -> None:
-    """Store an attempt unless the limit of its kind is reached within 24 hours."""
+    """Store an attempt unless the limit for its kind was reached in the last 24 hours."""
     recent = sa.select(sa.func.count()).where(
         refusals.c.at > refusal.at - timedelta(days=1),
         refusals.c.action == refusal.action,
@@ -54,7 +53,9 @@ def insert(connection: Connection, refusal: RefusedAttempt) -> None:
         return
     refused_because = _storable(refusal.refused_because, _MAX_TEXT_CHARS)
     if count == MAX_PER_DAY - 1:
-        refused_because += " (Further rejected attempts of this kind are not recorded for a day.)"
+        refused_because += (
+            f" (At most {MAX_PER_DAY} rejected attempts of this kind are recorded within 24 hours.)"
+        )
     values = refusal.model_dump() | {
         "model": _storable(refusal.model, _MAX_NAME_CHARS),
         "actor": _storable(refusal.actor, _MAX_NAME_CHARS),

@@ -10,8 +10,9 @@ def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
 
     The last element is the version in production, the one before it is the target of the next
     rollback, and so on. A promotion appends its version. A rollback removes the last version and
-    marks it as bad until it is promoted again, also where it occurs earlier. So a second rollback
-    goes further back, and no rollback returns to a version that was rolled back.
+    marks it as bad until it is promoted again; a bad version is also skipped where it occurs
+    earlier. So a second rollback goes further back, and no rollback returns to a version that was
+    rolled back.
 
     Args:
         entries: History of a model, oldest first.

@@ -76,7 +76,7 @@ class RolloutLedger(Ledger):
         """Return the verified current traffic split; None while nothing is in production.
 
         Raises:
-            RegistryInconsistent: The registry is inconsistent about the served versions.
+            RegistryInconsistent: See ``checked_traffic_split``.
         """
         return self.checked_traffic_split(model, known=None).split
 
@@ -255,7 +255,7 @@ class RolloutLedger(Ledger):
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
         The pointer and the rollout change in one transaction. If the challenger can no longer be
-        promoted or loaded, the rollout is rolled back, and its transition says why. If only a
+        promoted, or is damaged, the rollout is rolled back, and its transition says why. If only a
         required approval is missing, the rollout still awaits promotion. An approval that was valid
         when the rollout started does not expire during the rollout.
 
@@ -277,6 +277,8 @@ class RolloutLedger(Ledger):
             RolloutConflict: The last step is not completed, or the rollout was changed
                 concurrently.
             RegistryInconsistent: The registry is inconsistent about the production version.
+            CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
+                process. The rollout still awaits promotion.
         """
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)
@@ -405,8 +407,8 @@ def _require_finished(connection: Connection, model: str) -> Rollout:
 def _active_rollout_error(connection: Connection, rollout: Rollout) -> RolloutConflict:
     first = rollout_rows.load_transitions(connection, rollout.id)[0]
     return RolloutConflict(
-        f"A rollout of {rollout.model} version {rollout.version} is {rollout.phase} already, at "
-        f"{100 * rollout.share:g} % of the traffic.",
+        f"A rollout of {rollout.model} version {rollout.version} is "
+        f"{rollout.phase.replace('_', ' ')} already, at {100 * rollout.share:g} % of the traffic.",
         cause=f"{first.actor} started it at {first.at:%Y-%m-%d %H:%M:%S} UTC ({first.reason}).",
         fix=f"Wait until it ends, or abort it: sluice rollout abort {rollout.model}",
     )

@@ -15,7 +15,7 @@ from pydantic import Field
 from sqlalchemy import Connection
 
 from sluice.base.settings import Record
-from sluice.registry.client_secret import client_name, client_of, find_secret
+from sluice.registry.client_secret import client_of, client_pseudonym, find_secret
 from sluice.registry.tables import samples
 
 _MAX_ROWS_PER_PASS = 200
@@ -48,8 +48,7 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         model: Name of the model.
         user: User key, which clients send in the field ``user``.
     """
-    # Without it the deleted data would remain in free pages of the file.
-    if connection.dialect.name == "sqlite":
+    if connection.dialect.name == "sqlite":  # or the deleted data would remain in free pages
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     is_of_model = samples.c.model == model
     secret = find_secret(connection, model)
@@ -57,8 +56,8 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
     if secret:
         # Other fields cannot match: quotes inside JSON strings are escaped. The pseudonym is
         # hexadecimal, so it needs no escaping.
-        name = client_name(client_of(user, ""), secret=secret)
-        is_of_user = samples.c.payload.contains(f'"client":"{name}"')
+        pseudonym = client_pseudonym(client_of(user, ""), secret=secret)
+        is_of_user = samples.c.payload.contains(f'"client":"{pseudonym}"')
         deleted = connection.execute(
             sa.select(samples.c.id, samples.c.rollout, samples.c.row_key, samples.c.payload).where(
                 is_of_model, is_of_user

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
+from sluice.base.digests import short
 from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.receipts import Receipt
 from sluice.registry import (
@@ -92,7 +93,7 @@ class SignedLedger(RefusalRecordingLedger):
             actor: Person who takes responsibility for the lines.
 
         Raises:
-            GateBlocked: The log has grown since the review; or the key does not belong to the
+            GateBlocked: The log was changed since the review; or the key does not belong to the
                 actor.
             IntegrityError: The log is invalid, or signed lines were lost or rewritten.
         """
@@ -102,8 +103,8 @@ class SignedLedger(RefusalRecordingLedger):
             head = log.lock_head(connection)
             if head != expected:
                 raise GateBlocked(
-                    f"The log ended with line {expected.lines} when you reviewed it, and now ends "
-                    f"with line {head.lines}.",
+                    f"The log ended with line {expected.lines} ({short(expected.digest)}) when you "
+                    f"reviewed it, and now ends with line {head.lines} ({short(head.digest)}).",
                     fix="Review the new lines and sign again.",
                 )
             log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
@@ -141,7 +142,7 @@ class SignedLedger(RefusalRecordingLedger):
             if keys is None and log_signatures.has_signatures(connection):
                 raise SettingsError(
                     "The changes of this registry are signed, so an approval requires a key file.",
-                    fix="Give your own with --key or SLUICE_REGISTRY_KEY. To create one: "
+                    fix="Give your own file with --key or SLUICE_REGISTRY_KEY. To create one: "
                     "openssl genpkey -algorithm ed25519 -out NAME.key",
                 )
             registered = queries.find_version(connection, model, number=version)

@@ -30,7 +30,7 @@ MIN_KEY_BYTES = 32
 
 FORBIDDEN_MODE_BITS = 0o037
 """Permissions that a file with a secret or with known keys must not have: any for other users, and
-write or execute for the group. The group may read it, because it can read secrets that Kubernetes
+write or execute for the group. The group may have read access, as for secrets that Kubernetes
 mounts."""
 
 _PEM_PREFIX = b"-----BEGIN "
@@ -49,9 +49,10 @@ class VerifyingKey(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """Shared secret that signs and verifies (HMAC-SHA256)."""
+    """Key that signs and verifies: a shared secret (HMAC-SHA256), or an ``Ed25519SigningKey``."""
 
     secret: bytes = field(repr=False)
+    """Shared secret, or the content of a PEM file."""
 
     path: Path | None = field(default=None, compare=False)
     """File of the key. The list of known keys and the anchor are stored beside it. None for a key
@@ -62,7 +63,8 @@ class SigningKey:
         """Read a key file: an Ed25519 private key in PEM format, or random bytes.
 
         Raises:
-            SettingsError: The file cannot be read, other users can read it, or it is too short.
+            SettingsError: The file cannot be read, its permissions are too wide, it is too short,
+                or it is in PEM format without an Ed25519 private key.
         """
         try:
             secret = path.read_bytes()

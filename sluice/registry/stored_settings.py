@@ -37,22 +37,22 @@ REMOVED = (
         "networks and inputs are the same.",
     ),
 )
-"""All settings of workloads, models and training that existed in a released version and were
-removed. Add an entry here when you remove a setting."""
+"""All settings of workloads that existed in a released version and were removed. Add an entry here
+when you remove a setting of a workload."""
 
 
 def migrate_settings(
     stored: Mapping[str, Any], settings_type: type[WorkloadSettings]
 ) -> tuple[dict[str, Any], tuple[RemovedSetting, ...]]:
-    """Return stored workload settings without removed settings, and the list of removed settings.
+    """Omit the removed settings from stored workload settings.
 
     Args:
         stored: Workload settings from the lineage of a version.
         settings_type: Current settings class of the workload.
 
     Returns:
-        Settings for ``settings_type.parse``, which still rejects unknown names, and the entries of
-        ``REMOVED`` that were omitted.
+        The other settings, for ``settings_type.parse``, which still rejects unknown names; and the
+        entries of ``REMOVED`` whose settings were omitted.
     """
     owners = {f"{cls.__module__}:{cls.__qualname__}" for cls in settings_type.__mro__}
     omitted = tuple(

@@ -49,8 +49,8 @@ def export_version(
         number: Number of the version.
         store: Store of its artifacts; each is verified when it is read.
         target: Path of the file; an existing file is replaced.
-        key: Shared key that signs the file.
-        private_key: Ed25519 key that signs the file.
+        key: Key of the registry that signs the file; None for none.
+        private_key: Ed25519 key of the exporter that signs the file; None for none.
 
     Raises:
         UnknownVersion: There is no such version.
@@ -111,8 +111,9 @@ def import_version(
         limits: Limits for everything that the author of the file chooses.
 
     Raises:
-        StorageError, ContractError, IntegrityError: See ``read_version``; or the weights are not
-            a safetensors file. Nothing was stored.
+        StorageError, ContractError, IntegrityError: See ``read_version`` and
+            ``Ledger.import_version``; or the weights are not a safetensors file. The registry is
+            unchanged.
         UntrustedCode: The version names code that is neither used here nor trusted.
         SettingsError: ``trust`` contains a path that the version does not name.
     """

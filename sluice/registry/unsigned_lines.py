@@ -49,16 +49,16 @@ def unsigned_lines(connection: Connection, *, since: int) -> list[UnsignedLine]:
 
 
 def _describe(
-    connection: Connection, number: int, entity: str, text: str, table: Table | None
+    connection: Connection, number: int, entity: str, key_text: str, table: Table | None
 ) -> UnsignedLine:
     row: Row[Any] | None = None
     if table is not None:
-        key = zip(table.primary_key, json.loads(text), strict=True)
+        key = zip(table.primary_key, json.loads(key_text), strict=True)
         query = sa.select(table).where(*(column == value for column, value in key))
         row = connection.execute(query).first()
     if table is None or row is None:
         raise IntegrityError(
-            f"Line {number} of the log refers to {entity} {text}, which is missing.",
+            f"Line {number} of the log refers to {entity} {key_text}, which is missing.",
             cause="The registry's database was edited manually or damaged.",
             fix="Restore the database from a backup.",
         )
@@ -68,7 +68,7 @@ def _describe(
         line=number,
         at=values[time_column],
         actor=_escape_controls(values.get("actor", "")),
-        what=_escape_controls(_describe_row(table, values, text)),
+        what=_escape_controls(_describe_row(table, values, key_text)),
     )
 
 
@@ -80,7 +80,7 @@ def _escape_controls(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def _describe_row(table: Table, values: Any, key: str) -> str:
+def _describe_row(table: Table, values: Any, key_text: str) -> str:
     if table is history:
         before = "" if values["from_version"] is None else f" from version {values['from_version']}"
         return (
@@ -92,8 +92,8 @@ def _describe_row(table: Table, values: Any, key: str) -> str:
     if table is rollout_transitions:
         return f"{values['outcome']} of rollout {short(values['rollout'])}"
     fields = ", ".join(
-        f"{name} {short(str(values[name]))}"
+        f"{name} {short(values[name]) if name in ('receipt', 'candidate') else values[name]}"
         for name in ("model", "name", "version", "number", "receipt", "candidate")
         if name in values
     )
-    return f"{table.name.removeprefix('sluice_')}: {fields or key}"
+    return f"{table.name.removeprefix('sluice_')}: {fields or key_text}"

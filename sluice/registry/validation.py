@@ -77,8 +77,8 @@ def find_name_problem(model: str) -> str:
 def require_same_results(imported: Lineage, other: Lineage) -> None:
     """Reject a second import of a candidate whose lineage contradicts the first import.
 
-    The registry keeps the lineage of the first file. If the second file is trusted or signed, this
-    must not make the first file trusted, because the candidate digest does not cover results.
+    The candidate digest does not cover the results, and the registry keeps those of the first file.
+    Without this check, a trusted or signed second file would seem to confirm them.
 
     Raises:
         ContractError: Results, the reference, the parts of the code, or an artifact differ. Logs,
@@ -112,7 +112,7 @@ def registration_reason(reason: str, *, imported: Lineage, own: Lineage) -> str:
     It includes the results that differ from the imported results.
     """
     differences = _result_differences(imported, own)
-    text = f"{reason} here, which counts from now on"
+    text = f"{reason} here; the local results replace the imported ones"
     if not differences:
         return text
     listed = "; ".join(differences[:MAX_LISTED_DIFFERENCES])
@@ -156,8 +156,8 @@ def decision_key(subject: Mapping[str, str]) -> dict[str, str]:
     missing = [role for role in DECISION_ROLES if not subject.get(role)]
     if missing:
         raise ContractError(
-            f"A promotion receipt must name candidate, reference and window in its subject; "
-            f"{', '.join(missing)} is missing.",
+            "A promotion receipt must name candidate, reference and window in its subject, but "
+            f"lacks {', '.join(missing)}.",
             fix="Add the missing digests. If nothing is in production, the reference is "
             "'baseline'.",
         )
@@ -168,9 +168,10 @@ def require_matching_receipt(receipt: Receipt, key: Mapping[str, str]) -> None:
     """Reject a receipt that is not a promotion receipt about the given decision."""
     wrong = [role for role, digest in key.items() if receipt.subject.get(role) != digest]
     if receipt.gate != "promotion" or wrong:
+        about = f" about another {', '.join(wrong)}" if wrong else ""
         raise ContractError(
             f"A promotion receipt about the requested decision is required, got a receipt of the "
-            f"{receipt.gate} gate about another {', '.join(wrong) or 'subject'}.",
+            f"{receipt.gate} gate{about}.",
             fix="Evaluate the requested candidate, reference and window, then write the receipt.",
         )
 

@@ -89,8 +89,8 @@ def pack_version(
 
     Args:
         file: Content of the file.
-        key: Shared key that signs the manifest, and with it every part.
-        private_key: Ed25519 key that signs the manifest.
+        key: Key of the registry that signs the manifest, and with it every part; None for none.
+        private_key: Ed25519 key of the exporter that signs the manifest; None for none.
     """
     parts = {_CONTENT: _json(file.exported.model_dump(mode="json"))}
     parts |= {f"artifacts/{digest}": content for digest, content in file.artifacts.items()}
@@ -142,7 +142,7 @@ def read_version(
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             parts = _read_parts(archive, str(path), limits, num_bytes=len(content))
-    except SluiceError:  # errors raised above, some of which are ValueErrors as well
+    except SluiceError:  # raised by _read_parts; a ContractError is a ValueError as well
         raise
     except _ZIP_ERRORS as error:
         raise _damaged(str(path), f"it is damaged ({error})") from error
@@ -297,7 +297,7 @@ def _json(value: object) -> bytes:
 
 def _damaged(where: str, why: str) -> IntegrityError:
     return IntegrityError(
-        f"{where} was changed since its export: {why}.",
-        cause="The file was changed or damaged in transit.",
+        f"{where} is not a valid version file: {why}.",
+        cause="The file was changed or damaged after its export, or exceeds a limit of imports.",
         fix="Copy the file again, or export it again. Nothing was imported.",
     )

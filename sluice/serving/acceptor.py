@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from sluice.serving.connections import ConnectionTable
 from sluice.serving.early_responses import EarlyResponse, raw_response
-from sluice.serving.hosts import counted_address
+from sluice.serving.hosts import address_for_limits
 from sluice.serving.protocol import BoundedProtocol
 
 _ACCEPT_RETRY_S = 0.1
@@ -25,8 +25,8 @@ _BUSY_RESPONSE = raw_response(
     EarlyResponse(
         "busy",
         503,
-        "The server has reached its connection limit, and every open connection is processing a "
-        "request.",
+        "The server or your address has reached its connection limit, and all of these connections "
+        "are processing requests.",
         "Try again in a second, with fewer connections.",
     )
 )
@@ -76,7 +76,7 @@ class Acceptor:
                 self._table.count_closed("descriptors")
                 await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
-            address = counted_address(peer[0])
+            address = address_for_limits(peer[0])
             if not self._table.make_room(address):
                 self._table.count_closed("busy")
                 with accepted:

@@ -23,7 +23,7 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 
 _READER_BYTES = 65_536
-"""Memory reserved at least for a body that is being read, because the server reads ahead by this
+"""Minimum memory reserved for a body that is being read, because the server reads ahead by this
 amount [bytes]."""
 _STALLED_S = 0.5
 """A body that received fewer than ``_READER_BYTES`` in this time may be dropped for another body
@@ -155,7 +155,7 @@ class BodyReading:
 
 
 def _nothing() -> None:
-    """Do nothing: ``on_end`` before a reader of the body has set its own function."""
+    """Do nothing; default of ``BodyReading.on_end``."""
 
 
 class Admission:

@@ -97,7 +97,7 @@ class ArmWorker:
 
         Args:
             deployed: The model.
-            max_windows: Largest batch.
+            max_windows: Maximum number of elements of a batch.
             pause: Called in the thread between two networks.
         """
         self.deployed = deployed
@@ -139,7 +139,7 @@ class ArmWorker:
 
         Args:
             x: Inputs of N elements.
-            timeout_s: Longest wait.
+            timeout_s: Longest wait [s].
             max_waiting: Raise ``QueueFull`` if this number of requests is already waiting.
             began: Receives the time at which the arm starts to compute the request.
 
@@ -161,10 +161,10 @@ class ArmWorker:
         Raises:
             QueueFull, TimeoutError, NetworkFailed: As ``predict``.
         """
-        found = await self._request(
+        response = await self._request(
             x, embeds=True, timeout_s=timeout_s, max_waiting=max_waiting, began=None
         )
-        embeddings: NDArray[np.float64] = found[0]
+        embeddings: NDArray[np.float64] = response[0]
         return embeddings
 
     async def _request(

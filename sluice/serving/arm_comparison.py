@@ -105,7 +105,7 @@ class ArmComparison:
         """Repeat a faulty request on the other arm; faults that both arms have are no evidence.
 
         Late and slow responses of production are evidence without a repeat: see
-        ``step_counters.EvidenceCounts``.
+        ``step_counters.evidence_faults``.
         """
         other = context.table.production if arm == "challenger" else context.table.challenger
         if arm == "production" and ours <= TIMED:

@@ -43,7 +43,7 @@ serve({handle}, crash={crash})
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A stack frame in the output of faulthandler: file, line and function."""
 _MAX_FRAMES = 5
-"""Maximum number of stack frames of a crash that are reported, innermost frames first."""
+"""Maximum number of stack frames of a crash that are reported; these are the innermost ones."""
 
 
 class ArmProcess:
@@ -226,7 +226,7 @@ class ArmProcess:
             self.exit_reason = reason or _exit_text(status)
 
     def _crash_frames(self) -> list[str]:
-        """Return the innermost stack frames from the output of faulthandler."""
+        """Return the last stack frames from the output of faulthandler, the innermost one last."""
         self._crash.seek(0)
         text = self._crash.read(100_000).decode(errors="replace")
         crashed_thread = text.partition("Current thread")[2].partition("\n\n")[0]

@@ -76,7 +76,7 @@ class _Period:
 class ClientLimits:
     """Limits of the clients of one server; used by its event loop only.
 
-    ``share`` is the share of the users that the challenger answers.
+    In all methods, ``share`` is the share of the users that the challenger answers.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class ClientLimits:
         """Count a request, and return whether the arms are compared on it.
 
         If a client sends far more requests than nearly all others, only its first requests are
-        compared. The others would hide what the arms do to other clients.
+        compared. Its further requests would hide what the arms do to other clients.
 
         Args:
             arm: Arm that the request was routed to.

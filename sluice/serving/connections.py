@@ -9,8 +9,8 @@ A connection is in one of three states:
 
 If a new connection would exceed a limit, the connection that has been waiting longest is closed;
 if none waits, the one that has been sending longest. Silent or slow connections thus cannot lock
-out other clients, because a client that sends its request without pauses is in both states only
-for a short time. A connection in the complete state is never closed for another one.
+out other clients, because a client that sends its request without pauses is waiting and sending
+only for a short time. A connection in the complete state is never closed for another one.
 """
 
 import itertools
@@ -31,7 +31,7 @@ class Connection(Protocol):
     """Interface of a connection, as the table uses it."""
 
     address: str
-    """Client address, from ``counted_address``."""
+    """Client address, from ``address_for_limits``."""
 
     def evict(self) -> None:
         """Close immediately."""

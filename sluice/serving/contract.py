@@ -112,8 +112,8 @@ def read_request(
 
     Raises:
         BadRequest: The body is not JSON.
-        InvalidInput: A key is missing or unknown, or a value has the wrong type. The message
-            names the keys and does not repeat values.
+        InvalidInput: A field is missing or unknown, or a value has the wrong type; or the number
+            of row keys is wrong. The message names the fields and does not repeat values.
         UnknownModel: The request names another model.
         PayloadTooLarge: The request has too many elements.
     """
@@ -128,7 +128,7 @@ def read_request(
                 ) from None
         raise InvalidInput(
             describe_invalid(error),
-            fix="See /openapi.json for the schema, and GET /model for the columns.",
+            fix="See /openapi.json for the schema, and GET /model for the input.",
         ) from None
     if request.model is not None and request.model != model:
         raise UnknownModel(
@@ -143,7 +143,7 @@ def read_request(
         )
     if request.keys is not None and len(request.keys) != num_elements:
         raise InvalidInput(
-            f"keys needs one entry for each of {num_elements} {name}, got {len(request.keys)}.",
+            f"keys must have as many entries as {name} ({num_elements}), got {len(request.keys)}.",
             fix=f"Send one key for each of the {name}, or leave keys out.",
         )
     return request

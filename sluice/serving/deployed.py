@@ -161,7 +161,7 @@ def load_deployed(
             ``load_members``.
 
     Raises:
-        CodeMismatch: The version was trained with code that differs from the current code.
+        CodeMismatch, UntrustedCode: See ``load_members``.
         IntegrityError: Weights are missing, changed, not in safetensors format, or do not fit
             the network; or the lineage does not match the version's candidate digest.
         ContractError: The workload has the codec of windows, but its inputs are not windows of its
@@ -263,8 +263,8 @@ def predict_rows(
     """
     batches = []
     for start in range(rows.start, rows.stop, batch_rows):
-        found = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
-        arrays = as_arrays(found)
+        inputs = gather(x, torch.arange(start, min(start + batch_rows, rows.stop)))
+        arrays = as_arrays(inputs)
         if deployed.codec is None and isinstance(arrays, np.ndarray):
             arrays = arrays.astype(np.float32)  # as a client's windows
         batches.append(deployed.predict(arrays, None).mean(axis=0))
@@ -280,7 +280,7 @@ def require_finite(deployed: DeployedModel) -> None:
     output = deployed.predict(warm_up_inputs(deployed.contract, deployed.codec), None)
     if not np.isfinite(output).all():
         raise IntegrityError(
-            f"The predictions of version {deployed.version} for an input of zeros must be finite, "
+            f"The predictions of version {deployed.version} for a made-up input must be finite, "
             f"got {output.ravel()[:4].tolist()}.",
             cause="Its weights or its normaliser contain NaN or infinity.",
             fix="Roll back: sluice registry rollback",

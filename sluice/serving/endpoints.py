@@ -6,7 +6,7 @@ from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
 from sluice.serving.http_errors import Forbidden, Unauthorized
-from sluice.serving.routes import guarded_routes, open_routes
+from sluice.serving.routes import open_routes, token_routes
 from sluice.serving.schemas import (
     ErrorResponse,
     Liveness,
@@ -22,9 +22,9 @@ from sluice.serving.schemas import (
 from sluice.serving.server_metrics import PROBLEM_KINDS
 from sluice.serving.state import serving_of
 
-MODEL = guarded_routes("predict")
-METRICS = guarded_routes("metrics")
-ADMIN = guarded_routes("admin")
+MODEL = token_routes("predict")
+METRICS = token_routes("metrics")
+ADMIN = token_routes("admin")
 OPEN = open_routes()
 
 

@@ -49,7 +49,7 @@ class TrustedHosts:
             values: Values of all Host headers of the request.
 
         Raises:
-            MisdirectedRequest: The header is missing, repeated, or names another server.
+            MisdirectedRequest: The header is missing, repeated, or has a name that is not trusted.
         """
         headers = tuple(values)
         if len(headers) == 1:
@@ -60,12 +60,15 @@ class TrustedHosts:
                 if len(self._cached) < _MAX_CACHED:
                     self._cached.add(header)
                 return
-        shown = [header.decode("latin-1")[:_MAX_SHOWN_CHARS] for header in headers[:3]]
-        got = ", ".join(shown) or "none"
+            shown = header.decode("latin-1")[:_MAX_SHOWN_CHARS]
+            raise MisdirectedRequest(
+                f"The Host header must name this server, got {shown!r}.",
+                cause="The request used a host name that the server does not trust.",
+                fix="Call the server by its address, or add the name to serving.trusted_hosts.",
+            )
         raise MisdirectedRequest(
-            f"The Host header must name this server, got {got!r}.",
-            cause="The request used a host name that the server does not trust.",
-            fix="Call the server by its address, or add the name to serving.trusted_hosts.",
+            f"A request must have one Host header, got {len(headers)}.",
+            fix="Send one Host header with the name or address of the server.",
         )
 
     def _trusts(self, value: bytes) -> bool:
@@ -91,7 +94,7 @@ def host_of_target(target: bytes) -> bytes | None:
     return None if match is None else match[1]
 
 
-def counted_address(address: str) -> str:
+def address_for_limits(address: str) -> str:
     """Return the part of a client address that the client cannot choose.
 
     For IPv6 this is the /64 subnet: a host may use all its 2^64 addresses, so a limit per address

@@ -14,7 +14,7 @@ class HttpError(RequestRefused):
 
 
 class BadRequest(HttpError):
-    """The body is not JSON."""
+    """The body is not JSON, or is incomplete."""
 
     status, kind = 400, "malformed"
 
@@ -44,7 +44,7 @@ class BodyTimeout(HttpError):
 
 
 class PayloadTooLarge(HttpError):
-    """The body or the number of windows exceeds its limit."""
+    """The size of the body, or the number of its elements, exceeds a limit."""
 
     status, kind = 413, "too_large"
 
@@ -85,7 +85,7 @@ class ModelFailed(HttpError):
 
 
 class Overloaded(HttpError):
-    """Too many predictions are in progress."""
+    """Too many predictions are in progress, or request bodies use too much memory."""
 
     status, kind, retry_after_s = 503, "overloaded", 1
 

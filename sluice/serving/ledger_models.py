@@ -35,7 +35,7 @@ class LedgerModels:
             code: Whether to use the current or the stored code of the network class; see
                 ``load_members``.
             warn: Called with a warning if the code of a version cannot be compared with the
-                current code, or if the installed package versions differ.
+                current code, or if packages, Sluice or data files differ.
         """
         self._ledger = ledger
         self._model = model

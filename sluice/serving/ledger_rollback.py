@@ -1,8 +1,8 @@
 """Executes rollbacks requested by alerts on the ledger, each of them once.
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
-stores the key of its alert in the history of the ledger, and an alert whose key is found there
-does not cause the same kind of rollback again. Nor does an alert move production right after a
+stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
+same kind of rollback again. Nor does an alert move production right after a
 rollback: the cause of the alert is probably the state that the rollback has just ended. If an
 alert about production aborted a rollout and still fires after that cooldown, the rollout was not
 its cause, and production is rolled back.
@@ -20,7 +20,7 @@ from sluice.rollout.state import Rollout, Transition
 from sluice.serving.rollback import RollbackRequest, RollbackResult
 
 ACTOR = "alertmanager"
-"""Actor of these rollbacks in the history of the ledger."""
+"""Actor of these rollbacks in the ledger."""
 
 _MAX_ATTEMPTS = 5
 """Number of attempts if other processes change the registry at the same time."""
@@ -56,7 +56,9 @@ class LedgerRollback:
         self._cooldown = timedelta(seconds=cooldown_s)
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
-        """Abort the rollout in progress. Without one, roll production back if requested.
+        """Abort the rollout in progress if the alert fired after its start.
+
+        Otherwise, roll production back if the alert requests it.
 
         Raises:
             SluiceError: The registry cannot be read or written, or the previous version does not

@@ -29,7 +29,7 @@ class LedgerTrafficSplit:
         self._model = model
         self._check_interval_s = registry_check_interval_s
         self._consistent_fingerprint: str | None = None
-        """Fingerprint of the last state that was consistent; None before the first check."""
+        """Fingerprint of the last consistent state; None before a check and after a failed one."""
 
         self._next_check_at = float("-inf")
 

@@ -10,7 +10,7 @@ import structlog
 from sluice.base.redaction import redact_data
 
 _MAX_FRAMES = 5
-"""Maximum number of stack frames of an error that are logged, innermost frames first."""
+"""Maximum number of stack frames of an error that are logged; these are the innermost ones."""
 
 
 class LogStream(Protocol):

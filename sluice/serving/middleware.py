@@ -131,7 +131,7 @@ class RequestMiddleware:
     def _too_large(self) -> PayloadTooLarge:
         return PayloadTooLarge(
             f"A body may have at most {self._max_body_bytes:,} bytes. This one has more.",
-            fix="Send fewer windows in each request.",
+            fix="Send less in each request, for example fewer windows.",
         )
 
     def _log_request(self, info: RequestInfo, *, route: str, method: str, status: int) -> None:

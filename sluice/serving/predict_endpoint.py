@@ -8,15 +8,15 @@ from fastapi import Request, Response
 from sluice.serving.arm_result import RoutedPrediction
 from sluice.serving.body import read_body
 from sluice.serving.contract import read_request
-from sluice.serving.hosts import counted_address
+from sluice.serving.hosts import address_for_limits
 from sluice.serving.http_errors import PREDICT_ERRORS
 from sluice.serving.middleware import request_info
-from sluice.serving.routes import guarded_routes, token_name
+from sluice.serving.routes import token_name, token_routes
 from sluice.serving.schemas import PredictionResponse, error_responses, json_response
 from sluice.serving.state import serving_of
 from sluice.workloads.codecs.window_requests import PredictRequest
 
-ROUTES = guarded_routes("predict")
+ROUTES = token_routes("predict")
 
 
 @ROUTES.post(
@@ -50,7 +50,7 @@ async def predict(request: Request) -> Response:
         info.log_fields[parsed.elements_field] = len(parsed.elements)
         routed = await serving.router.route(
             parsed,
-            address="" if request.client is None else counted_address(request.client.host),
+            address="" if request.client is None else address_for_limits(request.client.host),
             deadline=time.monotonic() + serving.settings.deadline_s,
         )
     tags = _tags(routed)

@@ -68,7 +68,7 @@ class BoundedProtocol(HttpToolsProtocol):
             args: Arguments of uvicorn.
             table: All connections, including this one.
             accepted: Socket of the connection.
-            address: Client address, from ``counted_address``.
+            address: Client address, from ``address_for_limits``.
             body_timeout_s: The app's time limit of a body [s].
             max_body_bytes: The app's size limit of a body.
             more: Keyword arguments of uvicorn.

@@ -154,8 +154,11 @@ def _require_usable_cluster(ray: Any, serve: Any, replicas: int) -> None:
     cores = sum(int(machine.get("CPU", 0)) for machine in machine_resources(ray))
     if cores < replicas:
         raise SettingsError(
-            f"{replicas} replicas need one CPU core each, but Ray has {cores} in total.",
-            fix=f"Give --replicas {max(cores, 1)}, or add machines to the cluster.",
+            f"Each of the replicas (--replicas {replicas}) needs one CPU core, but Ray has {cores} "
+            "in total.",
+            fix=f"Give --replicas {cores}, or add machines to the cluster."
+            if cores
+            else "Add machines with CPU cores to the cluster.",
         )
     if serve.status().proxies:
         raise SettingsError(
@@ -189,7 +192,7 @@ def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
             return
         if status.status in ("DEPLOY_FAILED", "UNHEALTHY") or time.monotonic() > give_up_at:
             raise StorageError(
-                f"The {replicas} replicas did not start. The status of the application is "
+                "The replicas did not start. The status of the application is "
                 f"{status.status}: {_last_lines(status)}",
                 cause="The replicas use another registry, other artifacts or other code than this "
                 "process; or the CPU cores of the cluster are in use.",

@@ -118,8 +118,8 @@ class Reporter:
         self._metrics.report_failures.inc()
         self._split_sync.note(
             "reports",
-            f"Reports to the registry fail. The rollout cannot advance, and its lease expires on "
-            f"this server. Error: {why}",
+            "Reports to the registry fail. A rollout in progress cannot advance, and its lease "
+            f"expires on this server. Error: {why}",
         )
 
     def _state(self, draining: bool) -> ServerState:

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from sluice.registry.client_secret import client_name, subnet_of
+from sluice.registry.client_secret import client_pseudonym, subnet_of
 from sluice.registry.readonly import Clock
 from sluice.rollout.samples import ArmName, Sample, SampledEmbedding
 from sluice.serving.arm import ArmWorker
@@ -55,8 +55,8 @@ class RequestSampler:
             rollout=split.rollout,
             epoch=split.epoch,
             key=None if request.keys is None else request.keys[0],
-            client=client_name(context.client, secret=split.secret),
-            origin=client_name(subnet_of(context.address), secret=split.secret),
+            client=client_pseudonym(context.client, secret=split.secret),
+            origin=client_pseudonym(subnet_of(context.address), secret=split.secret),
             arm=arm,
             fault=result.fault,
             seconds=result.seconds,
@@ -99,7 +99,7 @@ class RequestSampler:
     ) -> None:
         """Add a sample after predicting with the other arm, and embedding the first element.
 
-        Both are for the comparison only: no client waits for them.
+        No client waits for either.
         """
         x = first_element(context.x)
         if other is not None:
@@ -117,7 +117,7 @@ class RequestSampler:
             self._buffer.add(sample)
 
     async def _embedding(self, arm: ArmWorker, x: ModelArrays) -> SampledEmbedding | None:
-        """Return the embedding of one element, with six digits; None if it is not finite."""
+        """Return the embedding of one element, with six digits; None without a finite one."""
         values = await self._background.embed(arm, x)
         embedder = arm.deployed.embedder
         if values is None or embedder is None or not np.isfinite(values).all():

@@ -1,7 +1,8 @@
 """The endpoint ``POST /hooks/rollback``: a Prometheus alert aborts a rollout or rolls back.
 
 Alertmanager calls this route as a webhook. It requires a token of scope ``hook``, so that clients
-that may request predictions cannot roll back. A server without such a token has no such route.
+that may request predictions cannot roll back. A server has this route only if it has such a token,
+or a token file, to which one may be added later.
 """
 
 import asyncio
@@ -35,11 +36,11 @@ from sluice.serving.rollback import (
     RollbackResult,
     RollbackWebhook,
 )
-from sluice.serving.routes import guarded_routes, token_name
+from sluice.serving.routes import token_name, token_routes
 from sluice.serving.schemas import error_responses, json_response
 from sluice.serving.state import serving_of
 
-ROUTES = guarded_routes("hook")
+ROUTES = token_routes("hook")
 """Routes of a server with a webhook."""
 
 _MAX_REASON_CHARACTERS = 300
@@ -62,7 +63,7 @@ class AlertmanagerAlert(BaseModel):
 
     @property
     def reason(self) -> str:
-        """Summary of the alert in one line, or its name without a summary.
+        """Summary of the alert in one line, or its name if it has no summary.
 
         Non-printable characters become spaces: databases or terminals reject some of them, and a
         rollback must not fail because of the text of its alert.
@@ -86,7 +87,7 @@ class HandledAlert(Record):
 
     fingerprint: str
     act: RollbackEffect
-    what: str = Field(description="Effect in one sentence.")
+    what: str = Field(description="The effect, or why there is none, in sentences.")
 
 
 class WebhookResponse(Record):

@@ -308,7 +308,8 @@ def listen(host: str, port: int) -> socket.socket:
         listening.close()
         raise SettingsError(
             f"The server cannot listen on {host} port {port}: {error.strerror or error}.",
-            cause="Another process uses the port, or this machine does not have the address.",
-            fix="Stop that process, or give another --port; 0 selects a free port.",
+            cause="Another process uses the port, the system reserves it, or this machine does not "
+            "have the address.",
+            fix="Stop that process, or give another --port (0 selects a free port) or --host.",
         ) from None
     return listening

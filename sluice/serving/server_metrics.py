@@ -19,7 +19,7 @@ PROBLEM_KINDS = (
     "reports",
     "tokens",
 )
-"""Kinds of problems passed to ``SplitSync.note``."""
+"""Kinds of problems that /metrics and /readyz show; /problems shows those of other kinds, too."""
 
 
 class ServerStateCollector(Collector):

@@ -44,7 +44,8 @@ class ServerSpec:
     """Address that the server listens on, and a trusted host name."""
 
     registry_key: Path | None = None
-    """File of the key that signs rollbacks by the webhook; None if they are not signed."""
+    """File of the key that signs rollbacks by the webhook, and verifies that the log is signed
+    before a version is served; None to do neither."""
 
     code: CodeSource = "current"
     """Whether to use the current or the stored code of the network class; see ``load_members``."""

@@ -34,8 +34,8 @@ class ServingSettings(Settings):
         256,
         ge=1,
         le=100_000,
-        description="Requests with more windows are refused, because other requests wait until "
-        "their batch is computed.",
+        description="Requests with more elements, such as windows, are refused, because other "
+        "requests wait until their batch is computed.",
     )
     requests_per_s: float = Field(
         2000.0,
@@ -83,7 +83,7 @@ class ServingSettings(Settings):
         64,
         ge=1,
         le=4096,
-        description="Maximum size of a batch of waiting requests [windows].",
+        description="Maximum size of a batch of waiting requests [elements].",
     )
     max_challenger_queue: int = Field(
         64, ge=1, le=100_000, description="Maximum number of requests that wait for the challenger."
@@ -124,7 +124,8 @@ class ServingSettings(Settings):
         32,
         ge=1,
         le=100_000,
-        description="Maximum number of waiting shadow requests; further ones are dropped.",
+        description="Maximum number of shadow requests and repeated requests in progress; further "
+        "ones are dropped.",
     )
     shadow_deadline_s: float = Field(
         1.0, gt=0, le=600, description="A shadow request that takes longer counts as a timeout [s]."

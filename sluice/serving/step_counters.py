@@ -36,7 +36,7 @@ GuardFaults = frozenset[GuardName]
 
 NO_FAULTS: GuardFaults = frozenset()
 FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
-"""Faults that leave a request without a timely response."""
+"""Faults that leave a request without a usable response in time."""
 
 
 TIMED: GuardFaults = frozenset(("timeouts", "slower"))

@@ -1,4 +1,4 @@
-"""Sticky assignment: a user always gets the same arm, and a higher share only adds users to it."""
+"""Sticky assignment of users to the challenger: a higher share adds users and moves none back."""
 
 import hashlib
 

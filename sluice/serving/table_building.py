@@ -67,11 +67,12 @@ def build_routing_table(
     if challenger is not None and not challenger.deployed.contract.takes_same(
         production.deployed.contract
     ):
-        challenger = None
         problem = (
-            "The challenger needs other columns or window lengths than production, so it cannot "
-            "answer the same requests; production serves alone."
+            f"The challenger needs {challenger.deployed.contract.summary}, and production needs "
+            f"{production.deployed.contract.summary}, so the challenger cannot answer the same "
+            "requests; production serves alone."
         )
+        challenger = None
     shadow = None
     if challenger is not None and split.shadow:
         user_arm = production if split.share < 1 else challenger

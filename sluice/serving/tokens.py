@@ -96,9 +96,9 @@ class Tokens:
             if hmac.compare_digest(grant.digest, digest):
                 matching = grant
         if matching is None or scheme.lower() != "bearer":
+            problem = "has none" if scheme.lower() != "bearer" else "has an unknown one"
             raise Unauthorized(
-                "The request requires a valid bearer token, "
-                + ("but has none." if not authorization else "but has an unknown one."),
+                f"The request requires a valid bearer token, but {problem}.",
                 fix="Send the header 'Authorization: Bearer TOKEN' with a token of the server.",
             )
         if scope not in matching.scopes:
@@ -117,9 +117,11 @@ def digest_token(secret: str) -> bytes:
         SettingsError: The token is too short, or contains characters that a header must not have.
     """
     if len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii() or not secret.isprintable():
+        has_other = not (secret.isascii() and secret.isprintable())
+        other = ", some of them others" if has_other else ""
         raise SettingsError(
-            f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters, "
-            f"got {len(secret)} characters.",
+            f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters and no "
+            f"others, got {len(secret)} characters{other}.",
             fix="Create a token: python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return _digest(secret)

@@ -169,7 +169,7 @@ def test_actor_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 def test_gate_is_not_bypassed_from_the_command_line() -> None:
     with pytest.raises(GateBlocked, match="about another reference"):
         invoke("promote", MODEL, "1", "--reason", "I want it", "--reinstate")
-    with pytest.raises(ContractError, match="requires reason"):
+    with pytest.raises(ContractError, match="The reason of a change"):
         invoke("promote", MODEL, "3", "--reason", "")
 
 

@@ -116,7 +116,7 @@ def test_two_replicas_answer_report_and_finish_what_is_under_way(
 
 
 def test_more_replicas_than_cores_are_refused_at_once(recipe: ServerSpec) -> None:
-    with pytest.raises(SettingsError, match="9 replicas need one CPU core each, but Ray has 2"):
+    with pytest.raises(SettingsError, match=r"--replicas 9\) needs one CPU core, but Ray has 2"):
         _refused(recipe, replicas=9, port=0)
 
 

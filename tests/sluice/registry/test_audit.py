@@ -158,4 +158,8 @@ def test_number_of_recorded_attempts_is_limited_with_a_note(
         found = refused(ledger)
 
     assert len(found) == 6
-    assert ["Further rejected" in str(r.refused_because) for r in found] == [False, False, True] * 2
+    assert ["At most 3 rejected" in str(r.refused_because) for r in found] == [
+        False,
+        False,
+        True,
+    ] * 2

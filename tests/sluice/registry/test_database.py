@@ -39,8 +39,14 @@ def test_unusable_url_is_rejected(url: str) -> None:
 
 
 def test_missing_driver_names_the_extra() -> None:
-    with pytest.raises(SettingsError, match=r"oracle.*not installed.*pip install"):
-        Database.open("oracle+cx_oracle://u@h/x", create=True)
+    with pytest.raises(SettingsError, match=r"pg8000.*not installed.*pip install"):
+        Database.open("postgresql+pg8000://u@h/x", create=True)
+
+
+def test_other_databases_are_rejected() -> None:
+    """The checks of triggers and tables exist for SQLite and PostgreSQL only."""
+    with pytest.raises(SettingsError, match="SQLite or PostgreSQL database, got 'oracle'"):
+        Database.open("oracle+cx_oracle://u:s3cret@h/x", create=True)
 
 
 def test_unreachable_server_is_named_without_its_password() -> None:

@@ -170,8 +170,15 @@ def test_the_decision_function_gets_all_earlier_decisions_and_is_called_once(
 def test_a_receipt_about_another_decision_is_rejected_and_not_stored(ledger: Ledger) -> None:
     asked, answered = promotion_receipt(OTHER), promotion_receipt("e" * 64)
 
-    for wrong in (answered, poc_receipt()):
-        with pytest.raises(ContractError, match="A promotion receipt about the requested decision"):
+    other_gate = asked.model_copy(update={"gate": "poc"})
+    for wrong, got in (
+        (answered, "got a receipt of the promotion gate about another candidate"),
+        (poc_receipt(), "got a receipt of the poc gate about another candidate, reference, window"),
+        (other_gate, r"got a receipt of the poc gate\. "),
+    ):
+        with pytest.raises(
+            ContractError, match=f"A promotion receipt about the requested decision .*{got}"
+        ):
             ledger.decide(MODEL, asked.subject, lambda _, wrong=wrong: wrong)
 
     assert ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW) is None

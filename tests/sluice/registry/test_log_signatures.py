@@ -25,6 +25,7 @@ from tests.sluice.registry.ledger_samples import (
     poc_receipt,
     promote_chain,
     register_sample,
+    sample_lineage,
 )
 from tests.support.sqlite_files import sqlite_file
 
@@ -291,7 +292,7 @@ def test_swapped_lines_are_not_signed(
         ),
     )
 
-    with pytest.raises(IntegrityError, match=f"Line {one} of the log does not match its sign"):
+    with pytest.raises(IntegrityError, match=f"Line {one} of the log was changed, or does"):
         honest_change(signed, store, key)
 
 
@@ -524,3 +525,18 @@ def test_registry_without_a_key_is_not_signed(tmp_path: Path, store: ArtifactSto
         ledger.rollback(MODEL, expected=2, actor="a", reason="r", store=store)
         assert ledger.verify(None, store=store) == []
     assert list(tmp_path.glob("*anchor*")) == []
+
+
+def test_unsigned_lines_show_whole_model_names(
+    tmp_path: Path, store: ArtifactStore, key: SigningKey
+) -> None:
+    name = "a_model_with_a_long_name"
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
+        ledger.register(name, sample_lineage(store, model=name), [])
+    with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock(), key=key) as ledger:
+        described = [line.what for line in ledger.unsigned_lines()[1]]
+
+    assert f"models: name {name}" in described
+    assert any(
+        text.startswith(f"versions: model {name}, number 1, candidate ") for text in described
+    )

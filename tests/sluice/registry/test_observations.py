@@ -207,5 +207,5 @@ def test_a_sample_that_was_edited_is_named(ledger: RolloutLedger, url: str) -> N
         connection.execute(sa.update(samples).values(payload="{}"))
     engine.dispose()
 
-    with pytest.raises(IntegrityError, match="Sample reported by a server cannot be read: at"):
+    with pytest.raises(IntegrityError, match="A stored Sample cannot be read: at"):
         ledger.observations.samples(MODEL, newest=1)

@@ -477,8 +477,8 @@ def test_rollback_without_production_is_rejected(ledger: Ledger, store: Artifact
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        ({"actor": " "}, "requires actor"),
-        ({"reason": ""}, "requires reason"),
+        ({"actor": " "}, "The actor of a change"),
+        ({"reason": ""}, "The reason of a change"),
         ({"actor": "\udcff"}, "actor must be text in UTF-8"),
         ({"reason": "a\ud800"}, "reason must be text in UTF-8"),
     ],

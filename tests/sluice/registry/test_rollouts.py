@@ -191,7 +191,7 @@ def test_no_rollout_without_the_evidence_of_a_promotion(
     for version, kind, said in refusals:
         with pytest.raises(kind, match=said):
             start(ledger, version)
-    with pytest.raises(ContractError, match="requires actor"):
+    with pytest.raises(ContractError, match="The actor of a change"):
         ledger.start_rollout(MODEL, 2, QUICK, actor=" ", reason="r")
     assert ledger.rollout(MODEL) is None
 

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.registry import sample_deletion
-from sluice.registry.client_secret import client_name, client_of
+from sluice.registry.client_secret import client_of, client_pseudonym
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
 from sluice.rollout.samples import Sample, ServerReport, ServerState
@@ -57,7 +57,7 @@ def report(*kept: Sample, at: datetime = NOW) -> ServerReport:
 
 
 def name_of(ledger: RolloutLedger, user: str) -> str:
-    return client_name(
+    return client_pseudonym(
         client_of(user, "10.0.0.1"), secret=LedgerTrafficSplit(ledger, MODEL).read().secret
     )
 

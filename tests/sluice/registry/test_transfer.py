@@ -178,7 +178,10 @@ def test_import_and_the_same_training_are_one_version(
     registered = there.register(MODEL, lineage, [poc_receipt()])
 
     assert (registered.version.number, registered.created) == (1, False)
-    assert there.history(MODEL)[-1].reason == "trained here, which counts from now on"
+    assert (
+        there.history(MODEL)[-1].reason
+        == "trained here; the local results replace the imported ones"
+    )
 
 
 def test_manipulated_own_lineage_is_not_promoted(

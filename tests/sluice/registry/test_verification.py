@@ -377,3 +377,28 @@ def test_edited_history(
     intruder.run(statement)
 
     assert [problem for _, problem in found(ledger, store)] == [*problems, "log"]
+
+
+def test_a_promotion_with_the_receipt_of_another_gate(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run(
+        "UPDATE sluice_history SET receipt = "
+        "(SELECT digest FROM sluice_receipts WHERE gate = 'poc') WHERE revision = 2"
+    )
+
+    (finding, _) = ledger.verify(None, store=store)
+    assert finding.problem == "history"
+    assert finding.what.endswith(", which is a receipt of the poc gate.")
+
+
+def test_a_move_without_a_previous_one_names_no_version(
+    ledger: Ledger, store: ArtifactStore, intruder: Intruder
+) -> None:
+    intruder.run("DELETE FROM sluice_history WHERE revision = 1")
+
+    what = " ".join(finding.what for finding in ledger.verify(None, store=store))
+    assert "it starts from version 1, not no version; it has move number 2, not 1." in what
+    assert (
+        "is at version 2 after 2 moves, but the history ends with version 2 after 1 move." in what
+    )

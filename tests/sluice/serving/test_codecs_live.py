@@ -22,6 +22,7 @@ from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.drift.monitor import run_drift_monitor
 from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.models.served import ServedNetwork
+from sluice.registry.loading import require_restorable
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
@@ -356,6 +357,9 @@ def test_another_tokenizer_than_in_training_is_refused(tmp_path: Path) -> None:
         assert lineage.codec is not None
         assert lineage.codec.digest[:12] in caught.value.what
         assert current.digest[:12] in caught.value.what
+        restored = require_restorable(ledger.version(MODEL, number), store)
+        assert "This checkout cannot serve it: " in restored
+        assert current.digest[:12] in restored
 
 
 def test_drift_of_texts_is_monitored_without_feature_columns(tmp_path: Path) -> None:

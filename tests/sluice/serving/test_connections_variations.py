@@ -17,7 +17,7 @@ import pytest
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.contract import InputContract
-from sluice.serving.hosts import counted_address, host_of_target
+from sluice.serving.hosts import address_for_limits, host_of_target
 from sluice.serving.http_errors import InvalidInput
 from sluice.workloads.codecs.window_requests import PredictRequest
 from tests.sluice.serving.serving_samples import (
@@ -214,7 +214,7 @@ def test_incomplete_bodies_are_dropped_for_others_of_their_token() -> None:
     ],
 )
 def test_a_client_cannot_choose_its_network(address: str, network: str) -> None:
-    assert counted_address(address) == network
+    assert address_for_limits(address) == network
 
 
 @pytest.mark.slow

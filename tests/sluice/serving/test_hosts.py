@@ -58,8 +58,9 @@ def test_other_names_are_not(value: str) -> None:
 def test_one_host_header_is_required() -> None:
     hosts = TrustedHosts("127.0.0.1", ())
 
-    assert not trusts(hosts)
-    assert not trusts(hosts, "localhost", "localhost")
+    for number in (0, 2):
+        with pytest.raises(MisdirectedRequest, match=f"one Host header, got {number}"):
+            hosts.require([b"localhost"] * number)
 
 
 @pytest.mark.parametrize(

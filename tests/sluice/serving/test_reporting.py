@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sluice.base.errors import SamplesRefused, StorageError
-from sluice.registry.client_secret import client_name, client_of
+from sluice.registry.client_secret import client_of, client_pseudonym
 from sluice.rollout.samples import Sample, ServerReport
 from sluice.rollout.traffic_split import TrafficSplit
 from sluice.serving.settings import ServingSettings
@@ -90,9 +90,11 @@ def test_a_sample_identifies_its_client_only_with_the_secret() -> None:
         server.ask(8.0)
         server.wait_for(lambda: len(sink.samples) == 2)
 
-    names = [client_name(client_of(user, "127.0.0.1"), secret="ab" * 32) for user in ("ada", None)]
+    names = [
+        client_pseudonym(client_of(user, "127.0.0.1"), secret="ab" * 32) for user in ("ada", None)
+    ]
     assert [sample.client for sample in sink.samples] == names
-    assert len({*names, client_name(client_of("ada", ""), secret="cd" * 32)}) == 3
+    assert len({*names, client_pseudonym(client_of("ada", ""), secret="cd" * 32)}) == 3
     assert "ada" not in sink.samples[0].model_dump_json()
 
 

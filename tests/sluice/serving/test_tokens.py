@@ -59,6 +59,19 @@ def test_without_a_client_token_all_but_the_webhook_is_open() -> None:
         tokens.require(None, "hook")
 
 
+def test_the_error_says_what_is_wrong_with_a_token() -> None:
+    tokens = Tokens.of(serve=SECRET)
+    for header, problem in (
+        (None, "has none"),
+        (f"Basic {SECRET}", "has none"),
+        (f"Bearer {SECRET.swapcase()}", "has an unknown one"),
+    ):
+        with pytest.raises(Unauthorized, match=f"a valid bearer token, but {problem}"):
+            tokens.require(header, "predict")
+    with pytest.raises(SettingsError, match="got 20 characters, some of them others"):
+        Tokens.of(serve="\u00e9" * 20)
+
+
 @pytest.mark.parametrize("secret", ["", "short", "tab\tin the middle of it", "\u00e9" * 20])
 def test_an_invalid_token_is_refused(secret: str) -> None:
     with pytest.raises(SettingsError, match="at least 16 printable ASCII"):
