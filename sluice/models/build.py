@@ -74,7 +74,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
         raise SettingsError(
             f"The architecture '{name}' cannot be built: {error}.",
             cause="The class is called with (num_features, num_outputs, settings).",
-            fix="Let the class accept these three arguments.",
+            fix="Let the class accept these three arguments, or correct the error in its __init__.",
         ) from error
     return require_network(network, f"architecture '{name}'")
 
@@ -85,7 +85,7 @@ def sketch_network(
     """Return a built-in network on the meta device, that is, without memory for its weights.
 
     The tensors have the shapes of those of ``build_network``, but need no memory whatever the
-    settings are. Returns None for a user-defined network.
+    settings are. Returns None for any other architecture.
 
     Args:
         num_features: See ``build_network``.
@@ -114,15 +114,14 @@ def require_architecture_type(imported: object, path: str) -> type[nn.Module]:
         path: Import path, for the message.
 
     Raises:
-        SettingsError: The object is a function, or a class that does not inherit from
-            ``nn.Module``.
+        SettingsError: The object is not a class, or does not inherit from ``nn.Module``.
     """
-    if not (isinstance(imported, type) and issubclass(imported, nn.Module)):
-        kind = imported if isinstance(imported, type) else type(imported)
-        raise _not_a_network(
-            f"The architecture '{path}' must be a subclass of torch.nn.Module, got an object", kind
-        )
-    return imported
+    if isinstance(imported, type) and issubclass(imported, nn.Module):
+        return imported
+    required = f"The architecture '{path}' must be a subclass of torch.nn.Module"
+    if isinstance(imported, type):
+        raise _not_a_network(f"{required}, got the class", imported)
+    raise _not_a_network(f"{required}, got an object of type", type(imported))
 
 
 def require_network(network: object, source: str) -> nn.Module:
@@ -137,14 +136,14 @@ def require_network(network: object, source: str) -> nn.Module:
     """
     if not isinstance(network, nn.Module):
         raise _not_a_network(
-            f"The {source} must return a torch.nn.Module, got an object", type(network)
+            f"The {source} must return a torch.nn.Module, got an object of type", type(network)
         )
     return network
 
 
 def _not_a_network(message: str, kind: type) -> SettingsError:
     return SettingsError(
-        f"{message} of type {kind.__module__}.{kind.__qualname__}.",
+        f"{message} {kind.__module__}.{kind.__qualname__}.",
         cause="A candidate must be a torch.nn.Module, because it is trained by gradient descent. "
         "Estimators of scikit-learn and other libraries cannot be candidates.",
         fix="Let the class inherit from torch.nn.Module. To compare a candidate with an "

@@ -23,8 +23,8 @@ class CausalTransformer(nn.Module):
     Shape legend: B = texts or blocks, L = tokens, H = width, V = size of the vocabulary.
 
     The output at a position depends on this and earlier tokens only. The head shares the weights of
-    the embedding. Position encodings are sines and cosines, so any length is possible, but lengths
-    beyond that of the training are not learned.
+    the embedding. Position encodings are sines and cosines, so any length is possible, but the
+    network has not learned to use positions beyond the length of the training texts.
 
     Args:
         num_features: V.
@@ -43,13 +43,17 @@ class CausalTransformer(nn.Module):
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
         width, heads = settings.hidden, settings.heads
-        if width % heads or num_features != num_outputs:
+        if width % heads:
             raise SettingsError(
-                f"CausalTransformer needs a width that is a multiple of heads, and one vocabulary; "
-                f"got hidden {width}, heads {heads}, {num_features} input and {num_outputs} output "
-                "tokens.",
-                fix=f"Set hidden to {nearest_multiples(width, heads)}, and pass the size of the "
-                "vocabulary for inputs and outputs.",
+                "hidden must be a multiple of heads for CausalTransformer, got hidden "
+                f"{width} with heads {heads}.",
+                fix=f"Set hidden to {nearest_multiples(width, heads)}.",
+            )
+        if num_features != num_outputs:
+            raise SettingsError(
+                f"CausalTransformer requires one vocabulary, got {num_features} input and "
+                f"{num_outputs} output tokens.",
+                fix="Pass the size of the vocabulary for inputs and outputs.",
             )
         self.embedding = nn.Embedding(num_features, width)
         nn.init.normal_(self.embedding.weight, std=_INIT_STD)

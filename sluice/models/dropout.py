@@ -3,14 +3,26 @@
 from torch import nn
 
 from sluice.base.errors import ContractError
+from sluice.models.causal_transformer import CausalTransformer
+from sluice.models.image_cnn import ImageCnn
 from sluice.models.mlp import MultilayerPerceptron
 from sluice.models.recurrent import Recurrent
 from sluice.models.scaled import Scaled
 from sluice.models.slstm import SLSTM
 from sluice.models.small_cnn import SmallCnn
+from sluice.models.text_cnn import TextCnn
 from sluice.models.transformer import Transformer
 
-_BUILT_IN = (MultilayerPerceptron, Recurrent, SLSTM, Transformer, SmallCnn)
+_BUILT_IN = (
+    MultilayerPerceptron,
+    Recurrent,
+    SLSTM,
+    Transformer,
+    CausalTransformer,
+    ImageCnn,
+    SmallCnn,
+    TextCnn,
+)
 """Built-in networks with dropout. All their dropout layers have the rate
 ``ModelSettings.dropout``."""
 
@@ -55,8 +67,8 @@ def require_dropout(model: nn.Module) -> None:
     if not (isinstance(network, _BUILT_IN) or callable(getattr(network, "set_dropout", None))):
         raise ContractError(
             f"The dropout rate of {type(network).__name__} cannot be changed during training.",
-            cause="This requires a method set_dropout(rate), or the built-in architecture 'mlp', "
-            "'gru', 'lstm', 'slstm' or 'transformer'.",
+            cause="This requires a method set_dropout(rate), or a built-in network with dropout, "
+            "such as 'mlp', 'gru', 'lstm', 'slstm' or 'transformer'.",
             fix="Write that method, or remove dropout from training.changes.",
         )
 

@@ -48,17 +48,18 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
     The embedding is the input of the layer that ``embedding_layer`` of the network names, or by
     default of the last ``nn.Linear`` that is called. Axes between the first and the last, such as
     the tokens of a text, are averaged; embed padded texts one by one, so that padding does not
-    count. More than 128 numbers are reduced to 128 by a count sketch, which keeps squared
-    distances up to about 12 %.
+    count. More than 128 numbers are reduced to 128 by a count sketch, which changes squared
+    distances by about 12 %.
 
-    The hooks exist only during the call, so that predictions keep their code path and their bits.
+    The hooks exist only during the call, so they cannot change the bits of other predictions.
 
     Args:
         model: Network, or a network in ``Scaled``.
         x: Inputs of B examples.
 
     Raises:
-        ContractError: The network calls no such layer, or the layer receives no batch of floats.
+        ContractError: ``embedding_layer`` names no layer of the network, the network does not call
+            the layer, or the layer receives no batch of floats.
 
     Cost:
         One forward pass.
@@ -114,10 +115,12 @@ def _candidates(network: nn.Module) -> dict[str, nn.Module]:
 def _averaged(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
     name = type(network).__name__
     if value is None:
+        declared = getattr(network, LAYER_ATTRIBUTE, None)
+        missing = "no nn.Linear" if declared is None else f"no layer '{declared}'"
         raise ContractError(
-            f"{name} has no embedding: it calls no nn.Linear in forward().",
-            fix=f"Name the layer whose input is the embedding in its class attribute "
-            f"{LAYER_ATTRIBUTE}, or set drift: {{embedding: null}}.",
+            f"{name} has no embedding: it calls {missing} in forward().",
+            fix="Name a called layer, whose input is the embedding, in the class attribute "
+            f"{LAYER_ATTRIBUTE} of the network, or set drift: {{embedding: null}}.",
         )
     if (
         not isinstance(value, Tensor)

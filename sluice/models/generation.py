@@ -27,7 +27,7 @@ def sample_tokens(
             mode.
         prompt: Token ids (B, P), at least one for each prompt.
         num_tokens: Number of tokens to sample.
-        temperature: The logits are divided by it; 0 takes the most probable token.
+        temperature: Divisor of the logits; 0 selects the most probable token.
         generator: Source of the random draws, on the CPU.
         max_context: Number of the last tokens that the network reads, such as the length of the
             blocks of its training.
@@ -42,7 +42,7 @@ def sample_tokens(
         raise ContractError(
             f"Sampling needs prompts of at least one token (B, P), a temperature from 0 and a "
             f"max_context from 1; got {tuple(prompt.shape)}, {temperature} and {max_context}.",
-            fix="Begin with the token that ends a text, if there is no prompt.",
+            fix="Correct these arguments. Without a prompt, begin with the token that ends a text.",
         )
     ids = prompt
     with torch.inference_mode():
@@ -51,7 +51,7 @@ def sample_tokens(
             if temperature == 0:
                 chosen = logits_BV.argmax(dim=1, keepdim=True)
             else:
-                share_BV = (logits_BV / temperature).softmax(dim=1)
-                chosen = torch.multinomial(share_BV, 1, generator=generator)
+                probability_BV = (logits_BV / temperature).softmax(dim=1)
+                chosen = torch.multinomial(probability_BV, 1, generator=generator)
             ids = torch.cat([ids, chosen.to(ids.device)], dim=1)
     return ids[:, prompt.shape[1] :]

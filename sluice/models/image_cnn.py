@@ -14,7 +14,7 @@ class ImageCnn(nn.Module):
     Shape legend: B = batch, C = channels of an image, H, W = height and width, O = outputs.
 
     After the last convolution the mean and the maximum over all positions are taken, so the same
-    weights fit images of any size.
+    weights fit images of any height and width from 2**(``layers`` + 1) pixels.
 
     Args:
         num_features: C.
@@ -40,7 +40,8 @@ class ImageCnn(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the outputs (B, O) of uint8 pixels from 0 to 255, or floats from 0 to 1."""
         pixels = x.float() if x.is_floating_point() else x.float() / 255
-        # Centred inputs: with values from 0 to 1 the first layers begin with positive outputs only.
+        # Centred, because with inputs from 0 to 1 many units of the first layer would initially
+        # have outputs of one sign only.
         hidden = self.body(pixels * 2 - 1)
         pooled = torch.cat([hidden.mean(dim=(2, 3)), hidden.amax(dim=(2, 3))], dim=1)
         output: Tensor = self.head(self.drop(pooled))

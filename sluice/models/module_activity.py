@@ -21,7 +21,10 @@ RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
 
 @dataclass(slots=True, kw_only=True)
 class ModuleActivity:
-    """Activity of one module over all forward passes so far."""
+    """Activity of one module over all forward passes so far.
+
+    For a module with children, only ``num_examples`` and ``input_key`` are recorded.
+    """
 
     num_examples: int = 0
     """Number of rows of the module's inputs; 0 if the module never ran, or only on empty inputs."""
@@ -33,7 +36,7 @@ class ModuleActivity:
     widths: set[int] = field(default_factory=set)
     """Numbers of units of the module's outputs so far."""
     previous_weighted: str = ""
-    """Name of the module with weights that ran immediately before this one."""
+    """Name of the last module with weights that ran before this one; empty if there is none."""
     input_key: tuple[int, tuple[int, ...]] | None = None
     """Memory address and shape of the input in the latest pass, which are equal for modules with
     the same input."""

@@ -17,8 +17,9 @@ from sluice.data.rows.protocol import (
 from sluice.models.input_encoder import InputEncoder
 
 _MAX_FIT_ROWS = 8192
-"""Maximum number of rows of a row source that the scaling is fitted on. The error of a mean is then
-about a hundredth of a standard deviation. It affects the bits, so it is not a setting."""
+"""Maximum number of rows that the scaling of encoded inputs, or of a row source that is not a
+tensor, is fitted on. The error of a mean is then about a hundredth of a standard deviation. The
+number affects the bits of the result, so it is not a setting."""
 
 
 class Scaled(nn.Module):
@@ -82,8 +83,8 @@ class Scaled(nn.Module):
 
         A column that is constant in the train rows gets the standard deviation 1. So its scaled
         value is 0 there, and stays moderate in later rows. The data checks report constant columns.
-        The statistics of a row source that is not a tensor are those of at most 8,192 evenly spaced
-        rows.
+        The statistics of encoded inputs, and of a row source that is not a tensor, are those of at
+        most 8,192 evenly spaced rows.
 
         Args:
             network: Network to wrap.
@@ -144,7 +145,7 @@ def _encoded(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
 
 
 def _fit_inputs(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
-    """Return the inputs to fit the scaling on: encoded ones are those of evenly spaced rows."""
+    """Return the inputs to fit the scaling on, those of evenly spaced rows if they are encoded."""
     if encoder is None:
         return _fit_values(source)
     rows = spread_rows(len(source), _MAX_FIT_ROWS)

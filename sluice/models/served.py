@@ -37,6 +37,6 @@ class ServedNetwork(nn.Module):
             raise ContractError(
                 f"served_output() must return one row for each of {num_elements} elements, got "
                 f"{found}.",
-                fix="Return a tensor whose first axis has the elements.",
+                fix="Return a tensor whose first axis is that of the inputs.",
             )
         return served

@@ -41,8 +41,8 @@ class ModelSettings(Settings):
         4,
         ge=1,
         le=1024,
-        description="Attention heads of 'transformer'; must divide hidden. Ignored by other "
-        "built-in architectures.",
+        description="Attention heads of 'transformer' and CausalTransformer; must divide hidden. "
+        "Ignored by other built-in architectures.",
     )
 
     options: dict[str, Option] = Field(

@@ -25,8 +25,9 @@ class SLSTMLayer(nn.Module):
         n_t = f' n_(t-1) + i'                         normaliser
         h_t = sigmoid(o) c_t / n_t
 
-    ``c_t / n_t`` is a weighted mean of the previous tanh(z), so it is within -1 and 1. It does not
-    depend on m, which only keeps the exponentials in range; therefore no gradient flows through m.
+    ``c_t / n_t`` is a weighted mean of tanh(z) over the rows so far, so it is between -1 and 1. It
+    does not depend on m, which only keeps the exponentials in range; therefore no gradient flows
+    through m.
     The first row sets m_1 = i, so n_1 = 1: starting with m_0 = 0, n_0 = 0 would divide 0 by 0 if
     the first i is far below log sigmoid(f). After that, one of i' and f' is 1 at every row, so
     1 <= n_t <= t.

@@ -11,7 +11,7 @@ from sluice.models.weights_limits import LIMITS
 
 _OTHER_FORMATS: Mapping[bytes, str] = {
     **{bytes([0x80, version]): "a Python pickle" for version in range(2, 6)},
-    b"PK": "a zip archive, as torch.save writes it around a pickle",
+    b"PK\x03\x04": "a zip archive, as torch.save writes it around a pickle",
     b"\x1f\x8b": "a gzip file, as joblib writes it around a pickle",
     b"\x89HDF": "an HDF5 file",
 }
@@ -19,10 +19,11 @@ _OTHER_FORMATS: Mapping[bytes, str] = {
 
 
 def foreign_format(content: bytes) -> str | None:
-    """Return the name of a known other format, recognised by the first bytes, or None.
-
-    A safetensors file starts with the length of its header, which never has these values.
-    """
+    """Return the name of a known other format, recognised by the first bytes, or None."""
+    # A safetensors file starts with the length of its header in 8 bytes. If the header has 640
+    # bytes, the first two are those of a pickle, but only a length has zeros behind them.
+    if content[3:8] == bytes(5):
+        return None
     return next((name for magic, name in _OTHER_FORMATS.items() if content.startswith(magic)), None)
 
 
@@ -64,7 +65,8 @@ def require_safetensors(content: bytes, *, what: str) -> None:
         if foreign is not None:
             raise IntegrityError(
                 f"{what} must be a safetensors file of weights, and is {foreign}.",
-                cause="Loading a pickle executes arbitrary code of its author.",
+                cause="Loading a pickle executes arbitrary code of its author; a safetensors file "
+                "contains only numbers.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
             ) from error
         raise _invalid_weights(what, str(error)) from error

@@ -95,7 +95,7 @@ def largest_batch(
         last = attempts[-1]
         raise ContractError(
             f"At least one row must fit into {memory_bytes:,} bytes, but a batch of {last.rows} "
-            f"increased memory by {last.peak_bytes:,}. {last.problem}".rstrip(),
+            f"increased memory by {last.peak_bytes:,} bytes. {last.problem}".rstrip(),
             cause="Weights, gradients and optimizer state alone may exceed this limit.",
             fix="Make the model or seq_len smaller, or raise the memory limit.",
         )
@@ -137,8 +137,9 @@ def _search(
 def _require_valid(limit: int, memory_bytes: int, gap_share: float, usable: int | None) -> None:
     if limit < 1 or memory_bytes < 1 or not 0 <= gap_share < 1:
         raise ContractError(
-            "limit_rows, the number of train rows and memory_bytes must be positive and gap_share "
-            f"at least 0 and below 1, got {limit}, {memory_bytes} and {gap_share:g}.",
+            "The smaller of limit_rows and the number of train rows must be positive, so must "
+            "memory_bytes, and gap_share must be at least 0 and below 1; got "
+            f"{limit}, {memory_bytes} and {gap_share:g}.",
             fix="Correct the value that is out of range.",
         )
     if usable is not None and memory_bytes > usable:

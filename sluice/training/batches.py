@@ -49,8 +49,8 @@ class Batches:
         seed: Base seed, from which the seeds of each epoch's order and augmentation are derived.
         device: Device of the returned batches.
         workers: Number of loader processes that read batches in advance, useful if rows are slow
-            to read. With 0, this process reads them. Loader processes use no
-            random numbers, so their number does not change the result.
+            to read. With 0, this process reads them. Loader processes draw no random numbers, so
+            their number does not change the result.
         shard: Selects the rows of a batch that belong to this process; all rows if there are no
             other ranks.
         augment: Changes the examples of a batch at random; None for no change.
@@ -123,10 +123,10 @@ class Batches:
         return move_input(x, self._device), y.to(self._device)
 
     def iter_epoch(self, epoch: int, *, first: int = 0) -> Iterator[Batch]:
-        """Yield the batches of one epoch, counted from 1.
+        """Yield the batches of one epoch.
 
         Args:
-            epoch: Number of the epoch.
+            epoch: Number of the epoch, counted from 1.
             first: Number of the first batch, counted from 0. Earlier batches are not read.
 
         Raises:
@@ -134,7 +134,7 @@ class Batches:
                 one, or a row source breaks its contract; the message names epoch, batch and rows.
             SluiceError: Raised by a row source, or by the augmentation.
         """
-        checked = self._reader.reads_sources
+        checked = self._reader.runs_user_code
         for number, inputs in enumerate(self._read(epoch, first), start=first):
             if isinstance(inputs, SluiceError):
                 raise self._with_position(inputs, epoch, number) from inputs
@@ -269,7 +269,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
         self._sources: Sequence[RowSource] = [
             source for source in (rows.x, rows.y) if not isinstance(source, Tensor)
         ]
-        self.reads_sources = bool(self._sources) or augment is not None
+        self.runs_user_code = bool(self._sources) or augment is not None
         """Whether user code runs for a batch, so that it may fail or change its layout."""
 
     def __getitem__(self, index: _BatchIndex) -> Batch | SluiceError:
@@ -280,7 +280,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
 
         The error is returned, because an exception loses its cause and fix between processes.
         """
-        if not self.reads_sources:
+        if not self.runs_user_code:
             return gather(self._x, self._shard.local_rows(rows)), gather_targets(self._y, rows)
         try:
             with wrap_user_errors("Reading the examples"):
@@ -308,7 +308,7 @@ class _BatchReader(Dataset[Batch | SluiceError]):
                 raise ContractError(
                     f"{type(source).__name__} had {self._num_rows} examples when the training "
                     f"started, and now has {len(source)}.",
-                    cause="Its files changed during the training.",
+                    cause="The files of the row source changed during the training.",
                     fix="Train on files that do not change, and start again.",
                 )
 

@@ -207,7 +207,7 @@ def _require_same_subject(
     differing = format_differences(dict(stored), dict(expected))
     if differing:
         raise ContractError(
-            f"{path} was written for other settings: {'; '.join(differing[:5])}.",
+            f"{path} was written by another training: {'; '.join(differing[:5])}.",
             cause="Resuming would mix two trainings.",
-            fix="Restore the settings to resume, or remove the folder to start again.",
+            fix="Restore these values to resume, or remove the folder to start again.",
         )

@@ -6,7 +6,8 @@ The digest covers:
 - all user modules that these import, directly or indirectly;
 - the versions of the installed distributions that they import;
 - the data files that the workload declares;
-- Sluice's own code for data, models, training and workloads.
+- Sluice's own code for data, models, training and workloads, and Sluice's other modules that the
+  user modules import.
 """
 
 import errno

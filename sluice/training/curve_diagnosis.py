@@ -167,9 +167,9 @@ def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
 
 
 def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
-    val_E, train_E = _curves(history)
+    epoch_E, val_E, train_E = _curves(history)
     best = int(val_E.argmin())
-    after = len(history) - 1 - best
+    after = len(val_E) - 1 - best
     if after < settings.gap_epochs:
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
@@ -181,10 +181,10 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
         return None
     return Finding.of(
         "overfitting",
-        what=f"the validation loss is lowest at epoch {best + 1} ({val_E[best]:.4g}) and "
+        what=f"the validation loss is lowest at epoch {epoch_E[best]} ({val_E[best]:.4g}) and "
         f"increases by {rise:.3g} over the {after} epochs after it, while the gap to the "
         f"train loss grows by {gap:.3g}.",
-        evidence={"best_epoch": best + 1, "increase": rise, "gap_increase": gap},
+        evidence={"best_epoch": int(epoch_E[best]), "increase": rise, "gap_increase": gap},
         cause="The network memorises the train rows: it is too large for their number.",
         fix="Try more rows first, then weight_decay times 10, dropout 0.1 to 0.3, or half of "
         "hidden. The kept weights are those of the best epoch.",
@@ -194,8 +194,8 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
 def _unfinished(
     history: Sequence[EpochResult], settings: DiagnosisSettings, max_epochs: int
 ) -> Finding | None:
-    val_E, _ = _curves(history)
-    if len(history) < max_epochs or int(val_E.argmin()) < len(history) - 2:
+    _, val_E, _ = _curves(history)
+    if len(history) < max_epochs or int(val_E.argmin()) < len(val_E) - 2:
         return None
     change, clear = trend(val_E[-settings.gap_epochs - 1 :])
     decrease = float(val_E[0] - val_E[-1])
@@ -212,15 +212,15 @@ def _unfinished(
 def _not_learning(
     history: Sequence[EpochResult], settings: DiagnosisSettings, trivial_loss: float | None
 ) -> Finding | None:
-    _, train_E = _curves(history)
+    epoch_E, _, train_E = _curves(history)
     lowest = float(train_E.min())
     learns = trivial_loss is not None and lowest < settings.trivial_share * trivial_loss
     late = float(np.median(train_E[1:]))
     if not learns and not train_E[0] - late > settings.min_loss_decrease * abs(float(train_E[0])):
         return Finding.of(
             "loss not decreasing",
-            what=f"the train loss is {train_E[0]:.4g} in epoch 1, and its median over the later "
-            f"epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
+            what=f"the train loss is {train_E[0]:.4g} in epoch {epoch_E[0]}, and its median over "
+            f"the later epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
             evidence={"first_loss": float(train_E[0]), "median_loss": late},
             cause="The learning rate is far too low or too high, layers are frozen, or the "
             "features carry no information about the target.",
@@ -317,9 +317,11 @@ def _fp16_abandoned(history: Sequence[EpochResult]) -> Finding | None:
 
 def _curves(
     history: Sequence[EpochResult],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the epochs with finite losses: their numbers, validation losses and train losses."""
+    epoch_E = np.array([result.epoch for result in history])
     val_E = np.array([result.val_loss for result in history])
     train_E = np.array([result.train_loss for result in history])
     # An epoch in which fp16 skipped every step has no train loss.
     finite_E = np.isfinite(val_E) & np.isfinite(train_E)
-    return val_E[finite_E], train_E[finite_E]
+    return epoch_E[finite_E], val_E[finite_E], train_E[finite_E]

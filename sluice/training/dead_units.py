@@ -18,8 +18,8 @@ def count_dead_units(model: nn.Module, x: ModelInput | RowSource) -> tuple[int, 
         x: A few hundred inputs: with fewer, rarely active neurons seem dead.
     """
     rectifiers = {name for name, module in model.named_modules() if isinstance(module, RECTIFIERS)}
-    with record_activity(model) as watch:
+    with record_activity(model) as recorder:
         predict(model, x)
-    activities = [activity for name, activity in watch.activity.items() if name in rectifiers]
+    activities = [activity for name, activity in recorder.activity.items() if name in rectifiers]
     total = sum(activity.num_units for activity in activities)
     return total - sum(activity.num_active for activity in activities), total

@@ -236,9 +236,11 @@ def non_finite_error(
     if epoch == 1 and step == 1:
         return TrainingFailed(
             what,
-            cause="No weight was updated yet, so the error is in the rows or in the loss function: "
-            "NaN or infinity in an input or target, the logarithm of zero, or a division by zero.",
-            fix="Check the batch's inputs and targets, then the loss function, on finite rows.",
+            cause="No weight was updated yet, so the error is in the rows, the network or the loss "
+            "function: NaN or infinity in an input or target, the logarithm of zero, or a division "
+            "by zero.",
+            fix="Check the batch's inputs and targets, then the network and the loss function on "
+            "finite rows.",
         )
     return TrainingFailed(
         what,

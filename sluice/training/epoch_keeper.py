@@ -42,8 +42,8 @@ class EpochKeeper:
         Args:
             epoch: Number of the epoch, counted from 1.
             settings: Settings in effect in this epoch.
-            started: Time of the clock at which the epoch started, less the time of its steps in an
-                earlier process [s].
+            started: Time of the clock at which the epoch started, less the time that the epoch took
+                in an earlier process [s].
         """
         self._epoch, self._settings, self._started = epoch, settings, started
 

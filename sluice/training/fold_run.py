@@ -1,8 +1,8 @@
 """A fold run: the training of one network, with one seed, on one fold.
 
 A fold run that was interrupted is resumed, and one that has finished is reused instead of repeated.
-Its key is the digest of everything that determines its result bit for bit. The folder
-``runs/<key>`` contains its event log, its checkpoints during training, and finally
+The key of a fold run is the digest of everything that determines its result bit for bit. The folder
+``runs/<key>`` contains the event log, the checkpoints during training, and finally
 ``result.json``.
 """
 
@@ -214,8 +214,10 @@ def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
         raise ContractError(
             f"{spec.name} must be trained by {spec.ranks} processes together, got "
             f"{ranks.shard.world_size}.",
-            cause="ranks_per_training is set, but the fold run was started as a single process.",
-            fix="Start it with train_fold_run_on_ranks, or set ranks_per_training to 1.",
+            cause="The fold run was not started with the number of processes that "
+            "ranks_per_training sets.",
+            fix="Start it with train_fold_run_on_ranks, or set ranks_per_training to "
+            f"{ranks.shard.world_size}.",
         )
 
 

@@ -11,7 +11,7 @@ Every source of randomness has its own seed, derived from the SHA-256 of ``<seed
 =================  ==============================  ==========================================
 random numbers     stage, after the base seed      where
 =================  ==============================  ==========================================
-initial weights    ``init``                        ``models.scaled.prepare_model``
+initial weights    ``init``                        ``workloads.prepare_model``
 row order          ``order_<epoch>``               ``training.row_order.epoch_order``
 buckets            ``buckets_<epoch>_<pool>``      ``training.row_order.BatchPlan``
 augmentation       ``augment_<epoch>``             ``training.row_order.example_seeds``
@@ -348,7 +348,7 @@ def _epoch_result(
 def _scale_state(
     history: list[EpochResult], progress: EpochProgress | None, settings: TrainSettings
 ) -> ScaleState:
-    """Return the loss-scale state, which is stored in the epochs' results."""
+    """Return the loss-scale state, which is stored in the progress or the last epoch's result."""
     if progress is not None:
         return progress.scale
     if not history:

@@ -132,7 +132,7 @@ def _stopped_too_early(
         return []
     symptom = Finding.of(
         "stopped too early",
-        what=f"the best epoch is the last one, {max_epochs} of {max_epochs}.",
+        what=f"the best epoch is the last one, epoch {max_epochs} of {max_epochs}.",
         evidence={"max_epochs": max_epochs, "members": len(affected)},
     )
     return [(member, symptom) for member in affected]

@@ -23,7 +23,9 @@ class Member(Record):
     trained_through: str = Field(
         description="Index label of the last row that training or validation used."
     )
-    seconds: float = Field(description="Fitting time [s], over all attempts.")
+    seconds: float = Field(
+        description="Total time of the epochs [s], including those before a resume."
+    )
     diagnoses: tuple[Diagnosis, ...] = Field(
         (), description="Faults that the trace of the training shows, ranked; () without a trace."
     )

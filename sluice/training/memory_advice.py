@@ -1,6 +1,7 @@
 """Describes a training step that ran out of memory, and suggests settings that need less."""
 
 from sluice.base.out_of_memory import memory_advice
+from sluice.base.pluralize import pluralize
 from sluice.training.settings import TrainSettings
 
 
@@ -9,8 +10,9 @@ def describe_step(training: TrainSettings, num_rows: int) -> str:
     micro_rows = training.micro_batch_rows
     rows_at_once = num_rows if micro_rows is None else min(micro_rows, num_rows)
     return (
-        f"a training step that computes {rows_at_once} rows at once (training.batch_rows "
-        f"{training.batch_rows}, training.micro_batch_rows {micro_rows or 'not set'})"
+        f"a training step that computes {pluralize(rows_at_once, 'row')} at once "
+        f"(training.batch_rows {training.batch_rows}, training.micro_batch_rows "
+        f"{micro_rows or 'not set'})"
     )
 
 

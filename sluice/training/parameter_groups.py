@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sluice.base.errors import ContractError, SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.training.optimizers import build_optimizer, takes_decay
 from sluice.training.settings import TrainSettings
@@ -33,8 +34,8 @@ def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[di
     completed = [_complete_group(group, index, settings) for index, group in enumerate(groups)]
     if not any(group["params"] for group in completed):
         raise ContractError(
-            f"The parameter groups must contain at least one parameter, got {len(completed)} empty "
-            "groups.",
+            "The parameter groups must contain at least one parameter, got "
+            f"{pluralize(len(completed), 'empty group')}.",
             cause="Every parameter is frozen, or the name patterns of the groups match no "
             "parameter.",
             fix="Correct the groups that parameter_groups() returns.",
@@ -57,9 +58,11 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
     """
     completed = complete_groups(groups, settings)
     ids = [id(parameter) for group in completed for parameter in group["params"]]
-    if len(ids) != len(set(ids)):
+    num_repeated = len(ids) - len(set(ids))
+    if num_repeated:
         raise ContractError(
-            f"Every parameter must be in one group, {len(ids) - len(set(ids))} are in two.",
+            "Every parameter must be in one group, got "
+            f"{pluralize(num_repeated, 'repeated parameter')}.",
             cause="Two name patterns match the same parameter, or a tied parameter is listed "
             "twice.",
             fix="Make the groups of parameter_groups() disjoint.",

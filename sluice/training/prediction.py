@@ -131,7 +131,7 @@ def chunk_rows(source: Tensor | RowSource, model: nn.Module | None = None) -> in
 
 
 class PredictedRows:
-    """Outputs of a network as a row source: each is computed when it is read, on the CPU.
+    """Outputs of a network as a row source: computed when they are read, and returned on the CPU.
 
     Args:
         model: Network.

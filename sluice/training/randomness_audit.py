@@ -164,7 +164,7 @@ def _compare_states(
         name=name,
         status="unknown",
         detail=f"not in the state after seed {seed} and up to {_MAX_REFILLS * _MT_WORDS:,} "
-        "numbers: never seeded, or seeded with another seed",
+        "numbers: never seeded, seeded with another seed, or more numbers were generated",
     )
 
 
@@ -205,8 +205,8 @@ def _audit_hash_seed(start_environment: Mapping[str, str] | None) -> RandomSourc
     return RandomSource(
         name="PYTHONHASHSEED",
         status="not seeded",
-        detail="unset at the start of the process: sets of strings iterate in a different order "
-        "each time",
+        detail="unset or 'random' at the start of the process: sets of strings iterate in a "
+        "different order each time",
     )
 
 

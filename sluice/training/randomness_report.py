@@ -48,7 +48,8 @@ class RandomnessReport(Record):
         description="Generators that several operations share."
     )
     nondeterministic: tuple[NondeterministicOperation, ...] = Field(
-        description="Operations that were called in an epoch of training on a few rows."
+        description="Operations without a deterministic implementation that an epoch of training "
+        "on a few rows called."
     )
     findings: tuple[str, ...] = Field(description="Problems found, one sentence each.")
 

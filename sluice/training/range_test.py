@@ -65,7 +65,9 @@ class RangeTest(Record):
     curve: tuple[RangePoint, ...] = Field(description="Rates after which the loss was finite.")
     window_steps: int = Field(description="Width of the windows of ``curve`` [steps].")
     summary: str
-    fix: str = Field("", description="What to do; empty if a rate was found.")
+    fix: str = Field(
+        "", description="What to do; empty if a rate was found before the end of the range."
+    )
 
 
 def range_test(
@@ -167,9 +169,9 @@ def _losses(
         if len(losses) == 1 and not math.isfinite(losses[0]):
             raise TrainingFailed(
                 f"The loss must be finite before the first step, got {losses[0]}.",
-                cause="The error is in the rows or in the loss function: NaN or infinity in an "
-                "input or target, the logarithm of zero, or a division by zero.",
-                fix="Check the batch's inputs and targets, then the loss function.",
+                cause="The error is in the rows, the network or the loss function: NaN or infinity "
+                "in an input or target, the logarithm of zero, or a division by zero.",
+                fix="Check the batch's inputs and targets, then the network and the loss function.",
             )
         if rate is None or not math.isfinite(losses[-1]) or _has_diverged(losses, settings):
             return

@@ -127,7 +127,7 @@ class BatchPlan:
         return sizes
 
     def batch(self, epoch: int, number: int) -> Tensor:
-        """Return the rows of one batch, counted from 0."""
+        """Return the rows of the batch ``number`` of an epoch, counted from 0."""
         return next(self.batches(epoch, first=number))
 
     def batches(

@@ -27,8 +27,10 @@ class RunRecord(Record):
 
     git: GitState
     environment: Environment
-    resolved_config: dict[str, Any] = Field(description="Every resolved setting, as plain JSON.")
-    config: str = Field(description="Digest of resolved_config.")
+    resolved_config: dict[str, Any] = Field(
+        description="Every resolved setting, as plain JSON, with secrets redacted."
+    )
+    config: str = Field(description="Digest of the settings before secrets are redacted.")
     data: str = Field(description="Digest of the feature frame.")
     code: CodeIdentity | None = Field(
         None,

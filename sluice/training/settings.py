@@ -60,9 +60,8 @@ class TrainingChange(Settings):
         ge=0,
         lt=1,
         exclude_if=_is_none,
-        description="Dropout rate of the network, which starts with model.dropout; for 'gru', "
-        "'lstm', 'slstm', 'transformer', and your own networks with a method "
-        "set_dropout(rate).",
+        description="Dropout rate of the network, which starts with model.dropout; for built-in "
+        "networks with dropout, and your own networks with a method set_dropout(rate).",
     )
 
     @property
@@ -109,7 +108,7 @@ _PLAIN_SETTINGS = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
 _WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
-"""Built-in architectures whose dropout rate may change during training."""
+"""Names of built-in architectures with dropout, whose rate a search may change during training."""
 
 NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
 """Training settings that do not affect the result, not even its rounding."""
@@ -158,7 +157,7 @@ class TrainSettings(Settings):
         0.05,
         ge=0,
         lt=1,
-        description="Share of all steps over which the learning rate increases from 0.",
+        description="Share of all steps over which the learning rate increases to its peak.",
     )
     final_rate_share: float = Field(
         0.05,
@@ -269,7 +268,8 @@ def may_change(path: str, settings: TrainSettings, architecture: str = "") -> bo
         path: Dotted path, such as 'training.learning_rate', 'model.dropout' or
             'training.optimizer_arguments.momentum'.
         settings: Optimizer, and its arguments in the first epoch.
-        architecture: Name of the architecture; with "", 'model.dropout' may not change.
+        architecture: Name of the architecture. 'model.dropout' may change only if it is the name of
+            a built-in architecture with dropout.
     """
     if path == "model.dropout":
         return architecture in _WITH_DROPOUT

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Termination:
-    """Whether the process received SIGTERM, and a method that ends it."""
+    """Records a received SIGTERM, and ends the process when its state is stored."""
 
     def __init__(self) -> None:
         self.is_requested = False

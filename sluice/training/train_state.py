@@ -60,7 +60,7 @@ class EpochProgress:
     learning_rate: float
     """Learning rate of the last step."""
     seconds: float
-    """Wall time of the steps [s]."""
+    """Wall time of the epoch so far [s]."""
     scale: ScaleState
     """State of the loss scale after the last step."""
 

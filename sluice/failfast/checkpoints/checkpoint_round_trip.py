@@ -64,7 +64,7 @@ def check_checkpoint(
         Exception: Any exception of the model's or the loss's own code.
 
     Cost:
-        At most four passes over ``checkpoint_rows`` examples, and three files.
+        At most four epochs on ``checkpoint_rows`` examples, and one checkpoint.
     """
     if len(examples) < 2:
         return too_few_examples(len(examples), 2)
@@ -152,7 +152,7 @@ class _EpochTraining:
             )
         self.state = restored
         self.model.load_state_dict(restored.model)
-        # The other training is on its device, where predictions round differently.
+        # The uninterrupted training is on this device; another one rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.files import storage_error
+from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream, derive_seed
 from sluice.failfast.checkpoints import resumption_findings
 from sluice.failfast.checkpoints.training_state import (
@@ -103,7 +104,8 @@ def check_resumption(start: Start, *, num_steps: int, seed: int, folder: Path) -
         Exception: Any exception of the training's own code except its ``load``.
 
     Cost:
-        ``3 * num_steps`` steps, and one more setup for the truncated checkpoint.
+        ``3 * num_steps`` steps, and one more setup for the truncated checkpoint. If the resumed
+        training differs, ``4 * num_steps`` steps.
     """
     try:
         temporary = TemporaryDirectory(dir=folder, prefix="poc-checkpoint-")
@@ -228,7 +230,7 @@ class _Comparison:
         return all(map(same_bits, losses, repeated.advance(self.num_steps)))
 
     def _loads_truncated(self, path: Path, saved: Mapping[str, Flat]) -> bool:
-        """Truncate the checkpoint to half; return whether a part is loaded without an error."""
+        """Halve the largest file; return whether a part of the rest is loaded without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
             file.truncate(largest.stat().st_size // 2)
@@ -251,11 +253,15 @@ def _first_change(
     """Describe the first difference after resuming; empty when there is no difference."""
     for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):
         if not same_bits(one, other):
-            return f"the loss of step {index} is {one!r} uninterrupted and {other!r} resumed"
+            return (
+                f"the loss of step {index} after the checkpoint is {one!r} uninterrupted and "
+                f"{other!r} resumed"
+            )
     for name, state in end.items():
         difference = first_difference(state, resumed_end.get(name, {}))
         if difference is not None:
-            return f"after {len(losses):,} equal losses the {name} differs, {difference}"
+            steps = pluralize(len(losses), "step")
+            return f"after {steps} with equal losses the {name} differs, {difference}"
     return ""
 
 

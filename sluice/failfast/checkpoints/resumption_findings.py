@@ -1,5 +1,7 @@
 """Findings of the comparison of a resumed training with an uninterrupted one."""
 
+import re
+
 from sluice.base.error_location import locate_error
 from sluice.base.errors import SluiceError, StorageError
 from sluice.failfast.checkpoints.training_state import Flat, StateDifference
@@ -60,6 +62,7 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
         fresh: State of the model into which it was to be loaded.
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
+    text = text.removesuffix(".")
     seen = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
     location = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
     names = _differing_names(saved, fresh)
@@ -88,8 +91,9 @@ def model_differs(difference: StateDifference, *, skipped: bool) -> CheckOutcome
     if skipped:
         seen = "load() left the model as it was initialised"
         cause = cause or (
-            "The names in the file differ from the model's, for example by the 'module.' prefix "
-            "of a DataParallel wrapper, and strict=False hides this."
+            "load() does not load the model's state, or the names in the file differ from the "
+            "model's, for example by the 'module.' prefix of a DataParallel wrapper, and "
+            "strict=False hides this."
         )
         fix = fix or "Load with strict=True, and save the names of the model's state_dict()."
     else:
@@ -143,7 +147,8 @@ def continues_differently(
     seen = f"All stored state was restored, but the training continues differently: {changed}."
     if not repeatable:
         return _continues_differently(
-            f"{seen}{_describe_unstored(unstored)} Resuming it twice gives different results too.",
+            f"{seen}{_describe_unstored(unstored)} Two trainings resumed from the checkpoint "
+            "differ from each other, too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
@@ -195,4 +200,9 @@ def _differing_names(saved: Flat, fresh: Flat) -> str:
 
 
 def _wrapper(text: str) -> tuple[str, str]:
-    return next((advice for prefix, advice in _WRAPPERS.items() if prefix in text), ("", ""))
+    """Return the cause and the fix for a wrapper's prefix in the text; empty without one."""
+    for prefix, advice in _WRAPPERS.items():
+        # Not inside a name such as 'my_module.'.
+        if re.search(rf"\b{re.escape(prefix)}", text):
+            return advice
+    return "", ""

@@ -124,7 +124,10 @@ def first_difference(saved: Flat, loaded: Flat) -> StateDifference | None:
 
 
 def same_bits(one: Any, other: Any) -> bool:
-    """Return whether two leaves are bit-identical; NaN equals NaN."""
+    """Return whether two tensors or arrays are bit-identical, or two other leaves are equal.
+
+    A number that is NaN equals NaN.
+    """
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return (
             one.shape == other.shape

@@ -13,7 +13,7 @@ from sluice.workloads.workload import Workload
 _ROUNDING = 1e-12
 """A range below this share of the level is rounding; the scaling of inputs ignores it too."""
 
-_FLAG_VALUES = 2
+_NUM_FLAG_VALUES = 2
 _MAX_CONSTANT_SHARE = 0.5
 
 
@@ -41,10 +41,10 @@ def find_constant_features(
     not_flags = [
         name
         for name in constant
-        if not (frame[name].nunique() == _FLAG_VALUES and not _is_constant(frame[name]))
+        if not (frame[name].nunique() == _NUM_FLAG_VALUES and not _is_constant(frame[name]))
     ]
     plausible = len(constant) <= _MAX_CONSTANT_SHARE * len(features) if wide else not not_flags
-    named = constant if plausible else (not_flags or constant)
+    named = sorted(constant, key=lambda name: name not in not_flags)
     value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
     return CheckOutcome(
         outcome="warn" if plausible else "fail",

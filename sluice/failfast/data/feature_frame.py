@@ -166,7 +166,7 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
             numbers={"rows": len(frame), "folds": 0},
             fault="too few rows",
             cause="The history is too short for the number and size of the folds.",
-            fix="Provide more rows, or plan fewer and larger folds.",
+            fix="Provide more rows, or plan fewer or smaller folds.",
         )
     for fold in folds:
         last = max(fold.train.stop, fold.val.stop, fold.test.stop)
@@ -207,7 +207,8 @@ def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome |
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
                 fault="shape mismatch",
-                cause="examples() does not return one x and one y for each of its rows.",
+                cause="examples() returns another type, other lengths, or rows outside of the "
+                "range that it was called with.",
                 fix="Return Examples(x=..., y=..., rows=...) with tensors of equal length and the "
                 "row positions in the feature frame.",
             )

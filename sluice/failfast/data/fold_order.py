@@ -1,4 +1,4 @@
-"""Finds folds that train on test rows, or on rows later than the test rows."""
+"""Finds folds whose splits share rows, or that train on rows later than the first test row."""
 
 from typing import Literal
 

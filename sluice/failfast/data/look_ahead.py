@@ -47,6 +47,13 @@ def check_look_ahead(
             numbers={"features": 0},
         )
     columns = tuple(name for name in workload.feature_columns if name in frame.columns)
+    if not columns:
+        return CheckOutcome(
+            outcome="insufficient",
+            summary="compute_features() returned none of the declared feature columns.",
+            numbers={"features": 0},
+            fix="Return the columns in feature_columns, or declare those that are returned.",
+        )
     independent = workload.horizon_rows == 0
     search = _search(
         workload.compute_features,
@@ -65,7 +72,7 @@ def check_look_ahead(
         "comparisons": search.comparisons,
         "seeing_later_rows": len(found),
     }
-    if search.comparisons == 0 or not columns:
+    if search.comparisons == 0:
         return CheckOutcome(
             outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
         )
@@ -74,7 +81,7 @@ def check_look_ahead(
         note = note if independent else ""
         return CheckOutcome(
             outcome="pass",
-            summary=f"No feature of {len(search.compared):,} changed in "
+            summary=f"None of {pluralize(len(search.compared), 'feature')} changed in "
             f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{note}"
             f"{search.sample.note}",
             numbers=numbers,
@@ -137,11 +144,13 @@ def find_look_ahead(
         whole: Result of ``compute(raw)``, if it is already known.
 
     Raises:
-        ContractError: Nothing could be compared, or index labels were renumbered.
+        ContractError: Nothing could be compared, or the features have index labels that the raw
+            rows do not have.
 
     Cost:
-        One computation of all features per cut, for 0.1 to 1 times the rows. For a table with more
-        than ``max_cells``, the features of three blocks of rows, and once more of these unchanged.
+        One computation of all features per cut, or two if ``compute`` rejects a table with fewer
+        rows. For a table with more than ``max_cells``, the features of three blocks of rows are
+        computed, and once more those of the unchanged blocks.
         The comparison of 100 columns x 5,000 rows takes milliseconds.
 
     Assumes:
@@ -260,12 +269,12 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    moved: dict[str, LookAhead] = {}
+    changed: dict[str, LookAhead] = {}
     for block in sample.blocks:
         again = compute(block.raw.copy(deep=False))
         known = block.features.index.unique()
-        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, moved)
-    return bool(moved)
+        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, changed)
+    return bool(changed)
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:

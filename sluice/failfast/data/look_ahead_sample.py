@@ -49,8 +49,8 @@ class LookAheadSample:
         """
         if len(self.columns) <= self.max_columns:
             return self.columns
-        turn = np.roll(rng.permutation(len(self.columns)), -table * self.max_columns)
-        return tuple(self.columns[column] for column in np.sort(turn[: self.max_columns]))
+        order = np.roll(rng.permutation(len(self.columns)), -table * self.max_columns)
+        return tuple(self.columns[column] for column in np.sort(order[: self.max_columns]))
 
 
 def draw_sample(

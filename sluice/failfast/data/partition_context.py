@@ -24,19 +24,24 @@ def check_partition_context(
         ContractError: A value differs by more than rounding, or a row is missing in one of them.
     """
     context = (
-        f"{workload.feature_partitions.look_back_rows} earlier and {workload.horizon_rows} later "
-        "rows (look_back_rows, horizon_rows)"
+        f"its own rows, {workload.feature_partitions.look_back_rows} earlier and "
+        f"{workload.horizon_rows} later rows (look_back_rows, horizon_rows)"
         if isinstance(workload.feature_partitions, PeriodPartitions)
-        else "rows of its key"
+        else "the rows of its key"
     )
     cause = (
         "A window or an exponential mean reaches further back, or a statistic of all rows is used."
     )
     fix = "Declare a larger context, compute the feature from fewer rows, or remove the partitions."
     if not own.index.equals(wide.index):
+        change = (
+            f"{len(wide):,} feature rows instead of {len(own):,}"
+            if len(wide) != len(own)
+            else "feature rows with other labels"
+        )
         raise ContractError(
             f"The features of partition '{name}' must depend only on {context}, but with more rows "
-            f"it has {len(wide):,} feature rows instead of {len(own):,}.",
+            f"it has {change}.",
             cause=cause,
             fix=fix,
         )

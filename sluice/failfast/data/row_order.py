@@ -63,8 +63,8 @@ def change_later_rows(
         rng: Draws the new order.
     """
     early, late = order[:cut], order[cut:]
-    lost = len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(whole.index)).max(initial=0))
-    slots = late[: max(int(len(late) * kept_share), lost + _SPARE_ROWS)]
+    num_lost = len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(whole.index)).max(initial=0))
+    slots = late[: max(int(len(late) * kept_share), num_lost + _SPARE_ROWS)]
     # A single cycle through all later rows, so that no row keeps its position.
     cycle = rng.permutation(late)
     source = np.arange(len(raw))
@@ -77,7 +77,7 @@ def change_later_rows(
 
 
 def _after_gaps(raw: pd.DataFrame, order: _Positions, kept: _Positions) -> Iterator[int]:
-    """Yield a position right after a gap, for each column with a gap in the feature rows."""
+    """Yield a position right after a gap in each of up to three columns with gaps."""
     if kept.size == 0:
         return
     num_gaps = 0

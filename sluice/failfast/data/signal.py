@@ -159,8 +159,8 @@ def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
     # Both products have the same eigenvalues; the smaller one is decomposed, in cubic time.
     few_rows = num_rows < num_columns
     value_M, vector_MM = np.linalg.eigh(map_NM @ map_NM.T if few_rows else map_NM.T @ map_NM)
-    known = value_M > 1e-9 * value_M[-1]
-    value_M, vector_MM = value_M[known], vector_MM[:, known]
+    is_kept = value_M > 1e-9 * value_M[-1]
+    value_M, vector_MM = value_M[is_kept], vector_MM[:, is_kept]
     return value_M, vector_MM if few_rows else map_NM @ (vector_MM / np.sqrt(value_M))
 
 
@@ -177,11 +177,11 @@ def _explained_variance(
     best_K = np.full(len(order_KN), -np.inf)
     for ridge in _RIDGES:
         kept_M = value_M / (value_M + ridge * value_M.mean())
-        left_K = total - (2 * kept_M - kept_M**2) @ energy_MK
+        residual_K = total - (2 * kept_M - kept_M**2) @ energy_MK
         # The mean uses one degree of freedom.
         freedom = 1 - (1 + kept_M.sum()) / num_rows
         if freedom > 0.05:
-            best_K = np.maximum(best_K, 1 - left_K / (total * freedom**2))
+            best_K = np.maximum(best_K, 1 - residual_K / (total * freedom**2))
     return best_K
 
 
@@ -220,10 +220,10 @@ def _token_maps(token_NP: NDArray[np.int64]) -> Iterator[Floats]:
 
 def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
     """Return random Fourier features of a Gaussian kernel with the median distance as width."""
-    some = input_NP[np.linspace(0, len(input_NP) - 1, min(len(input_NP), 200)).astype(np.int64)]
-    squared = (some**2).sum(axis=1)
-    distance = np.sqrt(np.maximum(squared[:, None] + squared - 2 * some @ some.T, 0.0))
-    width = float(np.median(distance[np.triu_indices(len(some), 1)])) or 1.0
+    sample = input_NP[np.linspace(0, len(input_NP) - 1, min(len(input_NP), 200)).astype(np.int64)]
+    squared = (sample**2).sum(axis=1)
+    distance = np.sqrt(np.maximum(squared[:, None] + squared - 2 * sample @ sample.T, 0.0))
+    width = float(np.median(distance[np.triu_indices(len(sample), 1)])) or 1.0
     weight_PM = rng.normal(size=(input_NP.shape[1], _RANDOM_COLUMNS)) / width
     phase_M = rng.uniform(0, 2 * math.pi, _RANDOM_COLUMNS)
     return _centred(np.cos(input_NP @ weight_PM + phase_M))

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.rows.protocol import ModelInput, input_length, input_parts, spread_rows
@@ -78,7 +79,8 @@ def check_split_independence(
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{compared} examples were equal when computed from fewer rows of their split.",
+        summary=f"{pluralize(compared, 'comparison')} of examples with the same examples computed "
+        "from fewer rows found no difference.",
         numbers=numbers,
     )
 
@@ -116,8 +118,8 @@ def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
         common, in_usual, in_other = common[read], in_usual[read], in_other[read]
     one, two = usual.take(in_usual), other.take(in_other)
     pairs = {"x": (one.inputs, two.inputs), "y": (one.targets, two.targets)}
-    for name, (value, repeated) in pairs.items():
-        differs = _differing_input(value, repeated)
+    for name, (value, other_value) in pairs.items():
+        differs = _differing_input(value, other_value)
         if differs.any():
             first = int(differs.argmax())
             return common.size, (

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
@@ -58,7 +59,10 @@ def find_target_copies(
     if copies:
         names = ", ".join(f"'{name}'" for name in copies[:5])
         return _copies(
-            copies, f"{names} equals the target '{target}' in all {len(frame):,} rows", frame
+            copies,
+            f"the correlation with the target '{target}' in {len(frame):,} rows is at least "
+            f"{settings.target_copy_correlation:g} for {names}",
+            frame,
         )
     near = {
         n: correlation
@@ -79,12 +83,13 @@ def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
 
 def _near_copies(near: dict[str, float], target: str, min_correlation: float) -> CheckOutcome:
     first = max(near, key=near.__getitem__)
-    others = f"; {len(near) - 1} more features do too" if len(near) > 1 else ""
+    more = pluralize(len(near) - 1, "other feature")
+    others = f" The same holds for {more}." if len(near) > 1 else ""
     return CheckOutcome(
         outcome="warn",
         summary=f"A single feature should not nearly equal the target: '{first}' has a correlation "
-        f"of {near[first]:.4f} with '{target}', and from {min_correlation:g} on a feature looks "
-        f"like a noisy copy{others}.",
+        f"of {near[first]:.4f} with '{target}', so it looks like a noisy copy (limit "
+        f"{min_correlation:g}).{others}",
         numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
         fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "

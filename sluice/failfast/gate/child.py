@@ -1,7 +1,8 @@
 """Child process of the gate: runs the checks and sends messages to the supervisor.
 
 A second thread listens to the supervisor. On request it sends the line of user code that is
-running. When the supervisor has ended, it deletes the files of the checks and exits.
+running. When the supervisor has ended, the thread deletes the files of the checks and ends the
+process.
 """
 
 import faulthandler
@@ -251,7 +252,7 @@ def _from_script(script: str, target: WorkloadTarget) -> type:
     """
     module = types.ModuleType("__mp_main__")
     module.__file__ = script
-    # Processes and pickles of the script look it up under both names.
+    # Processes and pickles of the script look the module up under both names.
     sys.modules["__main__"] = sys.modules["__mp_main__"] = module
     sys.path.insert(0, str(Path(script).parent))
     sys.argv = list(target.argv)

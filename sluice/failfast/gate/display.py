@@ -33,8 +33,8 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
 
 def stderr_console() -> Console:
     """Return the console for progress, as wide as the terminal or ``_PLAIN_WIDTH`` without one."""
-    fits_itself = sys.stderr.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=True, width=None if fits_itself else _PLAIN_WIDTH)
+    knows_width = sys.stderr.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=True, width=None if knows_width else _PLAIN_WIDTH)
 
 
 class LiveLines:
@@ -82,7 +82,7 @@ class LiveLines:
 
 
 def report_page(report: GateReport) -> RenderableType:
-    """Return the report for a terminal: a table of all checks, then each problem in detail."""
+    """Return the report for a terminal: a table of the checks that ran, then the problems."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title_justify="left")
     table.add_column("")
 

@@ -72,8 +72,9 @@ def check(
     Raises:
         GateBlocked: A check failed or was inconclusive; the message names the first one and its
             fix.
-        SettingsError: The workload's class cannot be imported in another process, or its settings
-            do not reproduce the instance.
+        SettingsError: Neither a workload nor a frame with its target is given, or both are; the
+            workload's class cannot be imported in another process; or its settings do not reproduce
+            the instance.
     """
     workload = require_workload(workload, frame=frame, target=target)
     cls = workload if isinstance(workload, type) else type(workload)
@@ -114,7 +115,7 @@ def require_workload(
     """Return the workload, or a workload of the data frame.
 
     Raises:
-        SettingsError: Neither or both were given.
+        SettingsError: Neither or both were given, or a frame without its target.
     """
     if workload is not None and frame is None and target is None:
         return workload

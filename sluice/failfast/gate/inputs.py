@@ -90,7 +90,7 @@ class GateInputs:
         if not folds:
             raise ContractError(
                 "At least one fold is required, plan_folds() returned none.",
-                fix="Provide more rows, or plan fewer and larger folds.",
+                fix="Provide more rows, or plan fewer or smaller folds.",
             )
         return folds
 
@@ -107,7 +107,7 @@ class GateInputs:
 
     @cached_property
     def held_out(self) -> Examples:
-        """Validation examples of the first fold; no check uses test rows.
+        """Validation examples of the first fold; no check makes predictions for test rows.
 
         Of a workload that does not keep its outputs, at most 256 evenly spaced examples.
         """

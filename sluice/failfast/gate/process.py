@@ -100,7 +100,7 @@ class GateProcess:
 
 
 def crash_location(file: Path) -> str:
-    """Return the innermost line of a crash report that is in neither torch nor Python itself.
+    """Return the innermost line of user code in a crash report, or of any code without such a line.
 
     Args:
         file: Report written by ``faulthandler``; "" is returned for a missing or empty file.

@@ -185,7 +185,8 @@ def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop
         if stop.whole_gate:  # between two checks: the others are skipped with this reason
             return stop
         cause, fix = finding.response
-        raise SluiceError(f"Before the first check: {finding.summary}", cause=cause, fix=fix)
+        when = "Between two checks" if progress.results else "Before the first check"
+        raise SluiceError(f"{when}: {finding.summary}", cause=cause, fix=fix)
     seconds = time.monotonic() - (progress.running_since or begun)
     progress.record(checks[name].result(finding, seconds))
     return stop
@@ -197,6 +198,8 @@ def _over_time(progress: _Progress, begun: float) -> _Stop | None:
     if plan is not None and now - progress.started > plan.whole_gate.max_s:
         return _Stop(_timeout_finding("The whole gate", plan.whole_gate), whole_gate=True)
     if plan is None or not progress.running:
+        if progress.running_since > begun:  # between two checks
+            return None
         limit, since, what = STARTUP_LIMIT, begun, "The startup"
     elif progress.running == RELOADING_DATA:
         limit, since, what = plan.reloading, progress.running_since, "Loading the data again"
@@ -224,8 +227,9 @@ def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     return _Stop(
         CheckOutcome(
             outcome="fail",
-            summary=f"The check was stopped at {used / _GIB:.1f} GiB of memory "
-            f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the free memory), while it was",
+            summary=f"The gate's process was stopped at {used / _GIB:.1f} GiB of memory "
+            f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the memory that was free at the "
+            "start), while it was",
             fault="out of memory",
         )
     )
@@ -234,12 +238,12 @@ def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
 def _crash_stop(status: int) -> _Stop:
     fault: FaultName = "process crashed"
     if status == -9:
-        what = "Its process was ended by signal 9 (SIGKILL)"
+        what = "The gate's process was ended by signal 9 (SIGKILL)"
         fault = "out of memory"
     elif status < 0:
-        what = f"Its process was ended by signal {-status} ({_signal_name(-status)})"
+        what = f"The gate's process was ended by signal {-status} ({_signal_name(-status)})"
     else:
-        what = f"Its process ended with status {status} and without a result"
+        what = f"The gate's process ended with status {status} and without a result"
     return _Stop(CheckOutcome(outcome="fail", summary=what, fault=fault))
 
 

@@ -54,7 +54,7 @@ def check_gradient_flow(
     optimizer steps on other batches: by then, healthy designs with zero initialisation have a
     gradient. Parameters without a gradient after these steps fail or warn (see
     ``judge_missing_gradients``), and units that stay equal fail. A norm above
-    ``warn_gradient_norm`` warns.
+    ``warn_gradient_norm``, multiplied by the loss if that is above 1, warns.
 
     Args:
         workload: Builds the model and defines the loss and the parameter groups.
@@ -150,7 +150,7 @@ def _frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     if not any(parameter.requires_grad for parameter in parameters.values()):
         return CheckOutcome(
             outcome="fail",
-            summary=f"The model has no trainable parameter ({len(parameters):,} are frozen).",
+            summary=f"The model has no trainable parameter, but {len(parameters):,} frozen.",
             fault="detached loss",
         )
     return check_frozen(parameters.items(), workload.frozen_parameters)

@@ -82,7 +82,7 @@ class _Diagnosis:
         self.missing_gradients, self.activity = missing_gradients, activity
         self.modules = dict(model.named_modules())
         first = {id(parameter): name for name, parameter in model.named_parameters()}
-        self.trained = {
+        self.trainable = {
             owner: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
                 first[id(parameter)]: parameter
@@ -91,17 +91,17 @@ class _Diagnosis:
             }
             for owner, module in self.modules.items()
         }
-        names = {name for owned in self.trained.values() for name in owned}
+        names = {name for owned in self.trainable.values() for name in owned}
         self.with_gradient = names - missing_gradients.parameters
         self.idle_modules = {
             owner
-            for owner, owned in self.trained.items()
+            for owner, owned in self.trainable.items()
             if owned and set(owned) <= missing_gradients.parameters and self._is_idle(owner)
         }
         """Modules without gradient, while an equivalent module gets gradients in their place."""
         self.zero_layers = {
             owner
-            for owner, owned in self.trained.items()
+            for owner, owned in self.trainable.items()
             if set(owned) <= missing_gradients.zero
             and any(parameter.ndim > 1 for parameter in owned.values())
             and not isinstance(self.modules[owner], _LOOKUPS)
@@ -144,7 +144,7 @@ class _Diagnosis:
         blocked = self._in_order(self.missing_gradients.zero)
         return CheckOutcome(
             outcome="fail",
-            summary=f"{text}; therefore {format_names(blocked)} get a gradient of exactly 0.",
+            summary=f"{text}; therefore the gradient of {format_names(blocked)} is exactly 0.",
             fault="dead units",
         )
 
@@ -154,7 +154,7 @@ class _Diagnosis:
         return f"{number:,} {'batch' if number == 1 else 'batches'}"
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
-        """Return the layer before a ReLU without active units, and a description; None if none."""
+        """Return the layer before a ReLU without active units, and a description, or None."""
         for name, seen in self.activity.items():
             if seen.dead and isinstance(self.modules[name], RECTIFIERS):
                 if self._weights_are_zero(seen.previous_weighted):
@@ -221,7 +221,7 @@ class _Diagnosis:
         names = self._in_order(
             self.missing_gradients.zero
             if all_zero
-            else {name for owner in layers for name in self.trained[owner]}
+            else {name for owner in layers for name in self.trainable[owner]}
         )
         return CheckOutcome(
             outcome="fail",
@@ -290,7 +290,7 @@ class _Diagnosis:
     def _zero_layers_and_norms(self) -> set[str]:
         norms = {
             owner
-            for owner, owned in self.trained.items()
+            for owner, owned in self.trainable.items()
             if isinstance(self.modules[owner], _NORMS)
             and owned
             and set(owned) <= self.missing_gradients.zero
@@ -298,12 +298,12 @@ class _Diagnosis:
         return self.zero_layers | norms
 
     def _weights_are_zero(self, owner: str) -> bool:
-        weights = [p for p in self.trained.get(owner, {}).values() if p.ndim > 1]
+        weights = [p for p in self.trainable.get(owner, {}).values() if p.ndim > 1]
         return bool(weights) and not any(bool(p.detach().any()) for p in weights)
 
     def _in_order(self, names: Collection[str]) -> list[str]:
         return list(
-            dict.fromkeys(n for owned in self.trained.values() for n in owned if n in names)
+            dict.fromkeys(n for owned in self.trainable.values() for n in owned if n in names)
         )
 
 

@@ -38,8 +38,8 @@ def judge_normalisers(
     names = format_names([measured.layer for measured in small])
     return ranges, CheckOutcome(
         outcome="warn",
-        summary=f"The normaliser state of {names} must stay above 0; its lowest value is "
-        f"{small[0].lowest:g}.",
+        summary=f"The normaliser state of {names} must stay above 0; the lowest value is "
+        f"{min(measured.lowest for measured in small):g}.",
         fault="non-finite output",
         cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
         "overflows.",
@@ -58,7 +58,7 @@ def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome 
         fault="zero gradients",
         cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
         "output is read before the recurrence has processed a second row.",
-        fix="Raise seq_len, or read the output after the last row that this direction processes.",
+        fix="Raise seq_len, or read the output of each direction after its last row.",
     )
 
 

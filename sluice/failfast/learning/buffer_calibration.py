@@ -26,8 +26,8 @@ def calibrate_buffers(
         model: Model to copy; stays in its train or eval mode.
         examples: Examples on which the buffers are updated.
         batch_rows: Examples per forward pass.
-        num_passes: Number of forward passes. Batch norm moves by a tenth at each pass, so 1.5 % of
-            its initial value remains after 40.
+        num_passes: Number of forward passes. By default batch norm moves by a tenth at each pass,
+            so 1.5 % of its initial value remains after 40.
         seed: Seed of dropout.
     """
     calibrated = copy.deepcopy(model)

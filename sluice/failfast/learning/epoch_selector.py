@@ -1,7 +1,7 @@
 """Check that the epoch selector returns the best epoch for synthetic training histories.
 
-Every test case has one known answer, so a selector that compares positions, maximises, or
-mishandles NaN returns a wrong one.
+Every test case has one known answer, so a selector that returns positions instead of epochs,
+maximises, or mishandles NaN returns a wrong one.
 """
 
 import math

@@ -50,7 +50,8 @@ class MiniTraining:
     loss_SE: NDArray[np.float64]
     """Loss on the subset before training and after each epoch, (S, 1 + E), without dropout."""
     model: nn.Module
-    """Model of the last seed with the weights of its best epoch; untrained without a subset."""
+    """Model of the last seed with the weights of its best epoch. If ``failed`` is given, it is not
+    fully trained."""
     examples: Examples
     """The subset: evenly spaced train examples."""
     baseline: ConstantBaseline
@@ -208,11 +209,12 @@ def judge_mini_training(
     seen = _describe(mini, bound, settings, learning_rate=learning_rate)
     numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest}
     if not largest <= settings.max_loss_increase_ratio:
+        unit = "the first loss" if mini.baseline.problem else "the gain from knowing the target"
         return CheckOutcome(
             outcome="fail",
             summary=f"{seen} After epoch {epoch} of seed {seed_index + 1} the loss was "
-            f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times the gain "
-            f"from knowing the target; at most {settings.max_loss_increase_ratio:g} is allowed.",
+            f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times {unit}; at "
+            f"most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
             fault="learning rate too high",
         )

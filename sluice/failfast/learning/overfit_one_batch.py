@@ -196,10 +196,10 @@ def _minimise(
             output = model(x)
             value = float(workload.losses(output.detach(), y).mean())
             loss = workload.loss(output, y)
-            if not math.isfinite(value) or not loss.requires_grad:
+            if not math.isfinite(value):
                 break
             lowest = min(lowest, (value, step))
-            if value <= required:
+            if value <= required or not loss.requires_grad:
                 break
             optimizer.zero_grad()
             loss.backward()
@@ -219,6 +219,14 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
         "steps": last.steps,
         "rate": last.rate,
     }
+    if not math.isfinite(last.reached):
+        return CheckOutcome(
+            outcome="fail",
+            summary=f"The loss of {pluralize(last.num_rows, 'example')} is not finite before the "
+            "first step.",
+            numbers=numbers,
+            fault="non-finite loss",
+        )
     seen = (
         f"A loss of {last.required:.4g} or less is required on "
         f"{pluralize(last.num_rows, 'example')} (the best constant output has a loss of "

@@ -85,6 +85,8 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             "deviation"
         )
     if spread.problem == "explosion":
+        if _are_classes(output, y) and spread.ratio == _mean_deviation(output):
+            seen = f"{len(output):,} class scores vary by {spread.ratio:.4g} nats"
         return CheckOutcome(
             outcome="fail",
             summary=f"{seen}; at most {limits.explosion_ratio:g} is allowed.",
@@ -92,9 +94,14 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             fault="explosion",
         )
     if spread.problem:
+        required = (
+            "they are all equal"
+            if pair is None
+            else f"at least {limits.collapse_ratio:g} is required"
+        )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen}; at least {limits.collapse_ratio:g} is required.",
+            summary=f"{seen}; {required}.",
             numbers=numbers,
             fault="collapse",
         )
@@ -115,7 +122,7 @@ def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -
     """
     if not bool(torch.isfinite(output).all()):
         return PredictionSpread(ratio=math.nan, problem="not finite")
-    spread = float(output.double().std(dim=0).mean())
+    spread = _mean_deviation(output)
     pair = _comparable(output, y)
     if pair is None or (_are_classes(output, y) and not _varies(pair.y_NP)):
         return PredictionSpread(ratio=spread, problem="" if spread > 0 else "collapse")
@@ -148,6 +155,10 @@ def _comparable(output: Tensor, y: Tensor) -> _Comparable | None:
     return _Comparable(
         output_NP=output.double().reshape(len(output), -1), y_NP=y.double().reshape(len(y), -1)
     )
+
+
+def _mean_deviation(values: Tensor) -> float:
+    return float(values.double().std(dim=0).mean())
 
 
 def _varies(values_NP: Tensor) -> bool:
@@ -198,22 +209,24 @@ def _judge_variety(
     undefined = pair is not None and not math.isfinite(correlation)
     if pair is not None:
         numbers["correlation"] = 0.0 if undefined else correlation
-        seen = f"{seen}; their correlation with the target is {numbers['correlation']:.3g}"
-    if num_distinct < min(limits.min_distinct, int(numbers["num_examples"])):
+        shown = "undefined" if undefined else f"{correlation:.3g}"
+        seen = f"{seen}; their correlation with the target is {shown}"
+    expected = min(limits.min_distinct, int(numbers["num_examples"]))
+    if num_distinct < expected:
         return CheckOutcome(
             outcome="warn",
             summary=f"{seen}. Only {num_distinct:,} of them are distinct; "
-            f"at least {limits.min_distinct} are expected.",
+            f"at least {expected} are expected.",
             numbers=numbers,
             fault="few distinct predictions",
         )
     if undefined:
         return CheckOutcome(
             outcome="warn",
-            summary=f"{seen}, because it is undefined.",
+            summary=f"{seen}.",
             numbers=numbers,
             fault="few distinct predictions",
-            cause="No output varies for which the target varies too.",
+            cause="Each output is constant, or its target is.",
             fix="Inspect the predictions and targets of the held-out rows.",
         )
     return CheckOutcome(

@@ -64,6 +64,7 @@ def test_own_class_is_called_with_sizes_and_settings():
         (f"{__name__}:no_module", "torch.nn.Module, got an object of type builtins.func"),
         (f"{__name__}:Stubborn", "three arguments"),
         ("sklearn.linear_model:LinearRegression", "A candidate must be a torch.nn.Module"),
+        ("sklearn.linear_model:LinearRegression", "got the class sklearn.*LinearRegression"),
     ],
 )
 def test_invalid_architecture_is_rejected(name, cause):

@@ -57,6 +57,19 @@ def test_a_changed_network_computes_what_one_built_so_computes(name, layers, bef
     assert not torch.equal(outputs(changed), other)
 
 
+@pytest.mark.parametrize(
+    "name", ["image_cnn:ImageCnn", "text_cnn:TextCnn", "causal_transformer:CausalTransformer"]
+)
+def test_the_dropout_of_networks_for_images_and_tokens_can_change(name):
+    settings = ModelSettings(architecture=f"sluice.models.{name}", hidden=8)
+    changed, built = (
+        build_network(5, 5, settings.model_copy(update={"dropout": rate})) for rate in (0.6, 0.2)
+    )
+    set_dropout(changed, 0.2)
+
+    assert repr(changed) == repr(built)
+
+
 def test_a_network_of_ones_own_says_what_to_do_with_it():
     network = Own(2, 1)
     scaled = Scaled(network, num_features=2, num_outputs=1, scale_inputs=True, scale_target=True)

@@ -144,7 +144,7 @@ def test_wide_embeddings_are_reduced_with_their_distances():
         (NoLinear(), "NoLinear has no embedding: it calls no nn.Linear"),
         (type("Wrong", (Net,), {"embedding_layer": "bodi"})(), "name of one of its layers, got 'b"),
         (type("Wrong", (Net,), {"embedding_layer": ""})(), "name of one of its layers, got ''"),
-        (type("Unused", (Net,), {"embedding_layer": "unused"})(), "has no embedding"),
+        (type("Unused", (Net,), {"embedding_layer": "unused"})(), "it calls no layer 'unused'"),
     ],
 )
 def test_a_network_without_embedding_is_refused_with_a_fix(net, message):

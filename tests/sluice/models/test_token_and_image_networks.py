@@ -47,9 +47,12 @@ def test_later_tokens_do_not_change_a_language_model():
     assert network.head.weight is network.embedding.weight
 
 
-@pytest.mark.parametrize(("hidden", "num_outputs"), [(15, 11), (16, 12)])
-def test_settings_that_do_not_fit_are_refused(hidden, num_outputs):
-    with pytest.raises(SettingsError, match="one vocabulary"):
+@pytest.mark.parametrize(
+    ("hidden", "num_outputs", "message"),
+    [(15, 11, "Set hidden to 14 or 16"), (16, 12, "one vocabulary, got 11 input and 12 output")],
+)
+def test_settings_that_do_not_fit_are_refused(hidden, num_outputs, message):
+    with pytest.raises(SettingsError, match=message):
         CausalTransformer(11, num_outputs, ModelSettings(hidden=hidden, heads=2))
 
 

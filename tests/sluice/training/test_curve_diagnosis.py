@@ -175,6 +175,20 @@ def test_large_gradients_of_a_large_loss_and_of_the_start_are_usual():
     assert kinds(curve(FALLING, FALLING, norm=falling_norm)) == []
 
 
+def test_the_best_epoch_keeps_its_number_if_an_earlier_epoch_has_no_loss():
+    val = np.where(E <= 10, FALLING, FALLING[10] + 0.05 * (E - 10))
+    history = curve(FALLING, val)
+    history[0] = dataclasses.replace(
+        history[0], train_loss=math.nan, skipped_steps=3, precision="fp16"
+    )
+
+    found = diagnose_curves(history, SETTINGS, max_epochs=30, expects_signal=True)
+
+    (symptom,) = found.symptoms
+    assert "lowest at epoch 11 " in symptom.what
+    assert "over the 19 epochs after it" in symptom.what
+
+
 def test_fp16_that_was_given_up_is_said_and_no_explosion():
     history = curve(FALLING, FALLING)
     history[1] = dataclasses.replace(

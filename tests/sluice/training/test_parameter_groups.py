@@ -130,8 +130,8 @@ def test_every_group_follows_the_rate():
         (lambda p: [{"params": p, "rate_share": -0.1}], "'rate_share' of parameter group 0"),
         (lambda p: [{"params": p, "weight_decay": float("nan")}], "finite number"),
         (lambda p: [{"params": p, "rate_share": "half"}], "got 'half'"),
-        (lambda p: [{"params": p}, {"params": p[:1]}], "in one group, 1 are in two"),
-        (lambda _: [{"params": []}], "1 empty groups"),
+        (lambda p: [{"params": p}, {"params": p[:1]}], "in one group, got 1 repeated parameter"),
+        (lambda _: [{"params": []}], "1 empty group."),
         (lambda _: [], "0 empty groups"),
     ],
 )

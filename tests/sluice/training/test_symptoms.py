@@ -12,7 +12,7 @@ from sluice.training.setting_changes import first_change
 from sluice.training.settings import TrainSettings
 from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE, decide, evidence
 
-ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, 25 of 25."
+ADVICE = "Stopped too early in 32 of 32 trainings: the best epoch is the last one, epoch 25 of 25."
 
 
 def member(seed: int, best_epoch: int) -> Member:

@@ -286,15 +286,25 @@ class ShuffledGroups(planted.OwnNet):
 DEFECTS = {
     "own torch generator": (
         Own(OwnGenerator),
-        ["the loss of step 1 is", "network.draws (random generator)/state", "get_state()"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "network.draws (random generator)/state",
+            "get_state()",
+        ],
     ),
     "own numpy generator": (
         Own(OwnNumpyGenerator),
-        ["the loss of step 1 is", "network.draws (random generator)/state/state"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "network.draws (random generator)/state/state",
+        ],
     ),
     "plain attribute": (
         Own(StepCount),
-        ["the loss of step 1 is", "Not stored, and different: network.num_calls: was 4, is 0"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "Not stored, and different: network.num_calls: was 4, is 0",
+        ],
     ),
     "unstored buffer": (
         Own(RunningScale),

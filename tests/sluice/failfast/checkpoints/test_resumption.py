@@ -11,9 +11,11 @@ from torch import nn
 from sluice.base.errors import ContractError, StorageError
 from sluice.failfast.checkpoints.resumption import (
     StoppableTraining,
+    _first_change,
     check_resumption,
     validate_checkpoint,
 )
+from sluice.failfast.checkpoints.resumption_findings import load_raised
 
 X = torch.randn(64, 3, generator=torch.Generator().manual_seed(1))
 Y = X @ torch.tensor([[1.0], [-2.0], [0.5]])
@@ -234,23 +236,38 @@ DEFECTS = {
     ),
     "global random state not restored": (
         Script(net=Dropout, keep_random=False),
-        ["the loss of step 1 is", "A random state or the position in the data was not restored"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "A random state or the position in the data was not restored",
+        ],
     ),
     "position in the data not restored": (
         Script(keep_position=False),
-        ["the loss of step 1 is", "order of step()", "position in the data was not restored"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "order of step()",
+            "position in the data was not restored",
+        ],
     ),
     "own torch generator": (
         Script(net=OwnGenerator),
-        ["the loss of step 1 is", "generator (random generator)/state", "get_state()"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "generator (random generator)/state",
+            "get_state()",
+        ],
     ),
     "own numpy generator": (
         Script(net=NumpyGenerator),
-        ["the loss of step 1 is", "noise/rng (random generator)/state/state", "bit_generator"],
+        [
+            "the loss of step 1 after the checkpoint is",
+            "noise/rng (random generator)/state/state",
+            "bit_generator",
+        ],
     ),
     "generator without a seed": (
         Script(net=Unseeded),
-        ["gives different results too", "noise/rng (random generator)", "generator is not seeded"],
+        ["differ from each other", "noise/rng (random generator)", "generator is not seeded"],
     ),
     "buffer that is not stored": (
         Script(net=RunningScale),
@@ -414,3 +431,20 @@ def test_layers_that_are_in_eval_mode_on_purpose_stay_there(tmp_path):
     assert [(m.training, m.first.training, m.norm.training) for m in models] == [
         (True, True, False)
     ] * len(models)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_wrapper"),
+    [("module.first.weight", True), ("net.module.weight", True), ("my_module.weight", False)],
+)
+def test_only_the_prefix_of_a_wrapper_points_to_a_wrapper(name, is_wrapper):
+    finding = load_raised(RuntimeError("Missing key(s) in state_dict."), {name: 1}, {})
+
+    assert ("DataParallel" in finding.response[0]) is is_wrapper
+    assert "state_dict. Names" in finding.summary
+
+
+def test_one_step_with_an_equal_loss_is_counted_in_the_singular():
+    text = _first_change([1.0], [1.0], {"model": {"w": 1}}, {"model": {"w": 2}})
+
+    assert text == "after 1 step with equal losses the model differs, w: was 1, is 2"

@@ -253,6 +253,17 @@ def test_a_healthy_workload_passes_with_its_numbers() -> None:
     assert "sample" not in finding.summary
 
 
+def test_a_table_without_the_declared_features_is_no_evidence() -> None:
+    workload = Echo()
+    raw = workload.load_rows()
+    frame = workload.compute_features(raw).drop(columns=list(workload.feature_columns))
+
+    finding = check_look_ahead(workload, raw, frame, PocSettings(), seed=0)
+
+    assert finding.outcome == "insufficient"
+    assert "none of the declared feature columns" in finding.summary
+
+
 def test_a_workload_that_sees_tomorrow_fails_with_feature_row_and_fix() -> None:
     finding = checked(Seer())
 

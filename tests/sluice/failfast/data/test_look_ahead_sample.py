@@ -52,7 +52,7 @@ def test_three_blocks_of_a_large_table_are_examined_and_reported(feature):
 
     assert finding.outcome == "pass"
     assert max(workload.rows_computed) == 813
-    assert "No feature of 40 changed in 21 tables" in finding.summary
+    assert "None of 40 features changed in 21 tables" in finding.summary
     assert "from 3 blocks of 813 consecutive rows of 5,000" in finding.summary
     assert (finding.numbers["rows"], finding.numbers["features_compared"]) == (2439, 40)
 

@@ -17,7 +17,7 @@ from sluice.eventlog.event_log import validate_log
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest, NamedTarget, WorkloadTarget
-from sluice.failfast.gate.supervisor import supervise
+from sluice.failfast.gate.supervisor import _over_time, _Progress, supervise
 from sluice.failfast.result import CheckResult
 
 pytestmark = pytest.mark.slow
@@ -227,3 +227,24 @@ def test_killing_the_supervisor_ends_the_child_and_its_files(tmp_path):
     (log,) = tmp_path.iterdir()
     assert "data_loads" in log.read_text()
     assert "gate_complete" not in log.read_text()
+
+
+def test_a_pause_between_two_checks_is_not_a_slow_startup():
+    plan = GatePlan(
+        workload="W",
+        checks=(),
+        whole_gate=TimeLimit(typical_s=1000.0, max_s=2000.0),
+        reloading=SHORT,
+        max_memory_share=1.0,
+    )
+    now = time.monotonic()
+    progress = _Progress(
+        started=now - 500, memory_bytes=1, on_event=lambda _: None, log=None, plan=plan
+    )
+
+    starting = _over_time(progress, now - 300)
+    progress.running_since = now - 200
+    between = _over_time(progress, now - 300)
+
+    assert "The startup was stopped" in starting.finding.summary
+    assert between is None

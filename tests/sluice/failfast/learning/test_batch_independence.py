@@ -136,8 +136,15 @@ def test_a_model_that_mixes_examples_fails_and_the_likely_layer_is_named(name, s
     assert named in f"{cause} {fix}"
     assert "batch_first=True" in fix
     assert "standard deviations, at most" in finding.summary
-    asked = "with 16 of the batch" if "track_running_stats" in named else "alone"
+    asked = "with half of the batch" if "track_running_stats" in named else "alone"
     assert f"when it is predicted {asked}" in finding.summary
+
+
+def test_each_example_of_a_small_batch_is_predicted_alone():
+    finding = checked(MIXING["gru"][0], poc=PocSettings(probe_batch_rows=8))
+
+    assert finding.fault == "batch dependence"
+    assert "when it is predicted alone" in finding.summary
 
 
 def test_outputs_of_a_tiny_unit_are_held_to_the_same_measure():

@@ -455,6 +455,21 @@ def test_pretrained_model_without_loss_decrease_only_warns(mini, first, outcome)
     assert (finding.outcome, finding.fault) == (outcome, "loss not decreasing")
 
 
+def test_without_a_baseline_an_increase_is_relative_to_the_first_loss(mini):
+    unmeasured = dataclasses.replace(mini.baseline, loss=np.nan, unit=np.nan, problem="none")
+    curve = mini.loss_SE.copy()
+    curve[0, 4] = 9 * curve[0, 0]
+
+    finding = judge_mini_training(
+        dataclasses.replace(mini, loss_SE=curve, baseline=unmeasured),
+        PocSettings(),
+        learning_rate=1,
+    )
+
+    assert finding.outcome == "fail"
+    assert "an increase of 8 times the first loss" in finding.summary
+
+
 @pytest.mark.parametrize(("rise", "outcome"), [(3.9, "pass"), (4.1, "fail")])
 def test_one_loss_on_the_way_may_not_be_far_above_the_first(mini, rise, outcome):
     curve = mini.loss_SE.copy()

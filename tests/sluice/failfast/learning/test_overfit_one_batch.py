@@ -215,3 +215,14 @@ def test_dropout_is_off_and_running_statistics_are_fixed():
             return super().forward(x)
 
     assert check(Plain(network=Awake), examples(X, Y)).outcome == "pass"
+
+
+def test_a_loss_that_is_infinite_from_the_start_is_not_called_a_wrong_sign():
+    class Infinite(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + torch.inf
+
+    finding = check(Plain(network=Infinite), examples(X, Y))
+
+    assert (finding.outcome, finding.fault) == ("fail", "non-finite loss")
+    assert "before the first step" in finding.summary

@@ -116,7 +116,10 @@ def test_class_scores_are_judged_as_probabilities():
     assert check(level + 1e-3 * scores, classes).fault == "collapse"
     assert check(level.expand(300, 3), classes).fault == "collapse"
     assert check(10 * level + scores, classes).fault == "collapse"
-    assert check(1000 * scores, classes).fault == "explosion"
+    exploded = check(1000 * scores, classes)
+    assert exploded.fault == "explosion"
+    assert "300 class scores vary by 9" in exploded.summary
+    assert "nats; at most 100 is allowed" in exploded.summary
 
 
 def test_outputs_of_another_shape_only_fail_when_constant():
@@ -126,7 +129,9 @@ def test_outputs_of_another_shape_only_fail_when_constant():
 
     assert finding.outcome == "pass"
     assert "correlation" not in finding.numbers
-    assert check(torch.zeros(100, 2), Y[:100]).fault == "collapse"
+    constant = check(torch.zeros(100, 2), Y[:100])
+    assert constant.fault == "collapse"
+    assert constant.summary.endswith("they are all equal.")
 
 
 def test_few_examples_are_not_called_few_predictions():
