@@ -78,7 +78,7 @@ class _RuleData:
     y: Tensor
     rows: NDArray[np.int64]
     input_NK: NDArray[np.float64] | None
-    """Inputs of each example; None for inputs that are not quantities, such as token ids."""
+    """Inputs of each example; None if they are not quantities, such as token ids, or not needed."""
 
     @classmethod
     def of(cls, examples: Examples, settings: BaselineSettings) -> "_RuleData":
@@ -184,7 +184,7 @@ class Baseline:
     """Output for the test examples of each fold, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]
-    """Mean validation loss of each rule, by fold; empty for the workload's own baseline."""
+    """Mean validation loss of each simple rule, by fold; empty for another baseline."""
 
 
 def choose_baseline(
