@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from sluice.base.errors import ContractError
@@ -52,6 +52,13 @@ class BaselineSettings(Settings):
     max_inputs: int = Field(
         256, ge=1, description="Maximum number of inputs of an example for the linear rule."
     )
+
+    @field_validator("season_rows")
+    @classmethod
+    def _require_positive_seasons(cls, season_rows: tuple[int, ...]) -> tuple[int, ...]:
+        if any(length < 1 for length in season_rows):
+            raise ValueError(f"season_rows must be at least 1 row each, got {list(season_rows)}")
+        return season_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
