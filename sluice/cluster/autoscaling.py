@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from sluice.base.errors import SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.cluster.ray_session import machine_resources
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import count_slots
@@ -123,7 +124,8 @@ def _message(autoscaler: Autoscaler, required: str, num_machines: int, waited_s:
         "until a machine is added manually."
     )
     return (
-        f"No machine of the cluster has the {required} that a trial reserves ({num_machines} "
-        f"machines). {status} Waiting for {waited_s:.0f} s. If no machine can be that large, stop "
-        "with Ctrl-C and lower compute.cpus_per_worker or compute.gpus_per_worker."
+        f"No machine of the cluster has the {required} that a trial reserves "
+        f"({pluralize(num_machines, 'machine')}). {status} Waited {waited_s:.0f} s so far. If no "
+        "machine can be that large, stop with Ctrl-C and lower compute.cpus_per_worker or "
+        "compute.gpus_per_worker."
     )

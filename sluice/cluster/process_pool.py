@@ -102,7 +102,8 @@ def open_process_pool(
     """Start as many processes as fit, up to ``max_workers``; stop them at the end of the context.
 
     Args:
-        compute: Settings, of which ``cpus_per_worker`` determines how many processes fit.
+        compute: Settings, of which ``cpus_per_worker`` and ``workers`` limit the number of
+            processes.
         max_workers: Number of jobs, which limits the number of processes.
         imports: Modules that a process imports before its first job.
 
@@ -120,7 +121,7 @@ def open_process_pool(
 
 
 def count_processes(compute: ComputeSettings) -> int:
-    """Return the number of processes that fit on the cores that this process may use.
+    """Return the number of processes that fit on the cores of this process, at most ``workers``.
 
     Raises:
         SettingsError: Not even one process fits.

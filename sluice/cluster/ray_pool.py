@@ -18,12 +18,12 @@ from sluice.cluster.jobs import (
     decode_message,
 )
 from sluice.cluster.process import WORKER_ENVIRONMENT, worker_sys_path
-from sluice.cluster.ray_session import count_actors, join_ray
+from sluice.cluster.ray_session import count_actors, join_ray, last_line
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared, write_probe_files
 
 _START_TIMEOUT_S = 120.0
-"""Maximum wait for the first actor [s]. An actor imports torch when it starts."""
+"""Maximum wait for an actor to start while no job runs [s]. An actor imports torch at its start."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,8 @@ class RayPool:
     """Actors that are started once and run one job after another.
 
     A job whose actor or machine was lost runs again on another actor, up to ``compute.retries``
-    times. Progress messages are fetched by a second remote call while the job runs, because Ray's
-    streaming generators do not work through 'ray://' addresses.
+    times. While the job runs, its messages are fetched by one remote call after another, because
+    Ray's streaming generators do not work through 'ray://' addresses.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class RayPool:
         except self._ray.exceptions.RayError as error:
             # Counted for each actor: one lost machine may end all of those that are starting.
             if failed_starts == self._retries:
-                raise _no_worker_error(str(error).strip().splitlines()[-1]) from error
+                raise _no_worker_error(last_line(error)) from error
             self.add(failed_starts=failed_starts + 1)
             return
         if missing is not None:

@@ -42,6 +42,7 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
 
     Raises:
         SettingsError: The cluster cannot be reached, or Ray cannot start.
+        StorageError: Ray's token or its folder cannot be written on this machine.
     """
     # Imported here, because the import takes half a second and not every program needs Ray.
     import ray
@@ -72,7 +73,7 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
 
 
 def count_actors(ray: Any, compute: ComputeSettings) -> int:
-    """Return the number of workers that fit on the machines of the active Ray session.
+    """Return the number of workers that fit on the machines of Ray, at most ``compute.workers``.
 
     Raises:
         SettingsError: Not even one worker fits.
@@ -117,8 +118,8 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
             another function.
 
     Returns:
-        One response for each machine, except machines that left the cluster during the call. Empty
-        without a Ray session.
+        One response for each machine, except machines that left the cluster during the call before
+        they returned a value. Empty without a Ray session.
 
     Cost:
         The start of a worker on each machine, in parallel: about a second on idle cores.
@@ -146,7 +147,7 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
             # Ray's own error is not used, because it contains the values of environment variables.
             responses[machine] = MachineResponse(hosts[machine], error=_NO_RUNTIME_ENV)
         except ray.exceptions.RayError as error:
-            responses[machine] = MachineResponse(hosts[machine], error=_last_line(error))
+            responses[machine] = MachineResponse(hosts[machine], error=last_line(error))
     for reference in missing:
         ray.cancel(reference, force=True)
         responses[pending[reference]] = MachineResponse(hosts[pending[reference]])
@@ -162,7 +163,8 @@ def _host_name(node: Mapping[str, Any]) -> str:
     return f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
+    """Return the last line of an error's text without a full stop, or its type without text."""
     return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip().rstrip(".")
 
 
@@ -312,5 +314,5 @@ def _refused_runtime_env(reason: str) -> SettingsError:
         cause="A folder is too large to upload, a package cannot be installed on the cluster, or "
         "its machines cannot read a URL.",
         fix="Correct runtime_env. With 'excludes' you can omit files of working_dir. The whole "
-        "output is in runtime_env_setup-*.log of Ray's session folder on that machine.",
+        "output is in runtime_env_setup-*.log of Ray's session folder on the machine that failed.",
     )

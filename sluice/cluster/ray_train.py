@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import sluice
 from sluice.base.errors import SettingsError, SluiceError, TrainingFailed
 from sluice.base.files import storage_error
-from sluice.cluster.ray_session import join_ray, machine_resources
+from sluice.base.pluralize import pluralize
+from sluice.cluster.ray_session import join_ray, last_line, machine_resources
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import require_slots
 from sluice.cluster.stale_files import process_prefix, remove_stale_files
@@ -67,6 +68,7 @@ def run_on_ranks(
     Raises:
         SettingsError: The cluster cannot be reached, or is too small for all ranks at once.
         SluiceError: Raised by the function, on any rank.
+        StorageError: The folder cannot be written.
         TrainingFailed: The function raised another exception, processes were lost too often, or the
             process that relays messages was lost.
     """
@@ -138,10 +140,10 @@ class _RayTrainRun:
         else:
             if value is not None:
                 return value
-        reason = str(cause or "no rank returned a result").strip().splitlines()[-1:]
+        reason = "no rank returned a result" if cause is None else last_line(cause)
         raise TrainingFailed(
-            f"The processes that fit one model together were lost more than {retries} times: "
-            f"{reason[0]}.",
+            "The processes that fit one model together were lost more than "
+            f"{pluralize(retries, 'time')}: {reason}.",
             cause="The memory probably ran out, or a machine of the cluster was lost.",
             fix="If memory is short, lower batch_rows or set micro_batch_rows. Then run again: the "
             "training resumes from the last checkpoint.",

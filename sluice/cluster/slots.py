@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from sluice.base.errors import SettingsError
+from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
 
 _TOLERANCE = 1e-9
@@ -46,9 +47,10 @@ def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetti
     slots = count_slots(machines, compute.model_copy(update={"workers": None}))
     if slots < ranks:
         raise SettingsError(
-            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, but there "
-            f"are {slots}. Each rank reserves {compute.cpus_per_worker:g} CPU (cpus_per_worker) "
-            f"and {compute.gpus_per_worker:g} GPU (gpus_per_worker) of one machine.",
+            f"{ranks} ranks (ranks_per_training) need {ranks} slots at the same time, but the "
+            f"machines have {pluralize(slots, 'slot')}. Each rank reserves "
+            f"{compute.cpus_per_worker:g} CPU (cpus_per_worker) and {compute.gpus_per_worker:g} "
+            "GPU (gpus_per_worker) of one machine.",
             cause="A rank cannot span machines, so leftover CPUs on different machines cannot be "
             "combined.",
             fix="Lower ranks_per_training, cpus_per_worker or gpus_per_worker, or set the address "

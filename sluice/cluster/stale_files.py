@@ -28,9 +28,10 @@ def process_prefix(kind: str) -> str:
 
 
 def remove_stale_files(folder: Path, kind: str) -> None:
-    """Remove the files and folders of one kind whose process has ended, or that are a month old.
+    """Remove the files and folders of one kind whose process has ended.
 
-    Several processes may call this function at the same time.
+    Files of another host are removed after a month. Several processes may call this function at the
+    same time.
     """
     for path in folder.glob(f".{kind}-*"):
         match = re.fullmatch(rf"\.{kind}-(\d+)-(.+)-[^-]+", path.name)

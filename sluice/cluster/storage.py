@@ -80,10 +80,10 @@ def _check_folder(path: Path, compute: ComputeSettings, log: Callable[[str], Non
     except OSError as error:
         raise storage_error(path, error) from error
     try:
-        for host, _ in _failed_reads(fs.LocalFileSystem(), str(probe), content, compute, log):
+        for host, reason in _failed_reads(fs.LocalFileSystem(), str(probe), content, compute, log):
             raise SettingsError(
-                f"Results and checkpoints are written to the folder {path}, which is not shared "
-                f"with the machine {host} of the cluster.",
+                f"Results and checkpoints are written to the folder {path}, which the machine "
+                f"{host} of the cluster cannot read: {reason.rstrip('.')}.",
                 cause="A trial that moves to another machine resumes from its checkpoint, so all "
                 "machines must share the storage.",
                 fix="Set compute.storage_path to a URL such as 's3://bucket/prefix', or to a "

@@ -33,7 +33,7 @@ def local_ray_cores(compute: ComputeSettings) -> int | None:
     return min(count_cores(), max(1, math.ceil(compute.workers * compute.cpus_per_worker)))
 
 
-def binding_limit(ray: Any, compute: ComputeSettings) -> int | None:
+def limiting_workers(ray: Any, compute: ComputeSettings) -> int | None:
     """Return ``compute.workers`` if more trials would fit on the machines; else None."""
     if compute.workers is None or _count_slots(machine_resources(ray), compute) <= compute.workers:
         return None
@@ -41,7 +41,7 @@ def binding_limit(ray: Any, compute: ComputeSettings) -> int | None:
 
 
 def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | None) -> str:
-    """Return a sentence about slots that a limit leaves idle; "" if no slots are idle.
+    """Return a message about slots that a limit leaves idle; "" if no slots are idle.
 
     Args:
         ray: The ``ray`` module, connected to the cluster.
@@ -54,14 +54,14 @@ def describe_idle_slots(ray: Any, compute: ComputeSettings, max_trials: int | No
     }
     resources = machine_resources(ray)
     slots = _count_slots(resources, compute)
-    binding = {name: limit for name, limit in limits.items() if limit is not None and limit < slots}
-    if not binding:
+    too_low = {name: limit for name, limit in limits.items() if limit is not None and limit < slots}
+    if not too_low:
         return ""
-    name = min(binding, key=lambda setting: binding[setting])
+    name = min(too_low, key=lambda setting: too_low[setting])
     return (
-        f"Only {pluralize(binding[name], 'trial')} can run at a time ({name}), but {slots} fit on "
+        f"Only {pluralize(too_low[name], 'trial')} can run at a time ({name}), but {slots} fit on "
         f"the {pluralize(len(resources), 'machine')} of the cluster: "
-        f"{pluralize(slots - binding[name], 'idle slot')}. Raise {name} to use all slots."
+        f"{pluralize(slots - too_low[name], 'idle slot')}. Raise {name} to use all slots."
     )
 
 

@@ -28,7 +28,7 @@ from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.settings import TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit, workload_names
+from sluice.tuning.space_validation import require_trainable, workload_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.strategy import plan_search
 
@@ -166,7 +166,7 @@ def require_searchable(
         SettingsError: The space does not suit ``base``, or the search does not suit the space.
     """
     if space is not None:
-        require_fit(space, base)
+        require_trainable(space, base)
     if search is not None:
         plan_search(space or default_space(base), search, base)
 

@@ -12,7 +12,7 @@ from sluice.training.code import optimizer_code
 from sluice.training.settings import NO_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_workload_fit, workload_names
+from sluice.tuning.space_validation import require_valid_workload_settings, workload_names
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.workloads.load import load_workload
 from sluice.workloads.workload import Workload
@@ -149,6 +149,8 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
     pipeline = ResolvedPipeline(settings=settings, workload=workload)
     if space is not None and workload_names(space):
         workload_settings = settings.workload_settings
-        require_workload_fit(space, workload.settings_type, workload_settings, where=where)
+        require_valid_workload_settings(
+            space, workload.settings_type, workload_settings, where=where
+        )
         require_searchable(space, settings.search, pipeline.search.setup)
     return pipeline

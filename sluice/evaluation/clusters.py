@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.losses import LossTable
 
 
@@ -58,8 +59,8 @@ def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> N
         name = str(names[count > 1][0])
         folds = ", ".join(map(str, fold_C[label_C == name]))
         raise ContractError(
-            f"A cluster must be in one fold, got {int((count > 1).sum())} in several folds, first "
-            f"{name!r} in folds {folds}.",
+            f"A cluster must be in one fold, got {pluralize(int((count > 1).sum()), 'cluster')} in "
+            f"several folds, first {name!r} in folds {folds}.",
             cause="Folds are assumed to be independent, but the rows of a cluster are dependent.",
             fix="Split the folds by cluster, or use a single fold.",
         )

@@ -56,8 +56,8 @@ def compare(
         reference: Losses of the reference, on the same rows in any order [unit].
         settings: Settings of the gate.
         horizon_rows: Forecast horizon of the target; 0 declares that the rows are independent, so
-            that each row is a separate block. For clustered rows, the horizon and the blocks are
-            measured in clusters [rows].
+            that each row is a separate block unless ``settings.block_length`` is set. For clustered
+            rows, the horizon and the blocks are measured in clusters [rows].
         unit: Unit of the losses, for messages.
 
     Raises:
@@ -74,6 +74,7 @@ def compare(
     """
     reference = reference.aligned_to(candidate)
     rows, clustered = candidate, candidate.cluster_N is not None
+    observation = "cluster" if clustered else "test row"
     candidate, reference = aggregate_clusters(candidate), aggregate_clusters(reference)
     ours, theirs, fold_N = ArmLosses.of(candidate), ArmLosses.of(reference), candidate.fold_N
     gain_N = mean_gain(ours, theirs)
@@ -93,7 +94,7 @@ def compare(
         block_length,
         is_constant=is_constant,
         is_dependent=block_length == 1 and is_autocorrelated(centred_N),
-        unit_of_rows="clusters" if clustered else "test rows",
+        observation=observation,
     )
     if missing:
         outcome: Outcome = "INCONCLUSIVE"
@@ -103,7 +104,7 @@ def compare(
         outcome, reason = _decide(
             lower, upper, required=settings.min_gain, margin=margin, unit=unit
         )
-        remedy = _remedy(outcome, estimate, candidate, reference, margin, settings)
+        remedy = _remedy(outcome, estimate, candidate, reference, margin, settings, observation)
     return Verdict(
         outcome=outcome,
         candidate=candidate.subject,
@@ -188,9 +189,10 @@ def _decide(
             "REJECT",
             f"Significantly too small a gain: {interval}, below the required {required:.4g}.",
         )
+    finding = "The gain may be too small" if lower > 0 else "No significant difference"
     return (
         "INCONCLUSIVE",
-        f"No significant difference: {interval}, on both sides of the required {required:.4g}.",
+        f"{finding}: {interval}, on both sides of the required {required:.4g}.",
     )
 
 
@@ -201,14 +203,15 @@ def _remedy(
     reference: LossTable,
     margin: float,
     settings: GateSettings,
+    observation: str,
 ) -> str:
     if outcome == "PROMOTE":
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
         return "Leave production unchanged."
     gain, required = estimate.gain, settings.min_gain
-    # Distance from the observed gain to the threshold of PROMOTE if the gain is sufficient, else to
-    # that of the nearest other outcome.
+    # Distance from the observed gain to the threshold of PROMOTE if the gain is sufficient. Else to
+    # the more distant threshold of REJECT and EQUIVALENT, which requires the smaller sample.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
     evidence = PowerInputs(
         num_seeds=len(candidate.seeds),
@@ -217,6 +220,7 @@ def _remedy(
         seed_variance=estimate.candidate_seeds.variance,
         reference_variance=estimate.reference_seeds.variance,
         row_variance=estimate.rows.variance,
+        observation=observation,
     )
     # At this distance in standard errors from a threshold, a comparison decides with the advised
     # power.

@@ -24,7 +24,7 @@ class DieboldMariano(NamedTuple):
 def diebold_mariano(
     gain_N: NDArray[np.float64], fold_N: NDArray[np.int64], *, horizon_rows: int
 ) -> DieboldMariano:
-    """Test whether the mean of the seed-averaged gains is zero.
+    """Test one-sided whether the mean of the seed-averaged gains is positive.
 
     The variance includes the autocovariances up to lag horizon - 1 with weight 1, but no products
     of rows from different folds. With one fold and a horizon of one row, the test is the paired
@@ -36,8 +36,9 @@ def diebold_mariano(
         horizon_rows: Forecast horizon of the target; 0 counts as 1 [rows].
 
     Returns:
-        The statistic and the p-value. Both are NaN if a gain is not finite, or if the variance is
-        not positive, which is possible with weight 1 for all lags.
+        The statistic and the p-value. Both are NaN if a gain is not finite, if the variance is not
+        positive, which is possible with weight 1 for all lags, or if there are too few rows for the
+        horizon.
 
     Source:
         Diebold & Mariano (1995), J. Business & Economic Statistics 13(3); Harvey, Leybourne &

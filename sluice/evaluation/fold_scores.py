@@ -132,7 +132,8 @@ def _per_example(measure: _Measure, name: str, output: Tensor, y: Tensor) -> NDA
         raise ContractError(
             f"The workload's {name} must have shape ({count},), one per example, got "
             f"{None if values is None else tuple(values.shape)}.",
-            fix=f"Return one number per example from '{name}'; average in 'loss'.",
+            fix=f"Return one number per example from '{name}'"
+            + ("; average in 'loss'." if name == "losses" else "."),
         )
     value_B: NDArray[np.float64] = values.detach().numpy().astype(np.float64)
     return value_B

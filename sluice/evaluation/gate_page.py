@@ -76,8 +76,7 @@ def gate_page(
         "<h2>Power of the comparison</h2>",
         _image(power_png(verdict, power=advised_power), "probability of a promotion by true gain"),
         "<h2>Secondary tests</h2>",
-        '<p class="soft">These tests are shown for comparison and do not decide. Each of them '
-        "ignores a source of variance that the bound above includes.</p>",
+        '<p class="soft">These tests are shown for comparison and do not affect the decision.</p>',
         f'<div class="card">{_secondary_tests(verdict, tests)}</div>',
     ]
     return html_page(heading, "\n".join(parts), style=_STYLE)
@@ -109,7 +108,7 @@ def _decision(v: Verdict) -> str:
         (
             "Bounds",
             f"{_number(v.lower_bound)} to {_number(v.upper_bound)}",
-            f"each one-sided at {v.alpha:.3g}; the lower one decides",
+            f"each one-sided at {v.alpha:.3g}; the lower one decides on a promotion",
         ),
         (
             "Mean loss",

@@ -21,7 +21,7 @@ _NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
 
 def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np.float64]:
-    """Return the mean gain in each tenth of the rows (10,), from easy to hard.
+    """Return the mean gain in each tenth of the rows, from easy to hard (10,); fewer for few rows.
 
     Rows are sorted by the mean loss of both arms. Sorting by the loss of the reference alone would
     show a spurious gain on its hardest rows, even between equal models (regression to the mean).

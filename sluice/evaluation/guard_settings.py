@@ -39,8 +39,9 @@ class HardLimit(Settings):
 class GuardSettings(Settings):
     """Guards of one pipeline; a PROMOTE requires that all of them pass.
 
-    Every guard is tested at the gate's alpha. Because all of them must pass, additional guards
-    never increase the false promotion rate (intersection-union test, Berger 1982).
+    Margins are tested at the alpha of the comparison. Limits are compared with the mean of a
+    metric, without a bound. Because all guards must pass, additional guards never increase the
+    false promotion rate (intersection-union test, Berger 1982).
     """
 
     metrics: tuple[MetricMargin, ...] = Field(
@@ -68,7 +69,8 @@ class GuardSettings(Settings):
         ge=0,
         lt=1,
         description="Largest tolerated loss increase of the deployed ensemble against the deployed "
-        "reference, as a share of its mean loss; 0 requires a lower loss, null disables the guard.",
+        "reference, as a share of its mean loss; 0 requires a significantly lower loss, null "
+        "disables the guard.",
     )
 
     @model_validator(mode="after")

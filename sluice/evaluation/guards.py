@@ -47,7 +47,8 @@ def check_guards(
     Args:
         evidence: Losses and metrics, all of the same window.
         settings: Guards and their margins.
-        alpha: One-sided error rate: probability that a guard passes a candidate that violates it.
+        alpha: One-sided error rate: probability that a guard with a margin passes a candidate that
+            violates the margin.
         block_length: Bootstrap block length of the verdict [rows].
 
     Raises:
@@ -156,20 +157,23 @@ def _outcome_from_bounds(
 ) -> GuardOutcome:
     """Return the outcome for the bounds; NaN fails every comparison and gives 'insufficient'."""
     lower, upper = estimate.bounds(alpha)
+    threshold = 0.0 - margin  # -margin would be displayed as "-0" for a margin of 0
     interval = f"the gain is between {lower:.4g} and {upper:.4g}"
     result: GuardResult
-    if lower > -margin:
-        result, reason = "pass", f"The guard '{name}' passes: {interval}, above {-margin:.4g}."
-    elif upper < -margin:
-        result, reason = "fail", f"The guard '{name}' fails: {interval}, below {-margin:.4g}."
+    if lower > threshold:
+        result, reason = "pass", f"The guard '{name}' passes: {interval}, above {threshold:.4g}."
+    elif upper < threshold:
+        result, reason = "fail", f"The guard '{name}' fails: {interval}, below {threshold:.4g}."
     elif math.isnan(lower):
         return _insufficient(
             name, "its bounds cannot be computed from non-finite or too few numbers"
         )
     else:
         result = "insufficient"
-        reason = f"The guard '{name}' is inconclusive: {interval}, on both sides of {-margin:.4g}."
-    return GuardOutcome(name=name, result=result, observed=lower, required=-margin, reason=reason)
+        reason = (
+            f"The guard '{name}' is inconclusive: {interval}, on both sides of {threshold:.4g}."
+        )
+    return GuardOutcome(name=name, result=result, observed=lower, required=threshold, reason=reason)
 
 
 def _hard_limit(limit: HardLimit, metrics: MetricTable | None) -> GuardOutcome:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, GateBlocked
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.data.folds import Fold
 from sluice.data.table_bytes import read_table_bytes
@@ -76,15 +77,15 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
     text = [str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"]
     if text:
         raise ContractError(
-            f"The outputs of {what} must be numbers, but the columns {', '.join(text)} are not.",
+            f"{what} must be numbers, but these columns are not: {', '.join(text)}.",
             fix=f"Remove them, or name the column of the labels '{ROW}'.",
         )
     values = outputs.to_numpy(np.float64)
     wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
     if len(wrong):
         raise ContractError(
-            f"The outputs of {what} must be finite, but {len(wrong)} of {len(values)} rows are "
-            f"not; the first is row {labels[wrong[0]]}.",
+            f"{what} must be finite, but {len(wrong)} of {len(values)} rows are not; the first is "
+            f"row {labels[wrong[0]]}.",
             fix="Predict every row.",
         )
     named = {str(i): values[:, i] for i in range(values.shape[1])}
@@ -122,7 +123,7 @@ def outputs_by_fold(
             raise ContractError(
                 f"{what} must have a prediction for each of the {len(wanted)} test rows of fold "
                 f"{fold.fold_id}, but {len(missing)} are missing; the first is row "
-                f"{wanted[missing[0]]}. It has {len(known)} rows, from {known[0]} to {known[-1]}.",
+                f"{wanted[missing[0]]}. {_describe_rows(known)}",
                 cause="The rows of the source are newer than the predictions, or labelled in "
                 "another way.",
                 fix="Predict on the current rows of the source, and import the predictions again.",
@@ -132,8 +133,8 @@ def outputs_by_fold(
         num_outputs = math.prod(shape[1:])
         if num_outputs != values.shape[1]:
             raise ContractError(
-                f"{what} must have {num_outputs} outputs for each row, as a network of this "
-                f"workload, got {values.shape[1]}.",
+                f"{what} must have {pluralize(num_outputs, 'output')} for each row, as a network "
+                f"of this workload, got {values.shape[1]}.",
                 fix="Write one column for each output; for a classifier one log-probability for "
                 "each class.",
             )
@@ -217,7 +218,7 @@ def find_baseline(
     frame: pd.DataFrame,
     folds: Sequence[Fold],
 ) -> Baseline:
-    """Return the reference of a candidate while no version is in production.
+    """Return the baseline with which a candidate is compared while no version is in production.
 
     Raises:
         GateBlocked, IntegrityError, ContractError: See ``load_baseline`` and ``choose_baseline``.
@@ -227,6 +228,12 @@ def find_baseline(
     return load_baseline(ledger, pipeline, settings.predictions, store, workload, frame, folds)
 
 
+def _describe_rows(labels: pd.Index) -> str:
+    if not len(labels):
+        return "There are no predictions."
+    return f"There are predictions for {len(labels)} rows, from {labels[0]} to {labels[-1]}."
+
+
 def _labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
     if not isinstance(index, pd.DatetimeIndex):
         return row_labels(pd.Index(column))
@@ -234,8 +241,7 @@ def _labels(column: pd.Series, index: pd.Index, *, what: str) -> Any:
         times = pd.DatetimeIndex(pd.to_datetime(column, format="ISO8601", utc=index.tz is not None))
     except (ValueError, TypeError, OverflowError) as error:
         raise ContractError(
-            f"The column '{ROW}' of {what} must have dates as the index of the features does: "
-            f"{error}.",
+            f"{what} must have dates in the column '{ROW}', as the index of the features: {error}.",
             fix="Write the index of the features in ISO 8601, such as 2026-03-14T09:00:00.",
         ) from error
     return row_labels(times if index.tz is None else times.tz_convert(index.tz))

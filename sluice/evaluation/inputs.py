@@ -46,8 +46,7 @@ def open_evaluation_inputs(
         seeds: Seeds of the planned training.
 
     Returns:
-        Descriptions of the opened inputs; empty if the candidate is only compared with the
-        baseline.
+        Descriptions of the opened inputs; empty if there are none to open.
 
     Raises:
         IntegrityError: An artifact is missing, damaged or cannot be loaded.

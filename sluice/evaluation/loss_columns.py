@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 
 COLUMNS = ("seed", "fold", "row", "loss")
 """Required columns of a loss table."""
@@ -22,7 +23,7 @@ def require_columns(frame: pd.DataFrame) -> None:
         raise ContractError(
             f"A loss table needs the columns {', '.join(COLUMNS)} and at least one row, got the "
             f"columns {', '.join(map(str, frame.columns)) or 'none'} and {len(frame)} rows.",
-            fix="Add the missing columns; leave 'seed' empty for a rule without seeds.",
+            fix="Add the missing columns or rows; leave 'seed' empty for a rule without seeds.",
         )
 
 
@@ -35,7 +36,7 @@ def integer_column(frame: pd.DataFrame, name: str) -> "pd.Series[int]":
         first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
             f"Column '{name}' must contain integers below 2^53, got {frame[name].iloc[first]!r} in "
-            f"row {first} ({int(is_invalid.sum())} invalid values).",
+            f"row {first} ({pluralize(int(is_invalid.sum()), 'invalid value')}).",
             fix=f"Fill '{name}' in every row"
             + (" or, for a rule without seeds, in none." if name == "seed" else "."),
         )
@@ -51,7 +52,7 @@ def loss_values(frame: pd.DataFrame) -> "pd.Series[float]":
         first = int(np.flatnonzero(is_invalid.to_numpy(bool))[0])
         raise ContractError(
             f"Column 'loss' must contain numbers, got {column.iloc[first]!r} in row {first} "
-            f"({int(is_invalid.sum())} invalid values).",
+            f"({pluralize(int(is_invalid.sum()), 'invalid value')}).",
             fix="Write the loss as a number, or NaN where the model failed.",
         )
     return values
@@ -70,8 +71,12 @@ def row_labels(row: "pd.Series") -> "pd.Series[str]":
     return row.astype("str")
 
 
-def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] | None":
+def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str] | None":
     """Return the cluster of each (fold, row); None if the table has no column ``cluster``.
+
+    Args:
+        frame: The table as it was read.
+        parsed: The parsed columns of the same rows.
 
     Raises:
         ContractError: A cluster is missing, or a row has different clusters for different seeds.
@@ -85,7 +90,7 @@ def cluster_of_rows(frame: pd.DataFrame, long: pd.DataFrame) -> "pd.Series[str] 
             f"Column 'cluster' must be filled in every row, but row {first_empty} is empty.",
             fix="Fill in the cluster of each row, or remove the column.",
         )
-    clusters = long[["fold", "row"]].assign(cluster=row_labels(column)).drop_duplicates()
+    clusters = parsed[["fold", "row"]].assign(cluster=row_labels(column)).drop_duplicates()
     is_repeated = clusters.duplicated(["fold", "row"])
     if is_repeated.any():
         first = clusters[is_repeated].iloc[0]
@@ -140,7 +145,7 @@ def _require_text_order(keys: pd.DataFrame) -> None:
             "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
             f"table must be sorted by label; got {keys['row'].iloc[first]!r} after "
             f"{previous.iloc[first]!r} in fold {keys['fold'].iloc[first]} "
-            f"({unsorted.size} such rows).",
+            f"({pluralize(unsorted.size, 'such row')}).",
             cause="Dates or numbers in other formats do not sort in time order.",
             fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "
             "only if the rows are independent.",

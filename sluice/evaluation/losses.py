@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError, SourceError
 from sluice.base.files import write_atomic
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
@@ -83,8 +84,9 @@ class LossTable:
         if not keys.is_unique:
             fold, label = keys[keys.duplicated()][0]
             raise ContractError(
-                f"A (fold, row) must occur once per seed, got {keys.duplicated().sum()} "
-                f"duplicates, first fold {fold}, row {label}.",
+                "A (fold, row) must occur once per seed, got "
+                f"{pluralize(int(keys.duplicated().sum()), 'duplicate')}, first fold {fold}, row "
+                f"{label}.",
                 fix="Remove the duplicates; label the rows uniquely.",
             )
 
@@ -201,8 +203,8 @@ class LossTable:
                 pairs.
 
         Raises:
-            ContractError: A column is missing or not numeric, a row occurs twice, a seed lacks
-                rows that another seed has, or the labels do not determine the order in time.
+            ContractError: A column is missing or has an invalid value, a row occurs twice, a seed
+                lacks rows that another seed has, or the labels do not determine the order in time.
         """
         require_columns(frame)
         fold = integer_column(frame, "fold")
@@ -210,7 +212,7 @@ class LossTable:
         has_seeds = bool(frame["seed"].notna().any())
         if has_seeds:
             seed = integer_column(frame, "seed")
-        long = pd.DataFrame(
+        parsed = pd.DataFrame(
             {
                 "seed": seed,
                 "fold": fold,
@@ -218,19 +220,20 @@ class LossTable:
                 "loss": loss_values(frame),
             }
         )
-        is_repeated = long.duplicated(["seed", "fold", "row"])
+        is_repeated = parsed.duplicated(["seed", "fold", "row"])
         if is_repeated.any():
-            first = long[is_repeated].iloc[0]
+            first = parsed[is_repeated].iloc[0]
             raise ContractError(
-                f"A (seed, fold, row) must occur once, got {is_repeated.sum()} duplicates, "
-                f"first seed {first['seed']}, fold {first['fold']}, row {first['row']}.",
+                "A (seed, fold, row) must occur once, got "
+                f"{pluralize(int(is_repeated.sum()), 'duplicate')}, first seed {first['seed']}, "
+                f"fold {first['fold']}, row {first['row']}.",
                 fix="Remove the duplicate rows.",
             )
-        clusters = cluster_of_rows(frame, long)
-        keys = long[["fold", "row"]].drop_duplicates()
+        clusters = cluster_of_rows(frame, parsed)
+        keys = parsed[["fold", "row"]].drop_duplicates()
         keys = in_time_order(keys)
-        seeds = tuple(int(s) for s in sorted(long["seed"].unique()))
-        given_keys = pd.MultiIndex.from_frame(long[["seed", "fold", "row"]])
+        seeds = tuple(int(s) for s in sorted(parsed["seed"].unique()))
+        given_keys = pd.MultiIndex.from_frame(parsed[["seed", "fold", "row"]])
         fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)
         expected_keys = pd.MultiIndex.from_arrays(
             [np.repeat(seeds, len(keys)), np.tile(fold_N, len(seeds)), np.tile(label_N, len(seeds))]
@@ -243,7 +246,7 @@ class LossTable:
                 f"seed {first_seed}, fold {first_fold}, row {label}.",
                 fix="Score every seed on every row; write NaN where a seed failed.",
             )
-        loss_SN = long["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
+        loss_SN = parsed["loss"].to_numpy(np.float64)[order].reshape(len(seeds), len(keys))
         return cls(
             subject=subject,
             window=window if window is not None else digest_of_rows(fold_N, label_N),

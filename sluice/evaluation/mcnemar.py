@@ -28,7 +28,9 @@ class SeedTest(Record):
     """Test of one network of the candidate against one classifier of the reference."""
 
     seed: int
-    reference_seed: int | None = Field(description="None for a rule without seeds.")
+    reference_seed: int | None = Field(
+        description="Seed of the reference; None for a rule without seeds."
+    )
     only_candidate_wrong: int = Field(description="Rows that only the candidate gets wrong.")
     only_reference_wrong: int = Field(description="Rows that only the reference gets wrong.")
     method: Method
@@ -37,7 +39,10 @@ class SeedTest(Record):
 
 
 class McNemarReport(Record):
-    """Tests of all seeds; ``better`` and ``worse`` control the family-wise error at ``alpha``."""
+    """Tests of all seeds; ``better`` and ``worse`` control the family-wise error at ``alpha``.
+
+    Each network of the candidate is compared with one classifier of the reference.
+    """
 
     candidate: str
     reference: str
@@ -47,7 +52,7 @@ class McNemarReport(Record):
 
     @property
     def better(self) -> int:
-        """Number of candidate networks with a significantly lower error rate than their pair."""
+        """Number of candidate networks with a significantly lower error rate."""
         return sum(
             t.adjusted_p <= self.alpha and t.only_candidate_wrong < t.only_reference_wrong
             for t in self.tests

@@ -6,11 +6,11 @@ pyplot, which has global state.
 
 import math
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.losses import LossTable
 from sluice.reports.figures import (
@@ -27,9 +27,6 @@ from sluice.reports.figures import (
 )
 from sluice.verdicts.verdict import Verdict
 
-if TYPE_CHECKING:
-    pass
-
 OUTCOME_COLOUR = {
     "PROMOTE": "#1a7f4b",
     "REJECT": "#ba2525",
@@ -38,7 +35,7 @@ OUTCOME_COLOUR = {
 }
 OUTCOME_LABELS = {
     "PROMOTE": "PROMOTE: the candidate is significantly better",
-    "REJECT": "REJECT: the candidate is not better by the required gain",
+    "REJECT": "REJECT: the gain is too small, or a guard failed",
     "EQUIVALENT": "EQUIVALENT: no relevant difference",
     "INCONCLUSIVE": "INCONCLUSIVE: the evidence is not sufficient",
 }
@@ -123,7 +120,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
         panel.set_visible(False)
     seeds = curves["seed"].nunique()
     figure.suptitle(
-        f"Loss by epoch, {seeds} seeds: training (grey) and validation (blue)",
+        f"Loss by epoch, {pluralize(seeds, 'seed')}: training (grey) and validation (blue)",
         fontsize=10.5,
         fontweight="bold",
         color=INK,
@@ -138,7 +135,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
 def loss_over_time_png(
     candidate: LossTable, reference: LossTable, *, unit: str = "loss units"
 ) -> bytes:
-    """Plot the cumulative gain over the test rows, by fold in the order of their labels.
+    """Plot the cumulative gain over the test rows, fold by fold in time order.
 
     A steady increase is a gain on all rows; a single step comes from a few rows. If the labels are
     dates, each fold shows its first date.

@@ -15,7 +15,7 @@ class PowerInputs:
     """Number of seeds of the reference; 0 for a rule without seeds."""
 
     num_rows: int
-    """Number of test rows."""
+    """Number of test rows, or of clusters if the rows are clustered."""
 
     seed_variance: float
     """Variance component that decreases with candidate seeds [loss units squared]."""
@@ -25,6 +25,9 @@ class PowerInputs:
 
     row_variance: float
     """Variance component that decreases with test rows [loss units squared]."""
+
+    observation: str = "test row"
+    """Singular name of what ``num_rows`` counts, for messages."""
 
 
 def advise_sample_size(evidence: PowerInputs, *, distance: float, required_errors: float) -> str:
@@ -44,7 +47,7 @@ def advise_sample_size(evidence: PowerInputs, *, distance: float, required_error
     sources = (
         ("seeds of the candidate", evidence.num_seeds, evidence.seed_variance),
         ("seeds of the reference", evidence.num_reference_seeds, evidence.reference_variance),
-        ("test rows", evidence.num_rows, evidence.row_variance),
+        (f"{evidence.observation}s", evidence.num_rows, evidence.row_variance),
     )
     total = math.fsum(variance for _, _, variance in sources)
     # For each sample size that suffices alone: the factor by which to increase it, name and number.

@@ -80,10 +80,13 @@ def score_version(
     else:
         version_frame = version_workload.compute_features(raw)
         version_folds = tuple(
-            _fold_at_same_labels(fold, frame.index, version_frame.index) for fold in folds
+            _fold_at_same_labels(fold, frame.index, version_frame.index, _name(lineage))
+            for fold in folds
         )
     for fold, version_fold in zip(folds, version_folds, strict=True):
-        _require_same_target(workload, frame, fold, version_workload, version_frame, version_fold)
+        _require_same_target(
+            workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
+        )
     note = "" if built.is_unchanged else _code_note(lineage, built, version_frame, store)
     scores = score_production(
         version_workload,
@@ -153,9 +156,8 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
     except ContractError as error:
         if code == "current":
             raise ContractError(
-                "The version in production cannot be rebuilt from its recorded settings: "
-                f"{error.what}",
-                cause="The workload or its settings were renamed after it was promoted.",
+                f"{_name(lineage)} cannot be rebuilt from its recorded settings: {error.what}",
+                cause="The workload or its settings were renamed after the version was trained.",
                 fix="Keep the old names, or use another pipeline name for the new workload, or "
                 f"score the version with its stored code: {_STORED_CODE_OPTION}.",
             ) from error
@@ -184,8 +186,8 @@ def _require_comparable_rows(version: Version) -> None:
     removed = [setting for setting in removed_settings(version) if setting.affects_row_order]
     if removed:
         raise ContractError(
-            f"The version in production was trained with '{removed[0].name}', a setting that "
-            "Sluice no longer supports, so it is unknown which test rows it was trained on.",
+            f"{_name(version.lineage)} was trained with '{removed[0].name}', a setting that Sluice "
+            "no longer supports, so it is unknown which test rows it was trained on.",
             cause=removed[0].effect,
             fix="Use another pipeline name; its first model is compared with the baseline. The "
             f"version is still served as {version.model}.",
@@ -226,7 +228,7 @@ def _count_reproduced(
         if differs.any():
             first = int(np.flatnonzero(differs)[0])
             raise ContractError(
-                f"The version in production does not reproduce its recorded losses: seed "
+                f"{_name(lineage)} does not reproduce its recorded losses: seed "
                 f"{member.seed}, fold {member.fold_id}, row {expected['row'].iloc[first]} has "
                 f"{losses[first]:.6g}, recorded {expected['loss'].iloc[first]:.6g} "
                 f"({int(differs.sum())} of {differs.size} rows differ).{_code_sentence(built)}",
@@ -292,16 +294,24 @@ def _name(lineage: Lineage) -> str:
     return f"The version of {lineage.model} with candidate {short(lineage.candidate)}"
 
 
-def _fold_at_same_labels(fold: Fold, index: pd.Index, version_index: pd.Index) -> Fold:
-    """Return ``fold`` with the positions of its test rows in the index of the version's frame."""
+def _fold_at_same_labels(fold: Fold, index: pd.Index, version_index: pd.Index, name: str) -> Fold:
+    """Return ``fold`` with the positions of its test rows in the index of the version's frame.
+
+    Args:
+        fold: Fold of the candidate.
+        index: Row labels of the candidate's frame.
+        version_index: Row labels of the version's frame.
+        name: Name of the version, for the message.
+    """
     labels = index[fold.test.start : fold.test.stop]
     positions = version_index.get_indexer(labels)
     consecutive = np.arange(positions[0], positions[0] + len(positions))
     if (positions < 0).any() or not np.array_equal(positions, consecutive):
         num_missing = int((positions < 0).sum())
+        problem = f"lack {num_missing} of them" if num_missing else "have other rows between them"
         raise ContractError(
-            f"The version in production must be scored on the {len(labels)} test rows of fold "
-            f"{fold.fold_id}, but its own features lack {num_missing} of them.",
+            f"{name} must be scored on the {len(labels)} test rows of fold {fold.fold_id}, but its "
+            f"own features {problem}.",
             cause="The workload settings of the version need more history, or drop other rows.",
             fix="Start the first test window later.",
         )
@@ -316,6 +326,7 @@ def _require_same_target(
     version_workload: Workload,
     version_frame: pd.DataFrame,
     version_fold: Fold,
+    name: str,
 ) -> None:
     ours = workload.examples(frame, fold.test)
     theirs = version_workload.examples(version_frame, version_fold.test)
@@ -324,8 +335,8 @@ def _require_same_target(
     )
     if not has_same_rows or not torch.equal(ours.targets, theirs.targets):
         raise ContractError(
-            f"Production and candidate must predict the same target; their targets differ on fold "
-            f"{fold.fold_id}.",
-            cause="The pipeline's target was changed after the version in production was promoted.",
+            f"{name} must predict the target of the current workload, but the targets differ on "
+            f"fold {fold.fold_id}.",
+            cause="The pipeline's target was changed after the version was trained.",
             fix="Use another pipeline name (which is also the model name) for the new target.",
         )

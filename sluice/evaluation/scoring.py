@@ -73,7 +73,7 @@ class ModelScores:
     seeds."""
 
     note: str = ""
-    """Note on the code that computed the scores; "" for the current code."""
+    """Note on the code that computed the scores; "" if it has not changed since the training."""
 
 
 def score_candidate(
@@ -172,7 +172,7 @@ def score_baseline(
     *,
     subject: str,
 ) -> Scores:
-    """Score a baseline without seeds: that of the workload, or the best simple rule."""
+    """Score a baseline without seeds: of the workload, the best simple rule, or an imported one."""
     parts = []
     for fold, examples in examples_of(workload, frame, folds):
         output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"

@@ -1,6 +1,6 @@
 """Detects serial correlation of rows that are declared independent.
 
-A horizon of 0 declares that rows are independent, so that each row is a separate block. If
+A horizon of 0 declares that rows are independent, and by default each row is a separate block. If
 dependent rows are declared independent by mistake, the bounds are too narrow. This is detected by
 the correlation between the gains of neighbouring rows.
 """

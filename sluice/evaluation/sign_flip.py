@@ -3,7 +3,7 @@
 This is a secondary test, which does not affect the decision: it is exact only without seed
 variance.
 
-Shape legend: S = seeds, N = rows, B = blocks, R = resamples.
+Shape legend: S = seeds, N = rows, B = blocks, K = terms with a random sign, R = resamples.
 """
 
 import math
@@ -78,7 +78,10 @@ def _block_gains(
 
 
 def _deviations(arm: ArmLosses) -> NDArray[np.float64]:
-    """Return each seed's contribution to the deviation of the mean loss (S,); () without seeds."""
+    """Return each seed's contribution to the deviation of the mean loss (S,).
+
+    The result is empty for fewer than two seeds.
+    """
     mean_S = arm.loss_SN.mean(axis=1)
     if arm.is_deterministic or mean_S.size < 2:
         return np.empty(0)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from sluice.base.errors import ContractError
@@ -53,6 +53,13 @@ class BaselineSettings(Settings):
         256, ge=1, description="Maximum number of inputs of an example for the linear rule."
     )
 
+    @field_validator("season_rows")
+    @classmethod
+    def _require_positive_seasons(cls, season_rows: tuple[int, ...]) -> tuple[int, ...]:
+        if any(length < 1 for length in season_rows):
+            raise ValueError(f"season_rows must be at least 1 row each, got {list(season_rows)}")
+        return season_rows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldRule:
@@ -78,7 +85,7 @@ class _RuleData:
     y: Tensor
     rows: NDArray[np.int64]
     input_NK: NDArray[np.float64] | None
-    """Inputs of each example; None for inputs that are not quantities, such as token ids."""
+    """Inputs of each example; None if they are not quantities, such as token ids, or not needed."""
 
     @classmethod
     def of(cls, examples: Examples, settings: BaselineSettings) -> "_RuleData":
@@ -184,7 +191,7 @@ class Baseline:
     """Output for the test examples of each fold, with the shape of the model's output."""
 
     losses: Mapping[int, Mapping[str, float]]
-    """Mean validation loss of each rule, by fold; empty for the workload's own baseline."""
+    """Mean validation loss of each simple rule, by fold; empty for another baseline."""
 
 
 def choose_baseline(

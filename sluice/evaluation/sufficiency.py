@@ -27,7 +27,7 @@ def find_missing_evidence(
     *,
     is_constant: bool,
     is_dependent: bool,
-    unit_of_rows: str,
+    observation: str,
 ) -> tuple[MissingEvidence, ...]:
     """Return everything that is missing for a decision; empty if the evidence suffices.
 
@@ -38,7 +38,7 @@ def find_missing_evidence(
         block_length: Bootstrap block length [rows].
         is_constant: Whether the gain is the same on all rows of each fold.
         is_dependent: Whether gains are autocorrelated although each row is a separate block.
-        unit_of_rows: Plural name of an observation, for messages.
+        observation: Singular name of a row of the tables, for messages.
     """
     lacking = []
     if candidate.subject == reference.subject:
@@ -53,7 +53,7 @@ def find_missing_evidence(
         # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
             lacking += _too_few_seeds(name, arm, settings.min_seeds)
-    lacking += _too_few_rows(candidate, settings.min_rows, block_length, unit_of_rows)
+    lacking += _too_few_rows(candidate, settings.min_rows, block_length, observation)
     if is_constant:
         lacking.append(
             MissingEvidence(
@@ -66,8 +66,8 @@ def find_missing_evidence(
             MissingEvidence(
                 "rows are declared independent, but gains of neighbouring rows are significantly "
                 "autocorrelated",
-                "Declare a horizon of at least 1 row, or remove block_length, so that the "
-                "dependence is estimated.",
+                "Declare a horizon of at least 1 row, so that the dependence is estimated, or set "
+                "block_length to the number of dependent rows.",
             )
         )
     return tuple(lacking)
@@ -109,24 +109,25 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
 
 
 def _too_few_rows(
-    candidate: LossTable, required: int, block_length: int, unit: str
+    candidate: LossTable, required: int, block_length: int, observation: str
 ) -> list[MissingEvidence]:
     lacking = []
+    short_name = observation.removeprefix("test ")
     if candidate.num_rows < required:
         lacking.append(
             MissingEvidence(
-                f"the window has {candidate.num_rows} {unit}, required {required}",
-                f"Score {required - candidate.num_rows} more {unit.removeprefix('test ')}.",
+                f"the window has {pluralize(candidate.num_rows, observation)}, required {required}",
+                f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
             )
         )
     smallest = int(np.unique(candidate.fold_N, return_counts=True)[1].min())
     if smallest < 2 * block_length:
-        lacking.append(
-            MissingEvidence(
-                f"the smallest fold has {smallest} {unit}, required {2 * block_length}: two "
-                f"blocks of the {block_length} {unit.removeprefix('test ')} over which gains "
-                f"depend on each other",
-                "Use fewer folds or a longer test window.",
+        what = f"the smallest fold has {pluralize(smallest, observation)}, required "
+        what += f"{2 * block_length}"
+        if block_length > 1:
+            what += (
+                f": two blocks of the {block_length} {short_name}s over which gains depend on each "
+                "other"
             )
-        )
+        lacking.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
     return lacking

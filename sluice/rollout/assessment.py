@@ -19,9 +19,9 @@ class Assessment:
     """All information about a rollout at one moment."""
 
     rollout: Rollout
-    """The rollout. If ``window`` is of the same epoch, its evidence is already included."""
+    """The rollout. Its evidence already includes ``traffic`` if both have the same epoch."""
 
-    window: TrafficCounts
+    traffic: TrafficCounts
     """Counts of both arms in the current step."""
 
     now: datetime
@@ -54,20 +54,20 @@ class Assessment:
             yield f"Labelled rows show that the challenger is worse: {self.quality.reason}"
 
     def _missing_counts(self) -> Iterator[str]:
-        rollout, window, settings = self.rollout, self.window, self.rollout.settings
-        if window.epoch != rollout.epoch:
+        rollout, traffic, settings = self.rollout, self.traffic, self.rollout.settings
+        if traffic.epoch != rollout.epoch:
             yield (
-                f"The counts of the servers are of epoch {window.epoch}, but the traffic split is "
+                f"The counts of the servers are of epoch {traffic.epoch}, but the traffic split is "
                 f"of epoch {rollout.epoch}."
             )
             return
         elapsed_s = min(
             (self.now - rollout.step_since).total_seconds(),
-            (window.until - window.since).total_seconds(),
+            (traffic.until - traffic.since).total_seconds(),
         )
         if not elapsed_s >= settings.min_step_s:
-            yield f"{elapsed_s:.0f} of {settings.min_step_s:g} s have passed."
-        compared = window.comparable
+            yield f"{math.floor(elapsed_s)} of {settings.min_step_s:g} s have passed."
+        compared = traffic.comparable
         too_few = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
@@ -84,22 +84,22 @@ class Assessment:
         warnings = [reading for reading in self.guards if reading.verdict != "ok"]
         if warnings:
             yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
-        dropped = self.window.shadow_dropped
-        compared = self.window.comparable
+        dropped = self.traffic.shadow_dropped
+        compared = self.traffic.comparable
         num_compared = min(compared.challenger.requests, compared.production.requests)
         attempts = dropped + num_compared
         if self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * attempts:
-            yield f"{dropped} of {attempts} shadow requests were dropped, as the queue was full."
+            yield f"{dropped} of {attempts} shadow requests were dropped, as the server was busy."
         failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
-            for counts in (self.window.challenger, self.window.production)
+            for counts in (self.traffic.challenger, self.traffic.production)
         )
         if not self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * failures:
             yield (
                 f"{dropped} of {failures} failures could not be compared with the other arm's "
                 "response, because its queue was full."
             )
-        if drift is not None and not drift.distance <= drift.limit:
+        if drift is not None and math.isnan(drift.distance):
             if drift.rows < settings.min_pairs:
                 reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
             else:
@@ -114,15 +114,15 @@ class Assessment:
                 )
 
 
-def require_same_rollout(rollout: Rollout, window: TrafficCounts, quality: Verdict | None) -> None:
+def require_same_rollout(rollout: Rollout, traffic: TrafficCounts, quality: Verdict | None) -> None:
     """Reject counts of another rollout, or a verdict about other models.
 
     Raises:
         ContractError: The counts are of another rollout, or the verdict is about other models.
     """
-    if window.rollout != rollout.id:
+    if traffic.rollout != rollout.id:
         raise ContractError(
-            f"The counts must be of rollout {rollout.id}, got counts of {window.rollout}.",
+            f"The counts must be of rollout {rollout.id}, got counts of {traffic.rollout}.",
             fix="Pass the counts of the rollout that you advance.",
         )
     if quality is None:

@@ -30,13 +30,13 @@ class HarmEvidence(Record):
     )
     production: ArmCounts = Field(
         ArmCounts(),
-        description="Production's counts in this step at the last check, summed over the servers "
-        "that are compared.",
+        description="Production's evidence counts in this step at the last check, summed over the "
+        "servers that are compared.",
     )
     challenger: ArmCounts = Field(
         ArmCounts(),
-        description="The challenger's counts in this step at the last check, summed over the "
-        "servers that are compared.",
+        description="The challenger's evidence counts in this step at the last check, summed over "
+        "the servers that are compared.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict, description="Counts of each server in this step at the last check."
@@ -87,7 +87,7 @@ def begin_step(evidence: HarmEvidence) -> HarmEvidence:
 
 
 def update_evidence(
-    evidence: HarmEvidence, window: TrafficCounts, settings: RolloutSettings
+    evidence: HarmEvidence, traffic: TrafficCounts, settings: RolloutSettings
 ) -> HarmEvidence:
     """Return the evidence updated with the counts of one more check.
 
@@ -99,20 +99,20 @@ def update_evidence(
 
     Args:
         evidence: Evidence after the last check.
-        window: Counts of this step up to now.
+        traffic: Counts of this step up to now.
         settings: Settings of the rollout.
     """
-    before, after = evidence.by_server, window.by_server
+    before, after = evidence.by_server, traffic.by_server
     if not all(
         _is_monotone(arms, after.get(server, BothArms())) for server, arms in before.items()
     ):
-        is_stale = evidence.until is not None and window.until < evidence.until
-        return evidence if is_stale else _evidence_at(window, evidence.log_evidence)
+        is_stale = evidence.until is not None and traffic.until < evidence.until
+        return evidence if is_stale else _evidence_at(traffic, evidence.log_evidence)
     increases = [_increases(arms, before.get(server, BothArms())) for server, arms in after.items()]
     complete = [arms for arms in increases if arms is not None]
     if len(complete) < len(increases):
         return evidence
-    mass = _added_mass(evidence.until, window.until, settings)
+    mass = _added_mass(evidence.until, traffic.until, settings)
     log_evidence = {
         guard: update_log_evidence(
             evidence.log_evidence[guard],
@@ -122,7 +122,7 @@ def update_evidence(
         )
         for guard in GUARDS
     }
-    return _evidence_at(window, log_evidence)
+    return _evidence_at(traffic, log_evidence)
 
 
 def update_log_evidence(
@@ -142,10 +142,10 @@ def update_log_evidence(
     supermartingale, and so is the product over servers, because they route independently. The
     ratio of a server without the challenger is 1.
 
-    ``mass`` is added before each check. It is a bet that the harm begins at this moment. The
-    initial evidence and the masses of one hour sum to 1, which bounds the expectation of the
-    evidence in a healthy hour. By Doob's inequality, the evidence exceeds 1 / alpha within this
-    hour with probability at most alpha, even if it is checked often.
+    ``mass`` is added before each check with a fault. It is a bet that the harm begins at this
+    moment. The initial evidence and the masses of one hour sum to at most 1, which bounds the
+    expectation of the evidence in a healthy hour. By Doob's inequality, the evidence exceeds
+    1 / alpha within this hour with probability at most alpha, even if it is checked often.
 
     Args:
         log_evidence: Logarithm of the evidence for each odds ratio.
@@ -242,13 +242,13 @@ def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
 
 
 def _evidence_at(
-    window: TrafficCounts, log_evidence: dict[GuardName, tuple[float, ...]]
+    traffic: TrafficCounts, log_evidence: dict[GuardName, tuple[float, ...]]
 ) -> HarmEvidence:
-    compared = window.comparable
+    compared = traffic.comparable
     return HarmEvidence(
-        until=window.until,
+        until=traffic.until,
         production=compared.production,
         challenger=compared.challenger,
-        servers=dict(window.by_server),
+        servers=dict(traffic.by_server),
         log_evidence=log_evidence,
     )

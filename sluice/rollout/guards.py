@@ -18,7 +18,8 @@ GUARD_LABELS: dict[GuardName, str] = {
 def read_guards(evidence: HarmEvidence, settings: RolloutSettings) -> tuple[GuardReading, ...]:
     """Return the reading of every guard.
 
-    The guards share alpha, so that the false alarm rate of all guards together is at most alpha.
+    The guards share alpha, so that all of them together raise a false alarm within an hour with
+    probability at most alpha.
     """
     other_alpha_share = (1 - settings.errors_alpha_share) / (len(GUARDS) - 1)
     warn_limit = 1 / settings.warn_alpha
@@ -46,13 +47,18 @@ def describe_readings(readings: Sequence[GuardReading], evidence: HarmEvidence) 
     """Describe the readings for the reason of a transition, strongest evidence first."""
     ours, theirs = evidence.challenger.requests, evidence.production.requests
     return "; ".join(
-        f"{reading.challenger} {GUARD_LABELS[reading.guard]} in {pluralize(ours, 'request')} of "
-        f"the challenger, {reading.production} in {theirs:,} of production, evidence "
-        f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
+        f"{_describe_count(reading.challenger, reading.guard)} in {pluralize(ours, 'request')} of "
+        f"the challenger, {reading.production:,} in {theirs:,} of production, evidence "
+        f"{format_evidence(reading.evidence)}, limit {format_evidence(reading.limit)}"
         for reading in sorted(readings, key=lambda reading: -reading.evidence)
     )
 
 
 def format_evidence(value: float) -> str:
     """Format evidence for display: 0.35, 167, 2,555; from a million on as a power of ten."""
-    return f"{value:,.0f}" if 1000 <= value < 1e6 else f"{value:.3g}"
+    return f"{value:,.0f}" if 999.5 <= value < 1e6 else f"{value:.3g}"
+
+
+def _describe_count(count: int, guard: GuardName) -> str:
+    noun, _, details = GUARD_LABELS[guard].partition(" ")
+    return f"{pluralize(count, noun.removesuffix('s'))} {details}".rstrip()

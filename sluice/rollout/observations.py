@@ -11,7 +11,7 @@ from sluice.base.settings import Record
 
 
 class ArmCounts(Record):
-    """Counts of one arm's responses since the step began. They never decrease, even at restarts."""
+    """Counts of one arm's responses since the step began."""
 
     requests: int = Field(0, ge=0, description="Requests routed to the arm.")
     errors: int = Field(
@@ -29,7 +29,8 @@ class ArmCounts(Record):
     slower: int = Field(
         0,
         ge=0,
-        description="Requests slower than production's p95 latency at the start of the step.",
+        description="Requests that took longer than production's p95 latency and the overhead of a "
+        "separate process.",
     )
 
     @model_validator(mode="after")
@@ -88,7 +89,7 @@ class TrafficCounts(Record):
         0,
         ge=0,
         description="Shadow requests, and failed requests to repeat on the other arm, that were "
-        "dropped because the queue was full.",
+        "dropped because the queue was full or because requests of users had priority.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,

@@ -27,10 +27,11 @@ predictions are almost equal would be a breach."""
 
 _MAX_CLIENT_FACTOR = 5
 """Maximum of the bound for one client's distance, as a multiple of the limit. The bound is half the
-number of clients, but at least 2 and at most this. So a breach requires several clients."""
+number of clients, but at least 2 and at most this. So with three or more clients, one client alone
+cannot cause a breach."""
 
 _MAX_SUBNET_SHARE = 0.1
-"""Maximum weight of one client subnet if there are at least ten, under any user names."""
+"""Maximum share of one client subnet in the total weight, if there are at least ten subnets."""
 
 _MAX_PAIRS = 300
 """Number of newest pairs that are compared. More pairs would hide a recent change."""
@@ -64,8 +65,8 @@ def measure_agreement(
         or not np.isfinite(challenger_NO).all()
     ):
         raise ContractError(
-            "The predictions of both models on the held-out rows must be finite and have the same "
-            f"shape, got the shapes {production_NO.shape} and {challenger_NO.shape}.",
+            "The predictions of both models on the held-out rows must be finite, not empty and of "
+            f"the same shape, got the shapes {production_NO.shape} and {challenger_NO.shape}.",
             fix="Evaluate both models on the same rows first.",
         )
     return PredictionAgreement(
@@ -80,8 +81,8 @@ def prediction_drift(
 ) -> PredictionDrift:
     """Return the distance of the arms on live requests as a multiple of that on held-out rows.
 
-    The distance is a mean over clients of the mean over the client's pairs, of which each is
-    limited. The weight of all clients of one subnet together is limited as well.
+    The distance of a client is the mean over the client's pairs, up to a limit. The result is the
+    weighted mean over clients, in which the total weight of one subnet's clients is limited too.
 
     Args:
         samples: Samples of the rollout, oldest first. Those that both arms answered are compared.

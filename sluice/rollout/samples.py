@@ -14,7 +14,8 @@ ArmName = Literal["production", "challenger"]
 RequestFault = Literal["errors", "timeouts", "not_finite"]
 
 Outputs = tuple[tuple[float, ...], ...]
-"""Output of each network of a model (M, O) for one window; the prediction is their mean."""
+"""Output of each network of a model (M, O) for one element of a request. The prediction is the mean
+over the networks."""
 
 
 class SampledEmbedding(Record):

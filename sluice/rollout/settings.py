@@ -126,8 +126,9 @@ class RolloutSettings(Settings):
         0.05,
         ge=0,
         lt=1,
-        description="Maximum share of shadow requests that may be dropped in a step because the "
-        "queue is full.",
+        description="Maximum share of the shadow requests of a step that may be dropped because "
+        "the server is busy; without shadow requests, of the failed requests that the other arm "
+        "repeats for comparison.",
     )
 
     @model_validator(mode="after")

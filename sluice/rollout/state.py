@@ -27,9 +27,10 @@ TransitionOutcome = Literal[
 class Rollout(Record):
     """State of the rollout of one challenger.
 
-    Phases: in phase rolling, steps pass. In phase paused, the share does not change and the guards
-    are active, but no step ends. In phase awaiting_promotion, every step has passed, and the
-    production pointer can be moved. The phases promoted and rolled_back are final.
+    Phases: in phase rolling, steps end when their conditions are satisfied. In phase paused, the
+    share does not change and the guards are active, but no step ends. In phase awaiting_promotion,
+    every step has passed, and the production pointer can be moved. The phases promoted and
+    rolled_back are final.
     """
 
     id: str = Field(
@@ -95,12 +96,16 @@ class GuardReading(Record):
     """Current reading of one guard."""
 
     guard: GuardName
-    evidence: float = Field(description="E-value of the hypothesis that the challenger is worse.")
+    evidence: float = Field(
+        description="E-value against the hypothesis that the challenger is not worse."
+    )
     limit: float = Field(description="Evidence at which the rollout rolls back.")
-    challenger: int = Field(description="Faults of the challenger in this step.")
+    challenger: int = Field(
+        description="Faults of the challenger in this step that count as evidence."
+    )
     production: int = Field(
-        description="Faults of production in this step, on servers where the challenger got "
-        "requests."
+        description="Faults of production in this step that count as evidence, on servers where "
+        "the challenger got requests."
     )
     verdict: Literal["ok", "warn", "breach"]
 
@@ -119,13 +124,13 @@ class PredictionDrift(Record):
 
 
 class Transition(Record):
-    """Result of one check of a rollout: outcome, reason and evidence."""
+    """Result of one check of a rollout or of a person's request: outcome, reason and evidence."""
 
     outcome: TransitionOutcome
     rollout: Rollout = Field(description="State after the transition.")
     at: AwareDatetime
     actor: str
-    reason: str = Field(description="Reason in one sentence, for display.")
+    reason: str = Field(description="Reason, for display.")
     remedy: str = Field("", description="What a person can do; empty if nothing is needed.")
     window: TrafficCounts | None = None
     guards: tuple[GuardReading, ...] = ()
@@ -134,7 +139,7 @@ class Transition(Record):
 
     @property
     def summary(self) -> str:
-        """The transition in two sentences."""
+        """Outcome, state, reason and remedy as one line of text."""
         rollout = self.rollout
         state = f"{rollout.phase}, {100 * rollout.users_share:g} % of traffic"
         subject = f"{rollout.model} version {rollout.version}, {state}"

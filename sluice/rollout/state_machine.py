@@ -19,7 +19,7 @@ from sluice.verdicts.verdict import Verdict
 
 def advance(
     rollout: Rollout,
-    window: TrafficCounts,
+    traffic: TrafficCounts,
     *,
     now: datetime,
     production: str | None,
@@ -33,7 +33,7 @@ def advance(
 
     Args:
         rollout: State of the rollout.
-        window: Counts of both arms since the step began.
+        traffic: Counts of both arms since the step began.
         now: Current time, from the same clock as at the last check.
         production: Candidate digest of the current production version; None without one.
         quality: Newest verdict of the gate on labelled pairs of both arms. There must be at most
@@ -42,13 +42,12 @@ def advance(
 
     Returns:
         A transition with outcome wait, advance, inconclusive or roll_back. With the outcome wait,
-        the rollout has the same revision, and only its evidence and the time of the check are
-        updated.
+        the rollout has the same revision, and only its evidence and its times are updated.
 
     Raises:
         ContractError: The counts or the verdict are about another rollout or model.
     """
-    require_same_rollout(rollout, window, quality)
+    require_same_rollout(rollout, traffic, quality)
     if rollout.is_over:
         reason = f"The rollout is {rollout.phase.replace('_', ' ')}, which is final."
         return Transition(outcome="wait", rollout=rollout, at=now, actor=CONTROLLER, reason=reason)
@@ -70,10 +69,10 @@ def advance(
             f"of {rollout.settings.lease_s:g} s, so the servers returned to production.",
             remedy="Find out why the rollout sensor did not run, then start the rollout again.",
         )
-    observed = _with_observations(rollout, window, now)
+    observed = _with_observations(rollout, traffic, now)
     assessment = Assessment(
         rollout=observed,
-        window=window,
+        traffic=traffic,
         now=now,
         guards=read_guards(observed.evidence, observed.settings),
         quality=quality,
@@ -87,7 +86,12 @@ def _decide(assessment: Assessment) -> Transition:
     rollout = assessment.rollout
     harm = assessment.harm()
     if harm:
-        remedy = "Inspect the challenger's failed requests in the server's log and in the reports."
+        has_more_faults = any(reading.verdict == "breach" for reading in assessment.guards)
+        remedy = (
+            "Inspect the challenger's failed requests in the server's log and in the reports."
+            if has_more_faults
+            else "Compare the inputs and the predictions of both versions on the same rows."
+        )
         return _transition("roll_back", assessment, rolled_back(rollout), harm, remedy)
     if rollout.phase == "awaiting_promotion":
         return _transition(
@@ -104,7 +108,7 @@ def _decide(assessment: Assessment) -> Transition:
         after = next_step(rollout)
         is_last = after.phase == "awaiting_promotion"
         status = "The challenger waits to be promoted" if is_last else "The rollout continues"
-        compared = assessment.window.comparable
+        compared = assessment.traffic.comparable
         reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
             f"{compared.challenger.requests:,} requests of the challenger and "
@@ -118,13 +122,13 @@ def _decide(assessment: Assessment) -> Transition:
     return _transition("wait", assessment, rollout, missing)
 
 
-def _with_observations(rollout: Rollout, window: TrafficCounts, now: datetime) -> Rollout:
+def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) -> Rollout:
     """Return the rollout updated with the evidence of the counts, as of ``now``."""
     # If the clock was set back, the start and the timeout of the step are moved back equally.
     set_back = min(now - rollout.checked_at, now - now)
     evidence = rollout.evidence
-    if window.epoch == rollout.epoch:
-        evidence = update_evidence(evidence, window, rollout.settings)
+    if traffic.epoch == rollout.epoch:
+        evidence = update_evidence(evidence, traffic, rollout.settings)
     return rollout.model_copy(
         update={
             "checked_at": now,
@@ -149,7 +153,7 @@ def _transition(
         actor=CONTROLLER,
         reason=reason,
         remedy=remedy,
-        window=assessment.window,
+        window=assessment.traffic,
         guards=assessment.guards,
         quality=None if assessment.quality is None else assessment.quality.outcome,
         drift=assessment.drift,

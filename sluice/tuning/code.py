@@ -7,7 +7,7 @@ import torch
 
 from sluice.base.digests import digest_files
 
-_DISPLAY_ONLY = frozenset(
+_REPORT_ONLY = frozenset(
     f"{name}.py"
     for name in (
         "importance",
@@ -19,8 +19,8 @@ _DISPLAY_ONLY = frozenset(
         "study_page",
     )
 )
-"""Modules that only display a search. They do not affect which trials run or stop, so they are not
-part of the digest."""
+"""Modules that only report on a search. They do not affect which trials run or stop, so they are
+not part of the digest."""
 
 
 def search_code() -> dict[str, str]:
@@ -34,8 +34,7 @@ def search_code() -> dict[str, str]:
     files = {
         name: path
         for path in package.rglob("*.py")
-        if (name := str(path.relative_to(package))) not in _DISPLAY_ONLY
-        and not name.startswith("benchmark/")
+        if (name := str(path.relative_to(package))) not in _REPORT_ONLY
     }
     versions = {name: importlib.metadata.version(name) for name in ("numpy", "optuna", "ray")}
     # The version of torch names its build. A build for GPUs uses other numerical libraries.

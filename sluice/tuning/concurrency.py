@@ -27,7 +27,7 @@ def max_concurrent_trials(settings: SearchSettings, compute: ComputeSettings) ->
 def describe_idle_workers(
     settings: SearchSettings, compute: ComputeSettings, *, available: int | None = None
 ) -> str:
-    """Return a sentence if a limit on concurrent trials leaves workers idle; "" otherwise.
+    """Return a message if a limit on concurrent trials leaves workers idle; "" otherwise.
 
     Args:
         settings: Number of trials, and the limit on concurrent trials.

@@ -1,7 +1,7 @@
 """Measures how much each searched parameter affects the loss, and whether its range is too narrow.
 
-All trials are compared at the last epoch that each of them reached. Otherwise the values of a trial
-that was stopped early would look worse only because the trial was short.
+All trials are compared at the epoch after which the first of them was stopped early. Otherwise the
+values of a trial that was stopped early would look worse only because the trial was short.
 """
 
 import math
@@ -52,7 +52,8 @@ class ParameterReport(Record):
     )
     best: Value | None = Field(description="Value in the best trial; None if it is inactive there.")
     edge: Literal["", "low", "high"] = Field(
-        description="End of the range at which the best value is; empty if it is inside."
+        description="End of the range at which the best value is; empty if it is inside, or if the "
+        "expected loss does not decrease towards that end."
     )
     advice: str = Field("", description="What to do if the best value is at an edge.")
 

@@ -190,7 +190,7 @@ def sensitivity_png(
         axes,
         at_edge if report.edge else f"Loss over {report.path}",
         f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
-        + (f"; {len(losses_off)} trials with it off (dotted)" if losses_off else ""),
+        + (f"; {pluralize(len(losses_off), 'trial')} with it off (dotted)" if losses_off else ""),
         colour=_WARNING_COLOUR if report.edge else INK,
     )
     return as_png(figure)

@@ -54,7 +54,7 @@ class TrialRecord(Record):
     )
     epochs: tuple[EpochLosses, ...] = ()
     state: Literal["running", "finished", "pruned", "failed"] = "running"
-    reason: str = Field("", description="Why the trial was stopped or failed.")
+    reason: str = Field("", description="Why the trial ended.")
     seconds: float = Field(0.0, description="Time that workers spent on the trial [s].")
     damaged_checkpoints: int = Field(
         0,

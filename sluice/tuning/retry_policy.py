@@ -51,7 +51,7 @@ def failure_reason(error: Exception, params: Params) -> str:
         params: Values of the trial, for the message of a transient error.
 
     Raises:
-        SluiceError: The error is transient and does not depend on the values.
+        SluiceError: The error is transient.
     """
     if isinstance(error, OutOfMemory):
         raise interrupted_trial(params, error.what.rstrip("."), cause=error.fix) from error

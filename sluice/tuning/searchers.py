@@ -11,7 +11,13 @@ from sluice.base.seeding import derive_seed
 from sluice.tuning.records import Strategy
 from sluice.tuning.settings import ClassSettings, SearchSettings
 from sluice.tuning.spaces import Space, TrialSettings
-from sluice.tuning.tune_classes import accepted_arguments, build, call_library, import_class
+from sluice.tuning.tune_classes import (
+    accepted_arguments,
+    build,
+    call_library,
+    import_class,
+    settable_arguments,
+)
 from sluice.tuning.tune_space import (
     base_params,
     complete_config,
@@ -32,7 +38,7 @@ def make_searcher(
 ) -> "Searcher":
     """Return a new searcher with space, metric and mode, so that ``Tuner`` needs no space.
 
-    Trial 0 has the values of ``base`` if the space contains them. A class from the settings must
+    Trial 0 has those values of ``base`` that the space contains. A class from the settings must
     accept ``points_to_evaluate`` for that.
 
     Args:
@@ -144,7 +150,7 @@ def _make_from_class(
     def set_space() -> bool:
         return bool(searcher.set_search_properties(metric, _MODE, domains))
 
-    if call_library(set_space, settings.path, what="searcher", takes=names):
+    if call_library(set_space, settings.path, what="searcher", takes=settable_arguments(cls)):
         return searcher
     if "space" not in names:
         raise SettingsError(

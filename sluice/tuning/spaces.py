@@ -136,7 +136,8 @@ class TrialSettings(Settings):
         """Return the settings with the values of one trial.
 
         If the trial has another network or optimizer than these settings, the options of the
-        network or the arguments of the optimizer are dropped, because they belong to the old one.
+        network or the arguments of the optimizer are dropped, because they belong to the network or
+        optimizer of these settings.
 
         Raises:
             SettingsError: The settings classes refuse a value.

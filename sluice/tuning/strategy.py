@@ -7,9 +7,9 @@ from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import ClassSettings, SearchSettings
-from sluice.tuning.space_fit import require_fit
+from sluice.tuning.space_validation import require_trainable
 from sluice.tuning.spaces import OPTIMIZER, Space, TrialSettings, split_path
-from sluice.tuning.tune_classes import call_library, has_base, import_class
+from sluice.tuning.tune_classes import call_library, has_base, import_class, settable_arguments
 
 _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
 """Numbers of trials between which TPE is used."""
@@ -37,7 +37,7 @@ def plan_search(
     """
     strategy = choose_strategy(space, settings, base)
     searched = space.leading(len(strategy.parameters))
-    require_fit(searched, base)
+    require_trainable(searched, base)
     _require_bohb_pair(settings)
     if isinstance(settings.scheduler, ClassSettings):
         make_scheduler(settings, strategy, searched, base.training.max_epochs)
@@ -45,7 +45,8 @@ def plan_search(
         searcher = make_searcher(settings, strategy, searched, base, metric_of(strategy))
         # Some libraries are imported, or check the space, only when the first trial is suggested.
         path = settings.searcher.path
-        call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=[])
+        arguments = settable_arguments(import_class(path, what="searcher"))
+        call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=arguments)
     return strategy, searched
 
 

@@ -16,7 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from sluice.base.error_location import describe_error
-from sluice.base.errors import IntegrityError, SluiceError, TrainingFailed
+from sluice.base.errors import IntegrityError, SluiceError, TrainingFailed, TrialFailed
 from sluice.base.files import storage_error
 from sluice.training.device import release_memory
 from sluice.tuning.objective import Objective
@@ -102,11 +102,15 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
     """Convert the error with which Tune ended a trial to an error with a cause and a fix.
 
     Args:
-        error: Error of the trial, as in Tune's ``Result.error``.
+        error: Error of the trial, as in Tune's ``Result.error``; ``TrialFailed`` if it is unknown.
         params: Values of the trial.
     """
     from ray.exceptions import RayTaskError
 
+    if isinstance(error, TrialFailed):  # Tune could not store the original error
+        return interrupted_trial(
+            params, error.what.rstrip("."), cause="The log of Ray Tune says why."
+        )
     if not isinstance(error, RayTaskError):
         return interrupted_trial(
             params,

@@ -107,16 +107,16 @@ class TrialRecords:
     def _params(self, config: Mapping[str, Any]) -> Params:
         return decode(self._space, self._base, config)
 
-    def _state(self, trial: "TrialProxy", epochs: int) -> tuple[Any, str]:
+    def _state(self, trial: "TrialProxy", num_epochs: int) -> tuple[Any, str]:
         if not trial.is_finished():
             return "running", ""
         if trial.status == _FAILED:
             return "failed", trial.reason
         reason = str(trial.last_result.get("reason", ""))
-        if reason or epochs >= self._base.training.max_epochs:
+        if reason or num_epochs >= self._base.training.max_epochs:
             return "finished", reason
         loss, scheduler = trial.last_result.get("loss"), self._strategy.scheduler
-        return "pruned", f"Epoch {epochs}: {scheduler} stopped it at loss {loss:.6g}."
+        return "pruned", f"Epoch {num_epochs}: {scheduler} stopped it at loss {loss:.6g}."
 
 
 def _decode_curve(result: Mapping[str, Any]) -> list[EpochLosses]:

@@ -23,7 +23,7 @@ SCHEDULE_FILE = "schedule.json"
 def with_values(
     schedule: tuple[ScheduleStep, ...], params: Params, *, epoch: int
 ) -> tuple[ScheduleStep, ...]:
-    """Return the schedule of a trial that trains with ``params`` from after ``epoch`` epochs on."""
+    """Return the schedule of a trial that trains with ``params`` after ``epoch`` epochs."""
     if schedule and schedule[-1].params == params:
         return schedule
     return (*schedule, ScheduleStep(from_epoch=epoch, params=params))

@@ -85,7 +85,7 @@ def build(
             is not installed.
     """
     names, accepts_kwargs = accepted_arguments(cls)
-    settable = [name for name in names if name not in RESERVED_ARGUMENTS]
+    settable = settable_arguments(cls)
     for name in settings.arguments:
         if name in RESERVED_ARGUMENTS:
             raise SettingsError(
@@ -122,7 +122,7 @@ def call_library(make: Any, path: str, *, what: str, takes: list[str]) -> Any:
         make: Function without arguments that calls a class of a library.
         path: Import path of the class.
         what: Role of the class, for messages.
-        takes: Names of the arguments of the class, for messages.
+        takes: Names of the arguments that a settings file may set, for messages.
     """
     try:
         return make()
@@ -156,6 +156,11 @@ def accepted_arguments(cls: Any) -> tuple[list[str], bool]:
         if base.__module__.startswith("ray."):
             return names, True  # Ray's classes pass **kwargs to a library, not to the base class
     return names, True
+
+
+def settable_arguments(cls: Any) -> list[str]:
+    """Return the names of a constructor's arguments that a settings file may set."""
+    return [name for name in accepted_arguments(cls)[0] if name not in RESERVED_ARGUMENTS]
 
 
 def has_base(cls: type, base: str) -> bool:

@@ -53,7 +53,7 @@ class TuneFunction(ConditionalParameter):
     arguments: tuple[int | float, ...] = Field(
         strict=False,
         description="Positional arguments: lower and upper, or mean and sd, followed by q for a "
-        "quantized function. The upper end of integers is exclusive.",
+        "quantized function. The upper end of integers is exclusive unless q is above 1.",
     )
 
     @model_validator(mode="after")

@@ -14,8 +14,8 @@ from sluice.cluster.ray_session import dashboard_url, join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import (
-    binding_limit,
     describe_idle_slots,
+    limiting_workers,
     local_ray_cores,
     trial_resources,
 )
@@ -138,7 +138,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     concurrency=max_trials,
                     seed=plan.settings.seed,
                     errors="stop",
-                    workers=binding_limit(ray, plan.compute),
+                    workers=limiting_workers(ray, plan.compute),
                 ),
                 search_alg=resumable(searcher, journal=plan.journal),
             ),

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.evaluation.llm_judge.pairs import AnswerPair, Choice
 from sluice.evaluation.llm_judge.pairwise import Ask, PairVotes, ask_pair
@@ -35,7 +36,7 @@ class JudgeReport(Record):
     """Preferences of a judge, and how well it agrees with itself and with people."""
 
     trust: Trust
-    reason: str = Field(description="Reason in one sentence.")
+    reason: str = Field(description="Reason, for display.")
     self_agreement: AgreementRate = Field(
         description="Pairs on which all answers of the judge are the same."
     )
@@ -57,7 +58,9 @@ class JudgeReport(Record):
     candidate_wins: int
     baseline_wins: int
     ties: int
-    undecided: int = Field(description="Pairs whose answers could not be parsed.")
+    undecided: int = Field(
+        description="Pairs for which most answers in one order contain no choice."
+    )
     p_value: float = Field(description="Exact two-sided sign test of equally likely wins.")
     preferred: Choice | None = Field(
         description="Significant winner, or 'tie' without one; None for an untrusted judge."
@@ -151,8 +154,8 @@ def _decide_trust(
     """Return whether to trust the judge, and the reason."""
     if human.of < settings.min_labelled:
         return "insufficient", (
-            f"{human.of} pairs have a human label, required {settings.min_labelled} to estimate "
-            "the agreement with people. Label more pairs."
+            f"Human labels exist for {pluralize(human.of, 'pair')}, required "
+            f"{settings.min_labelled} to estimate the agreement with people. Label more pairs."
         )
     if not self_agreement.lower > settings.min_self_agreement:
         return "not trusted", (

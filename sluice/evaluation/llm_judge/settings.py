@@ -22,7 +22,7 @@ class JudgeSettings(Settings):
         ge=0,
         lt=1,
         description="Required share of pairs on which all answers of the judge agree [rate]. The "
-        "lower confidence bound of the measured share must reach it.",
+        "lower confidence bound of the measured share must be above it.",
     )
     min_human_agreement: float = Field(
         0.7,
@@ -30,9 +30,13 @@ class JudgeSettings(Settings):
         lt=1,
         description="Required share of labelled pairs on which the judge agrees with the person "
         "[rate]. The share of the most frequent label is required if it is larger. The lower "
-        "confidence bound of the measured share must reach it.",
+        "confidence bound of the measured share must be above it.",
     )
     min_labelled: int = Field(50, ge=1, description="Minimum number of labelled pairs [pairs].")
     confidence: float = Field(
-        0.95, gt=0.5, lt=1, description="One-sided confidence level of the bounds."
+        0.95,
+        gt=0.5,
+        lt=1,
+        description="One-sided confidence level of the bounds. The judge prefers one side if the "
+        "two-sided p-value is below 1 minus this level.",
     )

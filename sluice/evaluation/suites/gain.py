@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.evaluation.estimate import ArmLosses, estimate_gain, mean_gain
 from sluice.evaluation.suites.settings import SuiteSettings
@@ -47,7 +48,7 @@ def measure_gain(
     All rows are treated as one fold in time order, because a fold may contain a single row of the
     suite, from which no variance can be estimated. A shift between folds therefore widens the
     bounds, which is conservative. Neighbouring rows of a suite are at least as far apart as in the
-    window, so blocks with the length of the horizon are sufficient.
+    window, so they depend on each other over at most as many rows as in the window.
 
     Args:
         candidate: Losses (S, M) [loss units].
@@ -82,8 +83,8 @@ def measure_gain(
             candidate, reference, np.zeros(gain_M.size, np.int64), block_length=block_length
         ).bounds(settings.alpha)
         if not (np.isfinite(low) and np.isfinite(high)):
-            lacking = f"fewer than two seeds in an arm, or fewer than two blocks of {block_length} "
-            lacking += "rows"
+            lacking = "fewer than two seeds in an arm, or fewer than two blocks of "
+            lacking += pluralize(block_length, "row")
     return SuiteGain(
         gain=float(gain_M.mean()), low=low, high=high, alpha=settings.alpha, lacking=lacking
     )

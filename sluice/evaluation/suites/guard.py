@@ -92,24 +92,26 @@ def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     message = f"{pluralize(result.count('fixed'), 'fixed row')}, required {guard.min_fixed}"
     if result.count("fixed") >= guard.min_fixed:
         return [("pass", message, "")]
-    return [("fail", message, "Inspect the rows that are still wrong, and their suspects.")]
+    fix = "Inspect the rows that are still wrong, and whether the model or the data are suspected."
+    return [("fail", message, fix)]
 
 
 def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]:
     if guard.margin is None or not result.rows:
         return []
     gain = result.gain
-    if gain.low > -guard.margin:
-        message = f"gain at least {gain.low:.4g} {unit}, required above {-guard.margin:.4g}"
+    threshold = 0.0 - guard.margin  # -margin would be displayed as "-0" for a margin of 0
+    if gain.low > threshold:
+        message = f"gain at least {gain.low:.4g} {unit}, required above {threshold:.4g}"
         return [("pass", message, "")]
-    if gain.high < -guard.margin:
-        message = f"gain at most {gain.high:.4g} {unit}, required above {-guard.margin:.4g}"
+    if gain.high < threshold:
+        message = f"gain at most {gain.high:.4g} {unit}, required above {threshold:.4g}"
         return [("fail", message, "The candidate is significantly worse on this suite.")]
     if gain.lacking:
         return [("insufficient", f"no bound of the gain: {gain.lacking}", "Add rows to the suite.")]
     message = (
         f"gain between {gain.low:.4g} and {gain.high:.4g} {unit}, on both sides of the margin "
-        f"{-guard.margin:.4g}"
+        f"{threshold:.4g}"
     )
     fix = "Add rows to the suite, train more seeds, or widen the margin."
     return [("insufficient", message, fix)]

@@ -59,7 +59,7 @@ class SuiteLibrary:
         """Store a new suite. Storing the same suite again has no effect.
 
         Raises:
-            ContractError: A suite with other rows has this name.
+                ContractError: A suite with other rows, reasons or origin has this name.
             StorageError: The folder is not writable.
         """
         newest = self.entries(suite.name)[-1:]
@@ -104,7 +104,8 @@ class SuiteLibrary:
             matches = tuple(entry for entry in entries if entry.version == version)
         if not matches:
             known = list(self.names())
-            choices = f"versions 1 to {len(entries)}" if entries else ", ".join(known) or "none"
+            versions = ", ".join(str(entry.version) for entry in entries)
+            choices = f"version {versions}" if entries else ", ".join(known) or "none"
             requested = f"'{name}'" + (f" version {version}" if version is not None else "")
             raise ContractError(
                 f"Suite {requested} does not exist."

@@ -72,6 +72,8 @@ def suites_page(report: SuiteReport, *, title: str, examples: int) -> str:
 def _rule(report: SuiteReport) -> str:
     if report.threshold is None:
         return "A row is wrong if at least half of the seeds misclassify it."
+    if not math.isfinite(report.threshold):
+        return "Every row counts as wrong, because the reference has non-finite losses."
     return f"A row is wrong if its loss is above {report.threshold:.4g} {report.unit}."
 
 
@@ -120,7 +122,7 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
     num_omitted = len(result.rows) - len(shown)
     parts.append(
         f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'
-        + (f'<p class="soft">and {num_omitted} more rows</p>' if num_omitted else "")
+        + (f'<p class="soft">and {pluralize(num_omitted, "more row")}</p>' if num_omitted else "")
         + "</div>"
     )
     return parts
@@ -133,7 +135,8 @@ def _suspects(result: SuiteResult) -> str:
     parts = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
     if num_model:
         parts.append(
-            f"The model is suspected on {num_model} of them, because another model is right there."
+            f"The model is suspected on {num_model} of them, because the baseline or a seed of "
+            "either model is right there."
         )
     if num_data:
         parts.append(

@@ -1,7 +1,7 @@
 """Evaluates the queries of suites: one condition on the columns of a table.
 
 A query is parsed as a Python expression and evaluated by this module on whole columns. Every node
-type that is not listed here is rejected, so a query cannot access attributes, calls, subscripts or
+type that is not listed here is rejected, so a query cannot contain attributes, calls, subscripts or
 other names. Arithmetic uses float64, so a query cannot create huge integers or texts.
 """
 
@@ -258,7 +258,7 @@ class _Evaluation:
 
 
 def _compare(left: Any, right: Any, compare: Callable[[Any, Any], Any], node: ast.expr) -> Any:
-    """Compare values of the same type; dates may also be compared with texts."""
+    """Compare values of the same type; dates and durations may also be compared with texts."""
     kinds = {_kind(left), _kind(right)}
     is_text_with_time = kinds in ({"date", "text"}, {"duration", "text"})
     if len(kinds) != 1 and not is_text_with_time:

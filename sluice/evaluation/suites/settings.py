@@ -64,7 +64,8 @@ class SuiteSettings(Settings):
         gt=0,
         le=1,
         description="Minimum share of a suite's rows that must be scored for its guard. Rows "
-        "are not scored if they are no longer in the data or were trained on [rate].",
+        "are not scored if they are no longer in the data, were trained on, or are in no test "
+        "window [rate].",
     )
     guards: tuple[SuiteGuard, ...] = Field(
         (), strict=False, description="Guards on suites that a candidate must pass."

@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError, SourceError
+from sluice.base.pluralize import pluralize
 from sluice.evaluation.losses import SUFFIXES
 from sluice.evaluation.suites.query import matching_rows
 from sluice.evaluation.suites.suite import Failures, FromFile, Origin, Query, Suite, make_suite
@@ -118,7 +119,7 @@ def _make_known_suite(
             f"The rows of suite '{name}' must be in the feature frame; {len(unknown)} of "
             f"{len(rows)} are not: {', '.join(unknown[:5])}{', ...' if len(unknown) > 5 else ''}.",
             cause=f"The labels of the frame range from {row_labels(index[:1])[0]} to "
-            f"{row_labels(index[-1:])[0]}. It lacks the first rows of the source, which have no "
+            f"{row_labels(index[-1:])[0]}. It may lack the first rows of the source, which have no "
             "past values for features, and the last rows, which have no target.",
             fix="Correct or remove these rows.",
         )
@@ -126,8 +127,8 @@ def _make_known_suite(
     repeated = [rows[i][0] for i in np.flatnonzero(is_repeated).tolist()]
     if repeated:
         raise ContractError(
-            f"Suite '{name}' must contain each row once, got {len(repeated)} duplicates, first "
-            f"{repeated[0]}.",
+            f"Suite '{name}' must contain each row once, got "
+            f"{pluralize(len(repeated), 'duplicate')}, first {repeated[0]}.",
             fix="Remove the duplicates.",
         )
     order = np.argsort(positions, kind="stable")

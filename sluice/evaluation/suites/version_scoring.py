@@ -47,7 +47,7 @@ def score_arms(
     """Score a version, its reference and the baseline on the current test rows.
 
     The reference is the version in production. If the version itself is in production, its own
-    recorded reference is used.
+    recorded reference is used. Without either, the reference is the baseline.
 
     Raises:
         ContractError: A version cannot be scored on these rows, or its code has changed and it

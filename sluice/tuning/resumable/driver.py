@@ -51,8 +51,8 @@ class StudyDriver:
         self._written: dict[int, str] = {}
         """Path of the last checkpoint that the workers of each trial reported, by number."""
         self._waiting: dict[int, None] = {}
-        """Numbers of trials that keep their worker while their last report is not due yet. This
-        dictionary and the next one are used as ordered sets."""
+        """Numbers of trials that keep their worker while their last report is pending, that is, not
+        applied yet. This dictionary and the next one are used as ordered sets."""
         self._without_worker: dict[int, None] = {}
         """Numbers of trials that run according to the study, but may have no worker."""
         self._availability = WorkerAvailability(workers)
@@ -93,29 +93,29 @@ class StudyDriver:
         """Pass a result to the study, and return what Tune's trial does next."""
         number = self._number[trial.trial_id]
         self._start(number)
-        proxy = self._study.trials[number]
+        study_trial = self._study.trials[number]
         require_result(trial, result, self._metric, self._time_attr)
         # A worker that resumed from an older checkpoint repeats results that the study has.
         is_new = (
-            self._attempt.get(number) == proxy.attempt
-            and result[self._time_attr] > proxy.time
+            self._attempt.get(number) == study_trial.attempt
+            and result[self._time_attr] > study_trial.time
             and not self._study.has_pending_event(number)
         )
-        if is_new and proxy.status == Trial.RUNNING:
+        if is_new and study_trial.status == Trial.RUNNING:
             checkpoint = self._reported_checkpoint(number, result)
             reported = scalars(result)
             require_checkpoint(trial, checkpoint, reported, self._metric, self._time_attr)
             event = StudyEvent(
-                trial=number, attempt=proxy.attempt, result=reported, checkpoint=checkpoint
+                trial=number, attempt=study_trial.attempt, result=reported, checkpoint=checkpoint
             )
             self._receive(event)
-        self._enact(controller, besides=number)
-        if proxy.is_finished():
+        self._enact(controller, skip=number)
+        if study_trial.is_finished():
             return TrialScheduler.STOP
         if self._study.has_pending_event(number):
             self._waiting[number] = None
             return TrialScheduler.NOOP
-        if proxy.status == Trial.RUNNING and self._attempt[number] == proxy.attempt:
+        if study_trial.status == Trial.RUNNING and self._attempt[number] == study_trial.attempt:
             return TrialScheduler.CONTINUE
         self._release(controller, number)
         return TrialScheduler.NOOP
@@ -123,28 +123,31 @@ class StudyDriver:
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
         """Pass the end of a trial to the study: a return, or a stopping criterion of Tune."""
         number = self._number[trial.trial_id]
-        proxy = self._study.trials[number]
+        study_trial = self._study.trials[number]
         self._waiting.pop(number, None)
-        if proxy.is_finished() or self._study.has_pending_event(number):
+        if study_trial.is_finished() or self._study.has_pending_event(number):
             return
         self._start(number)
-        fields: dict[str, Any] = {"trial": number, "attempt": proxy.attempt}
-        if result.get(self._time_attr, 0) > proxy.time:
+        fields: dict[str, Any] = {"trial": number, "attempt": study_trial.attempt}
+        if result.get(self._time_attr, 0) > study_trial.time:
             checkpoint = self._reported_checkpoint(number, result)
             fields |= {"result": scalars(result), "checkpoint": checkpoint}
-        if proxy.last_result or "result" in fields:
+        if study_trial.last_result or "result" in fields:
             self._receive(StudyEvent(kind="complete", **fields))
         else:
             reason = "The trainable returned without a report."
             self._receive(StudyEvent(kind="error", reason=reason, **fields))
-        self._enact(controller, besides=number)
+        self._enact(controller, skip=number)
 
     def on_error(self, controller: Any, trial: Any) -> None:
-        """Pass the failure of a trial to the study, unless Tune retries the trial."""
+        """Pass the final failure of a trial to the study.
+
+        Tune calls this method only when it no longer retries the trial.
+        """
         number = self._number[trial.trial_id]
         self._waiting.pop(number, None)
-        proxy = self._study.trials[number]
-        if trial.status == Trial.ERROR or proxy.is_finished():
+        study_trial = self._study.trials[number]
+        if trial.status == Trial.ERROR or study_trial.is_finished():
             return
         error, reason = tune_trials.error_of(trial)
         if self._stop_on_error:
@@ -152,13 +155,13 @@ class StudyDriver:
                 f"Trial {number} failed, and Tune does not retry it: {reason}",
                 fix="Fix the cause and run the program again: the trial is retried.",
                 number=number,
-                config=dict(proxy.config),
+                config=dict(study_trial.config),
                 error=error,
             ) from error
         self._start(number)
-        event = StudyEvent(trial=number, attempt=proxy.attempt, kind="error", reason=reason)
+        event = StudyEvent(trial=number, attempt=study_trial.attempt, kind="error", reason=reason)
         self._receive(event)
-        self._enact(controller, besides=number)
+        self._enact(controller, skip=number)
 
     def choose(self, controller: Any) -> Any:
         """Return the Tune trial that should get a worker next; None for no trial."""
@@ -218,26 +221,27 @@ class StudyDriver:
         for applied_event in self._study.receive(event):
             self._on_applied(applied_event)
 
-    def _enact(self, controller: Any, besides: int | None = None) -> None:
+    def _enact(self, controller: Any, skip: int | None = None) -> None:
         """Apply the study's new decisions to Tune's trials: continue, pause or stop them.
 
         Args:
             controller: Tune's controller.
-            besides: Number of the trial that Tune is processing, which is skipped.
+            skip: Number of the trial that Tune is processing, which is skipped.
         """
         for number in self._study.pop_changed():
             trial = self._trial.get(number)
-            if number == besides or trial is None or self._study.has_pending_event(number):
+            if number == skip or trial is None or self._study.has_pending_event(number):
                 continue
             if trial.is_finished():
                 continue
-            proxy = self._study.trials[number]
-            if proxy.is_finished():
+            study_trial = self._study.trials[number]
+            if study_trial.is_finished():
                 self._waiting.pop(number, None)
                 tune_trials.stop(controller, trial)
                 continue
             must_restart = (
-                self._attempt.get(number) != proxy.attempt or proxy.status != Trial.RUNNING
+                self._attempt.get(number) != study_trial.attempt
+                or study_trial.status != Trial.RUNNING
             )
             if number in self._waiting:
                 if must_restart:
@@ -262,24 +266,24 @@ class StudyDriver:
     def _requeue(self, controller: Any, number: int) -> None:
         """Prepare a trial whose worker was lost for its next start."""
         self._waiting.pop(number, None)
-        trial, proxy = self._trial[number], self._study.trials[number]
+        trial, study_trial = self._trial[number], self._study.trials[number]
         self._prepare(number)
-        if proxy.is_finished():
+        if study_trial.is_finished():
             tune_trials.stop(controller, trial)
         elif self._availability.is_limited or not self._is_running(number):
             tune_trials.set_status(controller, trial, Trial.PAUSED)
 
     def _restore(self, number: int) -> None:
         """Set the state of a new Tune trial to that of its trial in the replayed study."""
-        trial, proxy = self._trial[number], self._study.trials[number]
+        trial, study_trial = self._trial[number], self._study.trials[number]
         if checkpoint := self._study.last_own_checkpoint(number):
             tune_trials.reuse_folder(trial, checkpoint)
             self._written[number] = checkpoint
         self._prepare(number)
-        if proxy.last_result:
-            trial.update_last_result(dict(proxy.last_result))
-        if proxy.is_finished():
-            trial.set_status(proxy.status)
+        if study_trial.last_result:
+            trial.update_last_result(dict(study_trial.last_result))
+        if study_trial.is_finished():
+            trial.set_status(study_trial.status)
         elif self._availability.is_limited or not self._is_running(number):
             # Tune starts every pending trial. Of the paused trials it starts only the one that
             # ``choose`` returns.
@@ -292,12 +296,12 @@ class StudyDriver:
 
     def _prepare(self, number: int) -> None:
         """Set the configuration and the checkpoint with which a trial without a worker starts."""
-        trial, proxy = self._trial[number], self._study.trials[number]
-        trial.set_config({**trial.config, **proxy.config})
+        trial, study_trial = self._trial[number], self._study.trials[number]
+        trial.set_config({**trial.config, **study_trial.config})
         path, result = self._study.latest_checkpoint(number)
         tune_trials.set_checkpoint(trial, path, result)
         tune_trials.skip_written_checkpoints(trial, self._written.get(number, ""))
-        self._attempt[number] = proxy.attempt
+        self._attempt[number] = study_trial.attempt
         self._without_worker[number] = None
 
     def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
@@ -312,12 +316,12 @@ def scalars(result: Mapping[str, Any]) -> dict[str, Any]:
         key: value.item() if hasattr(value, "item") else value
         for key, value in result.items()
         if isinstance(value, Number | str | bool)
-        and key not in _TUNE_FIELDS
+        and key not in TUNE_FIELDS
         and not key.startswith("config/")  # Tune adds the configuration to each result
     }
 
 
-_TUNE_FIELDS = frozenset(
+TUNE_FIELDS = frozenset(
     {
         "date",
         "done",

@@ -15,7 +15,7 @@ class CheckpointKey:
 
     trial: int
     attempt: int
-    """Number of times that the trial had copied another trial before."""
+    """Number of the attempt of the trial, from 0."""
 
     time: float
     """Value of ``time_attr`` in the result of the checkpoint."""

@@ -28,7 +28,7 @@ _MAX_SNAPSHOT_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySettings:
-    """Settings that determine the order of a study, besides its scheduler and its searcher."""
+    """Settings of a study, besides its scheduler and its searcher."""
 
     time_attr: str
     """Name of the reported counter that increases with training."""

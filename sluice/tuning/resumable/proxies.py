@@ -51,7 +51,8 @@ class TrialProxy:
     """Why the trial ended, as text."""
 
     attempts: list[TrialAttempt] = field(default_factory=list)
-    """All attempts, the current one last; a copy of another trial starts a new attempt."""
+    """All attempts, the current one last. A copy of another trial, or a configuration that the
+    scheduler changed, starts a new attempt."""
 
     experiment_tag: str = ""
     evaluated_params: dict[str, Any] = field(default_factory=dict)

@@ -41,6 +41,9 @@ class SeededRandom:
             np.random.set_state(numpy_state)  # noqa: NPY002
 
     def undo(self) -> None:
-        """Do not count the last step, because it changed nothing, unless it is still open."""
+        """Remove the last step from the count, because it changed nothing.
+
+        Inside a step this has no effect.
+        """
         if not self._is_open:
             self._steps -= 1

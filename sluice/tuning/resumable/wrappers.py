@@ -11,7 +11,7 @@ from ray.tune.search import Searcher
 
 from sluice.base.errors import SettingsError, SluiceError
 from sluice.tuning.resumable import tune_trials, tuner_runs
-from sluice.tuning.resumable.driver import StudyDriver
+from sluice.tuning.resumable.driver import TUNE_FIELDS, StudyDriver
 from sluice.tuning.resumable.open_study import OpenStudy, StudySettings
 
 
@@ -136,7 +136,7 @@ def resumable(
     wrapped: TrialScheduler,
     *,
     journal: str | Path,
-    time_attr: str = ...,
+    time_attr: str,
     ordered: bool = ...,
     concurrency: int | None = ...,
     seed: int = ...,
@@ -153,7 +153,7 @@ def resumable(
     wrapped: TrialScheduler | Searcher,
     *,
     journal: str | Path,
-    time_attr: str = "training_iteration",
+    time_attr: str | None = None,
     ordered: bool = False,
     concurrency: int | None = None,
     seed: int = 0,
@@ -172,8 +172,8 @@ def resumable(
         journal: Path of the journal, which is created with its folder. It must be the same for the
             scheduler and the searcher.
         time_attr: Name of a reported counter that increases with training and is stored in the
-            checkpoint, such as "epoch". Tune's own ``training_iteration`` restarts at 1 after a
-            restore.
+            checkpoint, such as "epoch"; required for a scheduler. Fields that Tune itself adds to a
+            result are refused: ``training_iteration`` restarts at 1 after a restore.
         ordered: Pass reports to the scheduler in an order that does not depend on the speed of
             workers. The same study then makes the same decisions with any number of workers.
         concurrency: Maximum number of concurrent trials, at least 1. With ``ordered`` it is
@@ -191,6 +191,7 @@ def resumable(
         The value of ``scheduler`` or ``search_alg`` for ``TuneConfig``.
 
     Raises:
+        SettingsError: ``wrapped`` is not supported, or an argument is missing or invalid.
         ContractError: From ``Tuner.fit``: the journal belongs to another study or to another
             version of its format, or the searcher's suggestions differ from the journal.
         StorageError: From ``Tuner.fit``: the journal cannot be written.
@@ -232,6 +233,12 @@ def resumable(
             "concurrency must be at least 1, and is required with ordered=True; got "
             f"concurrency={concurrency}, ordered={ordered}.",
             fix="Pass concurrency=8, for example; the value affects the decisions.",
+        )
+    if time_attr is None or time_attr in TUNE_FIELDS:
+        raise SettingsError(
+            f"time_attr must be a counter that the trainable reports, got {time_attr!r}.",
+            cause="Fields that Tune adds to a result depend on the machine or the attempt.",
+            fix="Report a counter that the checkpoint contains, and pass its name: 'epoch'.",
         )
     settings = StudySettings(
         time_attr=time_attr,

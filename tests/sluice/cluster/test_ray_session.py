@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cluster.ray_session import _init_with_retries
+from sluice.base.errors import SettingsError
+from sluice.cluster.ray_session import MachineResponse, _init_with_retries, last_line
+from sluice.cluster.settings import ComputeSettings
+from sluice.cluster.storage import tune_storage
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -120,3 +123,18 @@ def test_ray_gets_another_attempt_on_a_busy_machine(tmp_path):
         for process in (other, *ray.processes, *never.processes):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("first\n  the reason.\n", "the reason"), ("", "RuntimeError")]
+)
+def test_the_reason_of_an_error_is_its_last_line(text, said):
+    assert last_line(RuntimeError(text)) == said
+
+
+def test_a_machine_that_cannot_read_the_storage_says_why(tmp_path, monkeypatch):
+    response = MachineResponse("b (10.0.0.2)", error="it cannot set up runtime_env")
+    monkeypatch.setattr("sluice.cluster.storage.call_on_every_machine", lambda _: [response])
+
+    with pytest.raises(SettingsError, match=r"10\.0\.0\.2\) .*: it cannot set up runtime_env\."):
+        tune_storage(ComputeSettings(address="auto"), tmp_path)

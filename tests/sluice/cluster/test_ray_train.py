@@ -66,7 +66,7 @@ def test_the_users_bug_comes_through_and_is_not_tried_again(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* there are 2. Each .* 0.6"),
+        ({"cpus_per_worker": 0.6, "ranks_per_training": 3}, r"3 ranks .* have 2 slots. .* 0.6"),
         (
             {"gpus_per_worker": 1},
             r"reserves 1 GPU \(gpus_per_worker\), but the largest of 2 machines has 0",

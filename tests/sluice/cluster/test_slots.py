@@ -84,5 +84,5 @@ def test_a_limit_of_workers_does_not_limit_ranks():
 
     assert count_slots([{"CPU": 2.0}], compute) == 1
     require_slots([{"CPU": 2.0}], compute)
-    with pytest.raises(SettingsError, match="there are 1"):
+    with pytest.raises(SettingsError, match="machines have 1 slot"):
         require_slots([{"CPU": 1.0}], compute)

@@ -68,9 +68,11 @@ def test_each_row_a_cluster_is_the_verdict_without_clusters():
     candidate, rule = pair(np.random.default_rng(3), [1] * 200)
     bare = [replace(each, cluster_N=None) for each in (candidate, rule)]
 
-    assert judge(candidate, rule, horizon_rows=1).model_copy(
-        update={"num_clusters": None}
-    ) == judge(*bare, horizon_rows=1)
+    verdict, expected = judge(candidate, rule, horizon_rows=1), judge(*bare, horizon_rows=1)
+
+    assert verdict.remedy == expected.remedy.replace("test rows", "clusters")
+    update = {"num_clusters": None, "remedy": expected.remedy}
+    assert verdict.model_copy(update=update) == expected
 
 
 @pytest.mark.exhaustive
@@ -126,7 +128,9 @@ def test_bad_clusters_are_refused():
     with pytest.raises(ContractError, match="have the same clusters"):
         judge(candidate, replace(rule, cluster_N=None))
     folds = replace(candidate, fold_N=(np.arange(200) >= 105).astype(np.int64))
-    with pytest.raises(ContractError, match=r"one fold, got 1 in several folds, first 'q0010'"):
+    with pytest.raises(
+        ContractError, match=r"one fold, got 1 cluster in several folds, first 'q0010'"
+    ):
         judge(folds, replace(rule, fold_N=folds.fold_N))
     with pytest.raises(ContractError, match="row 3 is empty"):
         LossTable.from_frame(frame.assign(cluster=frame["cluster"].where(frame.index != 3)),
@@ -134,3 +138,12 @@ def test_bad_clusters_are_refused():
     frame.loc[0, "cluster"] = "elsewhere"
     with pytest.raises(ContractError, match="for all seeds; fold 0, row 000000"):
         LossTable.from_frame(frame, subject="c")
+
+
+def test_the_advised_sample_size_is_a_number_of_clusters():
+    candidate, rule = pair(np.random.default_rng(1), [8] * 60, gain=0.1)
+
+    verdict = judge(candidate, rule)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "more clusters: about" in verdict.remedy

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -278,7 +279,7 @@ def test_too_few_rows_decide_nothing():
 
     assert (few.outcome, enough.outcome) == ("INCONCLUSIVE", "PROMOTE")
     assert "249 test rows, required 250" in few.reason
-    assert few.remedy == "Score 1 more rows."
+    assert few.remedy == "Score 1 more row."
 
 
 def test_a_fold_shorter_than_two_blocks_decides_nothing():
@@ -287,6 +288,28 @@ def test_a_fold_shorter_than_two_blocks_decides_nothing():
     assert verdict.block_length == 51
     assert verdict.outcome == "INCONCLUSIVE"
     assert "the smallest fold has 50 test rows, required 102" in verdict.reason
+
+
+def test_a_fold_of_one_independent_row_decides_nothing():
+    candidate, rule = arms(0.5, num_rows=251)
+    fold_N = np.array([0] * 250 + [1])
+    pair = (replace(candidate, fold_N=fold_N), replace(rule, fold_N=fold_N))
+
+    verdict = judge(*pair, horizon_rows=0)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert "the smallest fold has 1 test row, required 2." in verdict.reason
+
+
+def test_a_significant_gain_that_may_be_too_small_is_not_called_insignificant():
+    candidate, reference = arms(0.5)
+    plain = judge(candidate, reference)
+    required = (plain.lower_bound + plain.upper_bound) / 2
+
+    verdict = judge(candidate, reference, min_gain=required, equivalence_margin_share=0.0)
+
+    assert verdict.outcome == "INCONCLUSIVE"
+    assert verdict.reason.startswith("The gain may be too small: the gain is between")
 
 
 @pytest.mark.parametrize("gain", [0.5, 0.0])

@@ -302,3 +302,13 @@ def test_passing_guards_alone_do_not_promote():
 def test_invalid_settings_are_rejected(values, said):
     with pytest.raises(ValidationError, match=said):
         GuardSettings.model_validate(values)
+
+
+def test_a_margin_of_zero_is_displayed_without_a_sign():
+    evidence = GuardEvidence(candidate=CANDIDATE, reference=REFERENCE, **metric_arms(0.05))
+    guard = MetricMargin(metric="f1", better="higher", margin=0.0)
+
+    (outcome,) = check_guards(evidence, asked(metrics=(guard,)), alpha=0.05, block_length=10)
+
+    assert outcome.result == "pass"
+    assert outcome.reason.endswith("above 0.")

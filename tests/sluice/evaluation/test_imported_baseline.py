@@ -86,12 +86,13 @@ def test_predictions_are_matched_by_label_and_scored_on_the_test_rows(tmp_path: 
         (TABLE.rename(columns={"row": "id"}), "must have the column 'row'"),
         (TABLE[["row"]], "a column for each output"),
         (pd.concat([TABLE, TABLE[:2]]), "got 2 more; the first repeated row is 0"),
-        (TABLE.assign(prediction="high"), "the columns prediction are not"),
+        (TABLE.assign(prediction="high"), "but these columns are not: prediction"),
         (TABLE.assign(prediction=TABLE["prediction"].mask(TABLE["row"] == 7)), "is row 7"),
         (TABLE.assign(prediction=np.inf), "899 of 899 rows are not"),
         (TABLE[:-3], "3 are missing; the first is row 896"),
         (TABLE.assign(row=TABLE["row"] - 5), r"are missing; the first is .* from -5 to 893"),
-        (TABLE.assign(second=1.0), "must have 1 outputs for each row, .* got 2"),
+        (TABLE.assign(second=1.0), "must have 1 output for each row, .* got 2"),
+        (TABLE[:0], "are missing; the first is row .* There are no predictions"),
     ],
 )
 def test_unsuitable_predictions_are_refused(table: pd.DataFrame, what: str) -> None:

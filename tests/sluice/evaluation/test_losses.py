@@ -96,7 +96,7 @@ def test_another_window_is_refused():
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [
-        ({"label_N": np.array(["a", "a", "b"])}, "must occur once per seed, got 1 duplicates"),
+        ({"label_N": np.array(["a", "a", "b"])}, "must occur once per seed, got 1 duplicate,"),
         ({"seeds": (3, 3)}, "Seeds must be distinct"),
         ({"seeds": (1, 2, 3)}, r"\(seeds, rows\) = \(3, 3\)"),
         ({"seeds": ()}, r"\(seeds, rows\) = \(1, 3\)"),
@@ -122,7 +122,7 @@ def test_diverged_and_copied_seeds_are_counted():
     [
         (lambda f: f.drop(columns="fold"), "needs the columns seed, fold, row, loss"),
         (lambda f: f.iloc[:0], "0 rows"),
-        (lambda f: pd.concat([f, f.iloc[:1]]), "must occur once, got 1 duplicates, first seed 3"),
+        (lambda f: pd.concat([f, f.iloc[:1]]), "must occur once, got 1 duplicate, first seed 3"),
         (lambda f: f.iloc[1:], "1 missing, first seed 3, fold 0, row 2020-01-01"),
         (lambda f: f.assign(fold=0.5), r"'fold' must contain integers below 2\^53, got .*0.5"),
         (lambda f: f.assign(seed=["x"] * 6), "'seed' must contain integers .*got 'x'"),

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.environment import Environment, GitState
 from sluice.base.errors import CodeMismatch, ContractError, IntegrityError
 from sluice.data.folds import Fold, walk_forward
-from sluice.evaluation.reference import score_version
+from sluice.evaluation.reference import _fold_at_same_labels, score_version
 from sluice.evaluation.scoring import ModelScores, score_production, window_digest
 from sluice.models.settings import ModelSettings
 from sluice.registry.code_comparison import collect_own_modules
@@ -134,7 +135,7 @@ def test_other_target_is_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     lineage = version_of(Echo(), "tests.support.echo:Louder", store)
 
-    with pytest.raises(ContractError, match="must predict the same target"):
+    with pytest.raises(ContractError, match="must predict the target of the current workload"):
         score(lineage, Echo(), store)
 
 
@@ -283,7 +284,7 @@ def test_settings_that_no_longer_exist_say_which_version(tmp_path: Path) -> None
     config = lineage.resolved_config | {"workload_settings": {"sequence": 3}}
     lineage = lineage.model_copy(update={"resolved_config": config})
 
-    with pytest.raises(ContractError, match="version in production cannot be rebuilt"):
+    with pytest.raises(ContractError, match=r"version of .* cannot be rebuilt"):
         score(lineage, Echo(), store)
 
 
@@ -293,6 +294,16 @@ def test_rows_that_production_lacks_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ContractError, match="features lack 100 of them"):
         score(lineage, Echo(), store)
+
+
+def test_rows_between_the_test_rows_are_refused() -> None:
+    frame = Echo().compute_features(Echo().load_rows())
+    fold = Echo().plan_folds(frame)[0]
+    index = pd.Index([str(label) for label in frame.index])
+    version_index = index.insert(fold.test.start + 1, "between")
+
+    with pytest.raises(ContractError, match="own features have other rows between them"):
+        _fold_at_same_labels(fold, index, version_index, "The version")
 
 
 def test_folds_of_the_samples_are_the_default_ones() -> None:

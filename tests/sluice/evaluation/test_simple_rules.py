@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
@@ -223,3 +224,8 @@ def test_the_last_class_is_selected_for_persistent_classes():
     hit = found.output.argmax(dim=1).numpy() == y[FOLD.test.start :]
     assert hit.mean() > 0.95
     assert found.output.exp().sum(dim=1).numpy() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_season_without_rows_is_refused():
+    with pytest.raises(ValidationError, match=r"at least 1 row each, got \[0, 7\]"):
+        BaselineSettings(season_rows=(0, 7))

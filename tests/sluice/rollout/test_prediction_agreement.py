@@ -81,7 +81,7 @@ def test_only_the_newest_complete_pairs_count() -> None:
 def test_predictions_that_cannot_be_compared_are_refused(
     theirs: np.ndarray, ours: np.ndarray
 ) -> None:
-    with pytest.raises(ContractError, match="must be finite and have the same shape"):
+    with pytest.raises(ContractError, match="must be finite, not empty and of the same shape"):
         measure_agreement(np.array(theirs), np.array(ours))
 
 

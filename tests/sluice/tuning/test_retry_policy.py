@@ -16,9 +16,11 @@ from sluice.base.errors import (
     SourceError,
     StorageError,
     TrainingFailed,
+    TrialFailed,
 )
 from sluice.tuning.records import ScheduleStep
 from sluice.tuning.retry_policy import failure_reason, is_transient
+from sluice.tuning.trainable import trial_error
 from tests.sluice.tuning.conftest import SINE
 from tests.support.toy_search import LR
 
@@ -147,3 +149,18 @@ def test_a_missing_device_is_transient(objective, monkeypatch):
 
 def test_interrupts_are_passed_on():
     assert not is_transient(KeyboardInterrupt())
+
+
+def test_a_trial_whose_error_is_unknown_is_not_reported_as_a_lost_worker():
+    failed = TrialFailed(
+        "Trial 3 failed, and Tune does not retry it: KeyError: 'x'",
+        fix="Fix the cause.",
+        number=3,
+        config={},
+        error=None,
+    )
+
+    error = trial_error(failed, {LR: 0.1})
+
+    assert "could not be trained: Trial 3 failed" in error.what
+    assert "worker on Ray was lost" not in str(error)

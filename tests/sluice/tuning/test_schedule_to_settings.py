@@ -24,7 +24,7 @@ from sluice.tuning.schedule_to_settings import (
 )
 from sluice.tuning.search import run_search
 from sluice.tuning.settings import SearchSettings
-from sluice.tuning.space_fit import require_fit
+from sluice.tuning.space_validation import require_trainable
 from sluice.tuning.spaces import Space, TrialSettings
 from tests.sluice.training.test_loop import make_model, run, timeless
 from tests.sluice.tuning.conftest import SINE
@@ -104,7 +104,7 @@ def test_optimizer_arguments_become_changes_argument_by_argument():
     ).training
     assert both.changes[0].optimizer_arguments == {"dampening": 0.1, "momentum": 0.7}
     with pytest.raises(SettingsError, match=r"dampening' cannot be searched while"):
-        require_fit(
+        require_trainable(
             PBT_SPACE.model_copy(update={"parameters": {dampening: PBT_SPACE.parameters[RATE]}}),
             base.model_copy(update={"training": own}),
         )

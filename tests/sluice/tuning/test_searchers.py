@@ -231,7 +231,10 @@ def test_a_searcher_without_its_library_is_refused_with_the_extra(path, monkeypa
             "lacks its library: No module named 'a_library_that_nobody_has'",
         ),
         ({"class": here("NoSpace")}, "does not accept a search space"),
-        ({"class": here("Broken")}, "refuses its arguments: nothing for 00000"),
+        (
+            {"class": here("Broken")},
+            "refuses its arguments: nothing for 00000.* It takes: seed",
+        ),
         ({"class": here("Missing")}, "has no 'Missing'"),
         ({"class": "ray.tune.schedulers:ASHAScheduler"}, "searcher .* must be a subclass of ray"),
         ({"class": "ray.tune.search.basic_variant:BasicVariantGenerator"}, "must be a subclass"),

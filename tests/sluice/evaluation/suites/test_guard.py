@@ -136,3 +136,9 @@ def test_a_failure_takes_precedence_over_missing_evidence_and_both_over_a_pass(o
 def test_a_guard_without_limits_or_with_a_duplicate_suite_is_rejected(guards, message):
     with pytest.raises(SettingsError, match=message):
         SuiteSettings.parse({"guards": guards}, where="test")
+
+
+def test_a_margin_of_zero_is_displayed_without_a_sign():
+    verdict = judge(result(low=0.1), margin=0.0)
+
+    assert verdict.reason.endswith("required above 0.")

@@ -69,7 +69,7 @@ def test_suites_of_several_names_are_found_by_name(library):
     ("name", "version", "message"),
     [
         ("chose", None, "Suite 'chose' does not exist. Did you mean 'chosen'"),
-        ("chosen", 2, "'chosen' version 2 does not exist. Known: versions 1 to 1"),
+        ("chosen", 2, "'chosen' version 2 does not exist. Known: version 1"),
         ("../suites", None, "does not exist"),
     ],
 )

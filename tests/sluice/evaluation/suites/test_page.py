@@ -81,3 +81,10 @@ def test_plots_are_small_and_handle_non_finite_losses_and_no_rows(report):
         with Image.open(io.BytesIO(png)) as image:
             assert image.width == 792
             assert len(image.getcolors()) > 5
+
+
+def test_a_threshold_that_is_not_finite_is_explained(report):
+    page = suites_page(report.model_copy(update={"threshold": np.nan}), title="t", examples=1)
+
+    assert "Every row counts as wrong, because the reference has non-finite losses." in page
+    assert "above nan" not in page

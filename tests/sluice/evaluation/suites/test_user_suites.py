@@ -81,7 +81,7 @@ def test_numeric_and_text_labels_are_compared_literally(tmp_path):
     ("text", "message"),
     [
         ("row\n2020-01-01\n1999-01-01\nnever\n", "2 of 3 are not: 1999-01-01, never"),
-        ("row\n2020-01-01\n2020-01-01T00:00\n", "once, got 1 duplicates"),
+        ("row\n2020-01-01\n2020-01-01T00:00\n", "once, got 1 duplicate,"),
         ("day\n2020-01-01\n", "needs a column 'row'"),
         ("row\n", "got the columns row and 0 rows"),
     ],

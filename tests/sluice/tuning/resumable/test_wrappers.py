@@ -18,7 +18,9 @@ from sluice.tuning.resumable.requirements import require_checkpoint, require_res
         (FIFOScheduler(), {"errors": "ignore"}, "got 'ignore'"),
         (ResourceChangingScheduler(), {}, "base_scheduler"),
         ("asha", {}, "got 'asha'"),
-        (resumable(ASHAScheduler(), journal="j"), {}, "already wrapped"),
+        (resumable(ASHAScheduler(), journal="j", time_attr="epoch"), {}, "already wrapped"),
+        (FIFOScheduler(), {}, "time_attr must be a counter .* got None"),
+        (FIFOScheduler(), {"time_attr": "training_iteration"}, "got 'training_iteration'"),
     ],
 )
 def test_unusable_arguments_are_refused(wrapped, arguments, match):

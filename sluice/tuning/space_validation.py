@@ -20,7 +20,7 @@ from sluice.workloads.workload import WorkloadSettings
 _ARCHITECTURE, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
 
 
-def require_fit(space: Space, base: TrialSettings) -> None:
+def require_trainable(space: Space, base: TrialSettings) -> None:
     """Refuse a space in which some trials could not be trained with their values.
 
     Args:
@@ -44,7 +44,7 @@ def workload_names(space: Space) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD))
 
 
-def require_workload_fit(
+def require_valid_workload_settings(
     space: Space, settings_type: type[WorkloadSettings], settings: Mapping[str, Any], *, where: str
 ) -> None:
     """Refuse a space with unknown settings of the workload, or with values that they do not accept.
@@ -100,7 +100,6 @@ def _indivisible_width(
     width: int, all_heads: list[int], step: int, parameter: Parameter | None
 ) -> SettingsError:
     heads = ", ".join(map(str, all_heads))
-    multiple = f", that is, of {step} for heads {heads}," if len(all_heads) > 1 else f" {step}"
     if isinstance(parameter, Integers):
         valid_steps = nearest_multiples(parameter.multiple_of, step)
         fix = f"Set multiple_of of model.hidden to {valid_steps}, and adjust low and high."
@@ -109,7 +108,7 @@ def _indivisible_width(
     else:
         fix = f"Set model.hidden to {nearest_multiples(width, step)} instead of {width}."
     return SettingsError(
-        f"'{_HIDDEN}' must be a multiple of the attention heads{multiple} for the architecture "
+        f"'{_HIDDEN}' must be a multiple of {step} (attention heads: {heads}) for the architecture "
         f"'transformer', but the space contains {width}.",
         cause="The width is divided among the heads.",
         fix=fix,

@@ -9,7 +9,7 @@ from sluice.config.resolved import resolve
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.tuning.default_space import default_space
-from sluice.tuning.space_fit import require_fit
+from sluice.tuning.space_validation import require_trainable
 from sluice.tuning.spaces import Space, TrialSettings
 from tests.sluice.tuning.toy_space import search
 
@@ -36,21 +36,21 @@ def fit(model=TRANSFORMER, **parameters):
     named = {f"model.{name}": value for name, value in parameters.items()}
     space = Space.parse({"parameters": named}, where="space")
     base = TrialSettings(model=ModelSettings.parse(dict(model), where="model"))
-    require_fit(space, base)
+    require_trainable(space, base)
     return space, base
 
 
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
-        ({"hidden": integers(8, 64, 2)}, "heads 4 .* contains 10. .*multiple_of .* to 4,"),
+        ({"hidden": integers(8, 64, 2)}, "of 4 .*heads: 4.* contains 10. .*multiple_of .* to 4,"),
         ({"hidden": integers(6, 66, 6)}, "contains 6. .*multiple_of .* to 4 or 8,"),
         ({"hidden": choice(8, 18)}, "contains 18. .*to 16 or 20 instead of 18"),
         ({"hidden": choice(8, 3)}, "contains 3. .*to 4 instead of 3"),
         ({"hidden": powers(2, 64)}, "contains 2. .*integers with multiple_of 4"),
         (
             {"heads": choice(4, 6), "hidden": integers(8, 64, 4)},
-            "of 12 for heads 4, 6, .* contains 8. .*multiple_of .* to 12,",
+            "of 12 .*heads: 4, 6.* contains 8. .*multiple_of .* to 12,",
         ),
         ({"heads": choice(4, 6)}, "of 12 .* contains 32. .*to 24 or 36 instead of 32"),
         ({"heads": powers(1, 16), "hidden": integers(8, 64, 8)}, "of 16 .* contains 8"),
@@ -62,7 +62,7 @@ def fit(model=TRANSFORMER, **parameters):
         (
             {"layers": integers(1, 3), "heads": choice(8, 2, **when("layers", 2))}
             | {"hidden": integers(4, 64, 4)},
-            "of 8 for heads 2, 4, 8",
+            "of 8 .*heads: 2, 4, 8",
         ),
     ],
 )
@@ -121,7 +121,7 @@ def test_in_a_space_that_is_accepted_every_trial_is_a_valid_setting(model, param
 def test_the_default_space_suits_any_number_of_heads(heads):
     base = TrialSettings(model=ModelSettings(architecture="transformer", hidden=heads, heads=heads))
     space = default_space(base)
-    require_fit(space, base)
+    require_trainable(space, base)
 
     assert space.parameters["model.hidden"].multiple_of == heads
 
@@ -131,9 +131,13 @@ def test_a_searched_value_that_the_recipe_overrules_is_refused():
         training=TrainSettings(changes=(TrainingChange(from_epoch=3, clip_norm=1.0),))
     )
     rate = {"kind": "log_uniform", "low": 1e-4, "high": 1e-1}
-    require_fit(Space.parse({"parameters": {"training.learning_rate": rate}}, where="s"), base)
+    require_trainable(
+        Space.parse({"parameters": {"training.learning_rate": rate}}, where="s"), base
+    )
     with pytest.raises(SettingsError, match=r"'training\.clip_norm' cannot be searched .* epoch 3"):
-        require_fit(Space.parse({"parameters": {"training.clip_norm": rate}}, where="s"), base)
+        require_trainable(
+            Space.parse({"parameters": {"training.clip_norm": rate}}, where="s"), base
+        )
 
 
 def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
@@ -143,7 +147,7 @@ def test_a_pipeline_with_such_a_space_is_refused_when_it_is_read():
         "model": {"architecture": "transformer", "heads": 8},
         "space": {"parameters": {"model.hidden": integers(8, 64, 4)}},
     }
-    with pytest.raises(SettingsError, match=r"defs.yaml: .*heads 8 .* contains 12\. .*to 8"):
+    with pytest.raises(SettingsError, match=r"defs.yaml: .*heads: 8.* contains 12\. .*to 8"):
         PipelineSettings.parse(attributes, where="defs.yaml")
 
 
@@ -257,4 +261,4 @@ def test_an_argument_of_the_optimizer_that_the_recipe_overrules_is_refused():
         {"parameters": {path: {"kind": "uniform", "low": 0.0, "high": 0.9}}}, where="s"
     )
     with pytest.raises(SettingsError, match=r"momentum' cannot be searched .* epoch 3"):
-        require_fit(own, TrialSettings(training=training))
+        require_trainable(own, TrialSettings(training=training))
