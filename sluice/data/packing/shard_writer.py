@@ -1,4 +1,4 @@
-"""Cuts a stream of records into shards; where a shard ends depends on the records alone."""
+"""Cuts a stream of records into shards; their ends depend on the records and limits alone."""
 
 import hashlib
 import io
@@ -20,7 +20,7 @@ _BATCH_ROWS, _BATCH_BYTES = 4_096, 4 * 2**20
 """Number of records and bytes at which a record batch of a shard is written."""
 
 _UNKNOWN_BYTES = 64
-"""Size that is assumed for a nested value."""
+"""Size that is assumed for a nested value [bytes]."""
 
 
 def write_shards(
@@ -122,7 +122,7 @@ class _ShardFile:
         self._parts, self.batch_rows, self.batch_bytes = [], 0, 0
 
     def discard(self) -> None:
-        """Close the file, which is incomplete."""
+        """Close and delete the file if it is incomplete; a finished shard is kept."""
         self._file.abandon()
         self._partial.unlink(missing_ok=True)
 
@@ -164,7 +164,7 @@ class _HashedFile(io.RawIOBase):
         return self._file.seek(offset, whence)
 
     def close(self) -> None:
-        """Keep the file open: Arrow closes what it has written to, before it is synced."""
+        """Do nothing: Arrow closes its sink when it finishes, but ``sync`` needs the open file."""
 
     def sync(self) -> None:
         with self._file:
