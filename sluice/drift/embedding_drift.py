@@ -161,7 +161,7 @@ def _can_reach(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool
 
 
 def _permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:
-    """Return the number of permutations; four times the minimum for a p-value of alpha."""
+    """Return the number of permutations: at least four times as many as alpha requires."""
     return max(embedding_settings.min_permutations, math.ceil(4 / settings.alpha))
 
 

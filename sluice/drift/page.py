@@ -5,6 +5,7 @@ import math
 from html import escape
 
 from sluice.base.digests import short
+from sluice.base.pluralize import pluralize
 from sluice.drift.plots import column_png, overview_png
 from sluice.drift.reference import DriftReference
 from sluice.drift.report import ColumnResult, DriftReport, DriftVerdict
@@ -68,7 +69,8 @@ def _pictures(report: DriftReport, reference: DriftReference) -> str:
         for result in plotted[:_MAX_PLOTS]
     ]
     hidden = len(plotted) - len(shown)
-    more = f'<p class="soft">{hidden} more drifted columns are in the table.</p>' if hidden else ""
+    more = f"The table contains {pluralize(hidden, 'more drifted column')}."
+    more = f'<p class="soft">{more}</p>' if hidden else ""
     return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(shown)}</div>{more}'
 
 
@@ -137,7 +139,7 @@ def _legend(report: DriftReport) -> str:
         f"<p>Without drift, a single distance exceeds its threshold in {100 * report.alpha:.3g} % "
         "of windows of this size. Thresholds come from a block bootstrap of the reference, which "
         "preserves the dependence between rows. A column has one p-value, based on the smallest "
-        "p-value of its distances. It is adjusted by Benjamini-Hochberg for the number of columns, "
+        "p-value of its distances. It is adjusted by Benjamini-Hochberg for the number of tests, "
         "and then determines the verdict.</p><p>Effect: Wasserstein distance in standard "
         "deviations of the reference, or Cohen's w for categories (0.1 small, 0.3 medium, 0.5 "
         "large).</p>"

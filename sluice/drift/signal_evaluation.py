@@ -47,8 +47,8 @@ _MAX_LATENCIES = 2000
 
 _SEED = 0
 """Seed of the resampling of latencies and of the permutations of embeddings."""
-_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 
+_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 _NO_COLUMNS = "The workload declares no feature column to compare."
 _NO_FEATURES = (
     "The requests have no values of feature columns, because the codec of the workload watches "
@@ -357,15 +357,15 @@ class SignalEvaluator:
 
     def _last(self, signal: Signal) -> str | None:
         """Return the label of the last evaluated row of a signal; None before the first window."""
-        known = self._before.signal(signal) if self._before else None
-        return known.last if known else None
+        before = self._before.signal(signal) if self._before else None
+        return before.last if before else None
 
     def _update(
         self, signal: Signal, result: WindowResult | Waiting | str, *, is_monitored: bool = True
     ) -> SignalState:
-        known = self._before.signal(signal) if self._before else None
+        before = self._before.signal(signal) if self._before else None
         return update_signal(
-            known, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
+            before, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
         )
 
     def _title(self, signal: Signal) -> str:

@@ -12,8 +12,8 @@ def summarize(
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy.
 
-    If any column drifted, the verdict is DRIFT. Otherwise, if any column could not be tested, it is
-    INCONCLUSIVE, because that column may have drifted.
+    If a column or the joint distribution drifted, the verdict is DRIFT. Otherwise, if a column or
+    the joint distribution could not be tested, it is INCONCLUSIVE, because it may have drifted.
     """
     drifted = [column for column in columns if column.verdict == "DRIFT"]
     if drifted:
