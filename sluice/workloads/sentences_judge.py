@@ -83,7 +83,7 @@ def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge w
     """Say which completion of a sentence is better: the one whose verb agrees with the subject.
 
     It reads a question of ``sluice judge``. It is a stand-in for a large language model: it knows
-    the number of nouns and verbs, but not the rest of the grammar.
+    which nouns and verbs are singular or plural, but not the rest of the grammar.
     """
     prompt = _part(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
     scores = [
