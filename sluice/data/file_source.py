@@ -62,7 +62,7 @@ def read_parquet(
 
     folder = find_parquet_folder(source, environ=environ)
     if folder is not None:
-        return apply_to_frame(read_parquet_folder(folder, source), source, schema)
+        return raw_rows_of_frame(read_parquet_folder(folder, source), source, schema)
     content = _read(source, environ)
     try:
         require_bounded_parquet(content, source)
@@ -73,7 +73,7 @@ def read_parquet(
             cause="The file is incomplete or has another format.",
             fix="Write the file again, or use kind: csv.",
         ) from None
-    return apply_to_frame(rows, source, schema)
+    return raw_rows_of_frame(rows, source, schema)
 
 
 def read_json_lines(
@@ -97,10 +97,10 @@ def read_json_lines(
         if not isinstance(record, dict):
             raise _not_json(source.uri, number, f"it is not an object but {type(record).__name__}")
         records.append(record)
-    return apply_to_frame(pd.DataFrame.from_records(records), source, schema)
+    return raw_rows_of_frame(pd.DataFrame.from_records(records), source, schema)
 
 
-def apply_to_frame(
+def raw_rows_of_frame(
     rows: pd.DataFrame, source: ParquetSource | JsonLinesSource | AssetSource, schema: Schema
 ) -> pd.DataFrame:
     """Return a data frame as raw rows; the index of the source may be its index or a column.

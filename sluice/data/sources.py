@@ -9,7 +9,7 @@ import pandas as pd
 from sluice.base.errors import SourceError
 from sluice.base.pluralize import pluralize
 from sluice.data.asset_rows import rows_of_asset
-from sluice.data.file_source import apply_to_frame, read_csv, read_json_lines, read_parquet
+from sluice.data.file_source import raw_rows_of_frame, read_csv, read_json_lines, read_parquet
 from sluice.data.schema import Schema
 from sluice.data.source_settings import (
     AssetSource,
@@ -58,7 +58,7 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
         case JsonLinesSource():
             return read_json_lines(source, schema, environ=os.environ)
         case AssetSource():
-            return apply_to_frame(rows_of_asset(source.key), source, schema)
+            return raw_rows_of_frame(rows_of_asset(source.key), source, schema)
         case SqlSource():
             return _read_sql(source, schema)
         case TickSource():

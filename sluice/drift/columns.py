@@ -253,9 +253,9 @@ def _spans(
     if isinstance(cells, NumericCells):
         none = np.empty(0, np.int64)
         return none, none, none
-    place_N, named = factorize(values)
-    row_N = np.flatnonzero(place_N >= 0)
-    rows = pd.Series(row_N).groupby(place_N[row_N])
+    position_N, named = factorize(values)
+    row_N = np.flatnonzero(position_N >= 0)
+    rows = pd.Series(row_N).groupby(position_N[row_N])
     table = pd.DataFrame({"first": rows.min(), "last": rows.max(), "size": rows.size()})
     table = table.set_axis([named[at] for at in table.index]).loc[list(cells.categories)]
     return (

@@ -166,11 +166,16 @@ def _decide(
     if not half_width > 0:
         reason = "The losses do not vary within either window, so their variance is unknown."
         return "INCONCLUSIVE", reason, "Check that losses are computed for each row."
-    bound = f"increase {rise:.3g}, bounds {rise - half_width:.3g} to {rise + half_width:.3g}"
+    details = f"increase {rise:.3g}, bounds {rise - half_width:.3g} to {rise + half_width:.3g}"
     if rise - half_width > settings.min_loss_increase:
         return (
             "DRIFT",
-            f"The mean loss increased: {bound}; allowed {settings.min_loss_increase:g}.",
+            f"The mean loss increased: {details}; allowed {settings.min_loss_increase:g}.",
             "The relation of inputs and targets has changed: retrain on newer labelled rows.",
         )
-    return "STABLE", f"No significant increase of the mean loss: {bound}.", "Nothing to do."
+    limit = f" by more than {settings.min_loss_increase:g}" if settings.min_loss_increase else ""
+    return (
+        "STABLE",
+        f"No significant increase of the mean loss{limit}: {details}.",
+        "Nothing to do.",
+    )

@@ -49,7 +49,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
         f'<div class="card">{_columns(report)}</div>',
         "<h2>Joint test of all columns</h2>",
         f'<div class="card">{_joint(report)}</div>',
-        _extra(report),
+        _extra_columns(report),
         _excluded_columns_card(report),
         "<h2>How to read this</h2>",
         f'<div class="card">{_legend(report)}</div>',
@@ -88,7 +88,7 @@ def _columns(report: DriftReport) -> str:
         [
             escape(result.column),
             tag(result.verdict, _TONE[result.verdict]),
-            escape(result.reason) + _new(result),
+            escape(result.reason) + _new_categories(result),
             "<br>".join(
                 f"{_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
                 for s in result.statistics
@@ -103,7 +103,7 @@ def _columns(report: DriftReport) -> str:
     return table(names, rows, numbers=frozenset({3, 4, 5, 6}))
 
 
-def _new(result: ColumnResult) -> str:
+def _new_categories(result: ColumnResult) -> str:
     if not result.new_categories:
         return ""
     names = ", ".join(f"{name} ({rows})" for name, rows in result.new_categories.items())
@@ -117,7 +117,7 @@ def _joint(report: DriftReport) -> str:
     return f"<p>{tag(joint.verdict, _TONE[joint.verdict])} {escape(joint.reason)}</p>"
 
 
-def _extra(report: DriftReport) -> str:
+def _extra_columns(report: DriftReport) -> str:
     if not report.extra_columns:
         return ""
     names = ", ".join(report.extra_columns)

@@ -146,7 +146,7 @@ def store_references(
                 settings,
                 seed=seed,
                 threads=threads,
-                on_progress=lambda done: on_progress(f"{what}: {done}"),
+                on_progress=lambda message: on_progress(f"{what}: {message}"),
             )
         except ContractError as error:  # too few rows or an empty column, which are no error here
             lacking.append(f"No reference of the {what}: {error.what}")

@@ -60,11 +60,11 @@ def _untested_reason(
     untested: Sequence[ColumnResult], joint: JointResult | None, num_columns: int
 ) -> tuple[str, str]:
     """Return the reason and the remedy of an inconclusive window."""
-    short = [column for column in untested if column.finding == "reference_too_short"]
-    if short:
+    too_short = [column for column in untested if column.finding == "reference_too_short"]
+    if too_short:
         return (
-            f"{len(short)} of {num_columns} columns cannot be tested ({_names(short)}). "
-            f"'{short[0].column}': {short[0].reason}",
+            f"{len(too_short)} of {num_columns} columns cannot be tested ({_names(too_short)}). "
+            f"'{too_short[0].column}': {too_short[0].reason}",
             "Build the reference from more rows. For a non-stationary column, monitor its "
             "differences from row to row instead of its level.",
         )

@@ -67,13 +67,14 @@ def completion_pairs(
             )
             completed = [VOCABULARY[token] for token in sampled[0].tolist()]
             completions.append(completed[: completed.index(END)] if END in completed else completed)
-        ours, theirs = (is_grammatical([*prompt, *completion]) for completion in completions)
+        is_right = [is_grammatical([*prompt, *completion]) for completion in completions]
+        winner = "candidate" if is_right[0] else "baseline"
         rows.append(
             {
                 "prompt": " ".join(prompt),
                 "candidate": " ".join(completions[0]),
                 "baseline": " ".join(completions[1]),
-                "human": "tie" if ours == theirs else "candidate" if ours else "baseline",
+                "human": "tie" if is_right[0] == is_right[1] else winner,
             }
         )
     return pd.DataFrame(rows)

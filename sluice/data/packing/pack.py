@@ -82,6 +82,7 @@ def pack(
 
     Raises:
         SourceError: The source cannot be read or parsed, or has no record.
+        SettingsError: A declared column does not exist.
         ContractError: The folder contains something else, or is being written.
         StorageError: The folder cannot be written.
 

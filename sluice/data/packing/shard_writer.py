@@ -52,26 +52,26 @@ def write_shards(
     try:
         for table in tables:
             sizes = _value_bytes(table).cumsum()
-            done = 0
-            while done < table.num_rows:
+            written = 0
+            while written < table.num_rows:
                 if shard is None:
                     shard = _ShardFile(folder, number, schema)
-                before = int(sizes[done - 1]) if done else 0
+                before = int(sizes[written - 1]) if written else 0
                 # Records until one of the limits is reached, with the record that reaches it.
                 count = min(
-                    table.num_rows - done,
+                    table.num_rows - written,
                     _BATCH_ROWS - shard.batch_rows,
                     max_rows - shard.num_rows,
                     *(
-                        int(np.searchsorted(sizes[done:], before + rest)) + 1
+                        int(np.searchsorted(sizes[written:], before + rest)) + 1
                         for rest in (
                             _BATCH_BYTES - shard.batch_bytes,
                             max_bytes - shard.value_bytes,
                         )
                     ),
                 )
-                shard.append(table.slice(done, count), int(sizes[done + count - 1]) - before)
-                done += count
+                shard.append(table.slice(written, count), int(sizes[written + count - 1]) - before)
+                written += count
                 if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
                     yield shard.finish()
                     number, shard = number + 1, None
