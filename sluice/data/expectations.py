@@ -23,7 +23,7 @@ class NotNull(Record):
 
 
 class Between(Record):
-    """A share ``mostly`` of the non-null values is within [low, high], in the column's unit."""
+    """At least a share ``mostly`` of the non-null values is within [low, high]."""
 
     kind: Literal["between"] = "between"
     column: str

@@ -1,5 +1,6 @@
 """Reads the rows of a CSV, Parquet or JSON lines file from any fsspec path."""
 
+import csv
 import io
 import json
 from collections.abc import Mapping
@@ -37,14 +38,16 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
         raise _empty(source.uri) from None
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
         raise SourceError(
-            f"{source.uri} cannot be parsed as CSV: {error}.",
+            f"{source.uri} cannot be parsed as CSV: {str(error).strip()}.",
             cause="The lines have different numbers of values, the file uses another separator, or "
             "it is not UTF-8 text.",
-            fix="Repair the line in the message, set separator, or use kind: parquet.",
+            fix="Repair the line, set 'separator', write the file in UTF-8, or use kind: parquet.",
         ) from None
     if rows.empty:
         raise _empty(source.uri)
-    return apply_schema(rows, source, schema, origin=source.uri, where=_CsvLocation(content))
+    return apply_schema(
+        rows, source, schema, origin=source.uri, where=_CsvLocation(content, source.separator)
+    )
 
 
 def read_parquet(
@@ -59,7 +62,7 @@ def read_parquet(
 
     folder = find_parquet_folder(source, environ=environ)
     if folder is not None:
-        return apply_to_frame(read_parquet_folder(folder, source), source, schema)
+        return raw_rows_of_frame(read_parquet_folder(folder, source), source, schema)
     content = _read(source, environ)
     try:
         require_bounded_parquet(content, source)
@@ -70,7 +73,7 @@ def read_parquet(
             cause="The file is incomplete or has another format.",
             fix="Write the file again, or use kind: csv.",
         ) from None
-    return apply_to_frame(rows, source, schema)
+    return raw_rows_of_frame(rows, source, schema)
 
 
 def read_json_lines(
@@ -94,10 +97,10 @@ def read_json_lines(
         if not isinstance(record, dict):
             raise _not_json(source.uri, number, f"it is not an object but {type(record).__name__}")
         records.append(record)
-    return apply_to_frame(pd.DataFrame.from_records(records), source, schema)
+    return raw_rows_of_frame(pd.DataFrame.from_records(records), source, schema)
 
 
-def apply_to_frame(
+def raw_rows_of_frame(
     rows: pd.DataFrame, source: ParquetSource | JsonLinesSource | AssetSource, schema: Schema
 ) -> pd.DataFrame:
     """Return a data frame as raw rows; the index of the source may be its index or a column.
@@ -110,6 +113,12 @@ def apply_to_frame(
     stored = [name for name in rows.index.names if name is not None and name not in rows.columns]
     if stored and (source.index is None or source.index in stored):
         rows = rows.reset_index()
+    if rows.empty and isinstance(source, AssetSource):
+        raise SourceError(
+            f"The {source.uri} must return at least one row, but its data frame is empty.",
+            cause="No row passes the filters of the asset.",
+            fix="Correct the asset and materialize it again.",
+        )
     if rows.empty:
         raise _empty(source.uri)
     return apply_schema(rows, source, schema, origin=source.uri, where=row_location)
@@ -130,15 +139,27 @@ def suggest_name(uri: str) -> str:
 
 
 class _CsvLocation:
-    """Returns the line number of a row of a CSV file; it counts blank lines, which pandas skips."""
+    """Returns the number of the first line of a row of a CSV file.
 
-    def __init__(self, content: bytes) -> None:
-        self._content = content
+    Blank lines, which pandas skips, and line breaks in quoted values count as lines.
+    """
+
+    def __init__(self, content: bytes, separator: str) -> None:
+        self._content, self._separator = content, separator
 
     def __call__(self, row: int) -> str:
-        lines = self._content.decode("utf-8", errors="replace").splitlines()
-        filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
-        return f"line {filled[row + 1]}"
+        text = io.StringIO(self._content.decode("utf-8", errors="replace"), newline="")
+        records = csv.reader(text, delimiter=self._separator)
+        num_filled, first_line = 0, 1
+        try:
+            for values in records:
+                num_filled += any(value.strip() for value in values) or len(values) > 1
+                if num_filled == row + 2:  # the header is the first record
+                    return f"line {first_line}"
+                first_line = records.line_num + 1
+        except csv.Error:  # such as a value that is longer than the limit of the csv module
+            pass
+        return row_location(row)
 
 
 def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[str, str]) -> bytes:

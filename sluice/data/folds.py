@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, Settings
 
 
@@ -76,11 +77,11 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
     needed = rows_needed(settings, horizon_rows=horizon_rows, min_train_rows=1)
     if num_rows < needed:
         raise ContractError(
-            f"{settings.num_folds} walk-forward folds require at least {needed} rows, got "
-            f"{num_rows} (first_test_share {settings.first_test_share}, val_share "
+            f"{pluralize(settings.num_folds, 'walk-forward fold')} must have at least {needed} "
+            f"rows, got {num_rows} (first_test_share {settings.first_test_share}, val_share "
             f"{settings.val_share}, gap {_gap(settings, horizon_rows)} rows).",
             cause="The history is too short, or the gap is too long for it.",
-            fix="Provide more rows, or lower num_folds or embargo_rows.",
+            fix="Provide more rows, raise first_test_share, or lower embargo_rows or num_folds.",
         )
     first_test = _first_test_row(num_rows, settings)
     test_rows = num_rows - first_test

@@ -53,10 +53,11 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
     textual = [c for c in columns if c in rows.columns and c not in numeric and _is_text(rows[c])]
     others = [c for c in columns if c not in (*missing, *numeric, *textual)]
     if missing or others or not columns:
+        problems = {"missing": missing, "of another type or with gaps": others}
+        listed = [f"{what}: {', '.join(names)}" for what, names in problems.items() if names]
         raise ContractError(
-            f"A key requires numeric or text columns, got {len(columns)}, of which "
-            f"{missing or 'none'} are missing and {others or 'none'} are neither numeric nor text "
-            "without gaps.",
+            "A key requires numeric columns, or text columns without gaps; "
+            f"{'; '.join(listed) or 'got no columns'}.",
             fix="Pass the columns that identify a row.",
         )
     # Adding 0.0 converts -0.0 to 0.0: both are the same value, but have different bytes.
@@ -72,7 +73,7 @@ def _is_text(column: "pd.Series[Any]") -> bool:
 
 
 def _text_bytes(rows: pd.DataFrame, columns: Sequence[str]) -> list[bytes]:
-    """Return the texts of each row, each with its length, so that no two rows have equal bytes."""
+    """Return the texts of each row as bytes; the length before each text keeps rows distinct."""
     contents = [b""] * len(rows)
     for column in columns:
         encoded = [str(text).encode() for text in rows[column]]

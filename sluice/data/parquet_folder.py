@@ -31,7 +31,9 @@ def find_parquet_folder(
 ) -> ParquetFolder | None:
     """Return the folder at the URI of the source, or None if the URI is that of a file.
 
-    Files and folders whose name begins with '_' or '.' are ignored, as other readers do.
+    A URI that ends with .parquet or .pq is that of a file; write a trailing slash for a folder of
+    such a name. Files and folders whose name begins with '_' or '.' are ignored, as other readers
+    do.
 
     Raises:
         SourceError: The folder contains no Parquet file, or cannot be listed.
@@ -60,7 +62,7 @@ def find_parquet_folder(
     files = tuple(name for name in names if name.endswith(_SUFFIXES) and not _is_hidden(name))
     if not files:
         raise SourceError(
-            f"The folder {source.uri} must contain Parquet files, and has "
+            f"The folder {source.uri} must contain Parquet files, but has "
             f"{pluralize(len(names), 'other file')}.",
             cause="Only names that end with .parquet or .pq are read.",
             fix="Correct 'uri', or use another kind of source.",

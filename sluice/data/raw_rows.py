@@ -98,7 +98,7 @@ def _make_index(
             raise SourceError(
                 f"{origin}: the dates of column '{source.index}' cannot be parsed: {error}.",
                 cause="The dates have more than one UTC offset, or date_format is invalid.",
-                fix="Write all dates in one time zone.",
+                fix="Write all dates in one time zone, or correct date_format.",
             ) from None
         is_invalid = dates.isna().to_numpy()
         if is_invalid.any():

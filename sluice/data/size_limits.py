@@ -91,10 +91,14 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
 
 def too_large(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
+    # The rows of JSON lines are not limited: their file is about as large.
+    has_file_limit_only = isinstance(source, JsonLinesSource)
     return SourceError(
-        f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes, as a file and as "
-        f"rows in memory, got {size}.",
-        cause="The file is large, or it is small but its rows are far larger in memory.",
+        f"{source.uri} must be at most max_bytes = {source.max_bytes:,} bytes"
+        f"{'' if has_file_limit_only else ', as a file and as rows in memory'}, got {size}.",
+        cause=""
+        if has_file_limit_only
+        else "The file is large, or it is small but its rows are far larger in memory.",
         fix="Check the origin of the file, then raise 'max_bytes' in the source's settings.",
     )
 

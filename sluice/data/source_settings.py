@@ -21,7 +21,7 @@ class PackagedBars(Settings):
 
 
 class CsvSource(Settings):
-    """A comma-separated file with a header line."""
+    """A CSV file with a header line."""
 
     kind: Literal["csv"] = "csv"
     uri: SourceUrl = Field(
@@ -57,8 +57,8 @@ class ParquetSource(Settings):
         min_length=1,
         description="A path of a file or a folder, or any URL that fsspec supports; ${NAME} is "
         "replaced by the environment variable when rows are read. Passwords and tokens must be in "
-        "one. Files of a folder are read in the order of their paths, and folders such as "
-        "'year=2020' become columns.",
+        "one. A folder named *.parquet needs a '/' at the end. Files of a folder are read in the "
+        "order of their paths, and folders such as 'year=2020' become columns.",
     )
     index: str | None = Field(
         "date",
@@ -107,7 +107,7 @@ class SqlSource(Settings):
 
 
 class JsonLinesSource(Settings):
-    """A file with one JSON object per line, of which each key is a column."""
+    """A file with one JSON object per line; each key is a column."""
 
     kind: Literal["jsonl"] = "jsonl"
     uri: SourceUrl = Field(

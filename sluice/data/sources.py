@@ -7,8 +7,9 @@ from pathlib import Path
 import pandas as pd
 
 from sluice.base.errors import SourceError
+from sluice.base.pluralize import pluralize
 from sluice.data.asset_rows import rows_of_asset
-from sluice.data.file_source import apply_to_frame, read_csv, read_json_lines, read_parquet
+from sluice.data.file_source import raw_rows_of_frame, read_csv, read_json_lines, read_parquet
 from sluice.data.schema import Schema
 from sluice.data.source_settings import (
     AssetSource,
@@ -57,7 +58,7 @@ def load_rows(source: SourceSettings, *, schema: Schema) -> pd.DataFrame:
         case JsonLinesSource():
             return read_json_lines(source, schema, environ=os.environ)
         case AssetSource():
-            return apply_to_frame(rows_of_asset(source.key), source, schema)
+            return raw_rows_of_frame(rows_of_asset(source.key), source, schema)
         case SqlSource():
             return _read_sql(source, schema)
         case TickSource():
@@ -99,10 +100,11 @@ def _read_bars(source: TickSource, schema: Schema) -> pd.DataFrame:
     bars = build_bars(ticks, source.rule)
     if bars.empty:
         raise SourceError(
-            f"The ticks must close at least one bar, but {len(ticks)} ticks from {ticks.index[0]} "
-            f"to {ticks.index[-1]} with volume {ticks['size'].sum():g} close none with the rule "
-            f"{source.rule}.",
-            cause="The threshold of the rule is higher than the total of the ticks.",
+            "The ticks must close at least one bar, but none closes with the rule "
+            f"{source.rule} in {pluralize(len(ticks), 'tick')} from {ticks.index[0]} to "
+            f"{ticks.index[-1]} with volume {ticks['size'].sum():g}.",
+            cause="The threshold of the rule is higher than the total of the ticks. A time bar "
+            "closes only if there is a later tick.",
             fix="Lower the threshold of the rule, or provide more ticks.",
         )
     bars.index.name = schema.index_name or ticks.index.name

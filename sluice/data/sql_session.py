@@ -65,13 +65,16 @@ def open_read_only(engine: Engine, source: SqlSource) -> Connection:
         SourceError: Sessions of the driver cannot be made read-only.
         SQLAlchemyError: The database cannot be reached.
     """
-    required = DRIVERS.get(engine.dialect.name, engine.driver)
-    if engine.driver != required or engine.dialect.is_async:
+    required = DRIVERS.get(engine.dialect.name)
+    if engine.driver != (required or engine.driver) or engine.dialect.is_async:
         raise SourceError(
-            f"'url' {source.url} must be read with the driver {required}, got "
+            f"'url' {source.url} must be read with "
+            f"{f'the driver {required}' if required else 'a synchronous driver'}, got "
             f"{engine.url.get_driver_name()}.",
-            cause="With other drivers a query could consist of several statements, and so "
-            "could write.",
+            cause="With other drivers a query could consist of several statements, and so could "
+            "write."
+            if required
+            else "The rows are read without asyncio.",
             fix=f"Write {engine.dialect.name}:// without a driver in 'url'.",
         )
     if engine.dialect.name == "sqlite":
@@ -105,8 +108,8 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
         with contextlib.closing(result):
             if not result.returns_rows:
                 raise SourceError(
-                    f"The query on {source.url} must return rows, but it is not a query.",
-                    cause="It is a statement that writes; it was rolled back.",
+                    f"The query on {source.url} must be a SELECT, got a statement without rows.",
+                    cause="The statement writes; it was rolled back.",
                     fix="Write one SELECT.",
                 )
             return list(result.keys()), _fetch(result, source, deadline, update_timeout)

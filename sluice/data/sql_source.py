@@ -67,18 +67,19 @@ def _parse_url(source: SqlSource, environ: Mapping[str, str]) -> URL:
         ) from None
     if url.drivername in ("postgres", "postgresql"):
         url = url.set(drivername="postgresql+psycopg")
-    _require_file(source, url)
+    _require_file(source, url, environ)
     return url
 
 
-def _require_file(source: SqlSource, url: URL) -> None:
+def _require_file(source: SqlSource, url: URL, environ: Mapping[str, str]) -> None:
     """Raise an error for a missing SQLite file, which SQLite would create without tables."""
     name = url.database or ""
     if url.get_backend_name() != "sqlite" or name in ("", ":memory:") or name.startswith("file:"):
         return
     if not Path(name).is_file():
+        suggestion = hide_secrets(suggest_name(name), source.url, environ)
         raise SourceError(
-            f"There is no database file for {source.url}.{suggest_name(name)}",
+            f"There is no database file for {source.url}.{suggestion}",
             fix="Correct 'url': an absolute path has four slashes, as in sqlite:////data/bars.db.",
         )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from sluice.base.errors import ContractError, SchemaError
+from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
@@ -153,7 +154,7 @@ def _index_problems(index: pd.Index, required: Schema) -> list[str]:
     if required.index_unique and not index.is_unique:
         repeated = np.asarray(index.duplicated())
         problems.append(
-            f"the index must be unique, got {repeated.sum()} repeated labels, "
+            f"the index must be unique, got {pluralize(int(repeated.sum()), 'repeated label')}, "
             f"{_first_row(index, repeated)}"
         )
     return problems

@@ -62,23 +62,23 @@ class CategoryCells:
 
     def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
         """Return the code of each value (N,)."""
-        place_N, named = factorize(values)
+        position_N, named = factorize(values)
         known = {name: at for at, name in enumerate(self.categories)}
         codes = [self._code(known.get(name)) for name in named]
         # Missing values have position -1, which selects the last element.
-        return np.array([*codes, MISSING], np.uint8)[place_N]
+        return np.array([*codes, MISSING], np.uint8)[position_N]
 
     def count_unseen(self, values: "pd.Series[Any]") -> dict[str, int]:
         """Return the number of rows of each category that is not in the reference."""
-        place_N, named = factorize(values)
+        position_N, named = factorize(values)
         known = set(self.categories)
-        count = np.bincount(place_N[place_N >= 0], minlength=len(named))
+        count = np.bincount(position_N[position_N >= 0], minlength=len(named))
         return {name: int(count[at]) for at, name in enumerate(named) if name not in known}
 
-    def _code(self, place: int | None) -> int:
-        if place is None:
+    def _code(self, position: int | None) -> int:
+        if position is None:
             return self.num_frequent + 2
-        return min(place, self.num_frequent) + 1
+        return min(position, self.num_frequent) + 1
 
 
 Cells = NumericCells | CategoryCells
@@ -137,8 +137,8 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
 
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
     """Return cells for the most frequent categories, for rare ones and for new ones."""
-    place_N, named = factorize(values)
-    count = np.bincount(place_N[place_N >= 0], minlength=len(named))
+    position_N, named = factorize(values)
+    count = np.bincount(position_N[position_N >= 0], minlength=len(named))
     order = sorted(range(len(named)), key=lambda at: (-count[at], named[at]))
     return CategoryCells(
         categories=tuple(named[at] for at in order), num_frequent=min(len(named), num_cells)
@@ -147,12 +147,12 @@ def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
 
 def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
     """Return the position of each value (N,) in the list of categories; -1 for missing values."""
-    place_N, distinct = pd.factorize(values, use_na_sentinel=True)
+    position_N, distinct = pd.factorize(values, use_na_sentinel=True)
     names = [str(value) for value in distinct]
-    place_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
+    position_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
     # 1 and "1" are the same category, because text files do not distinguish them.
-    merged = np.array([*(place_of[name] for name in names), -1], np.int64)
-    return merged[place_N], list(place_of)
+    merged = np.array([*(position_of[name] for name in names), -1], np.int64)
+    return merged[position_N], list(position_of)
 
 
 def _floats(values: "pd.Series[Any]") -> NDArray[np.float64]:

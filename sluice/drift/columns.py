@@ -189,8 +189,8 @@ def psi_bins(share_G: NDArray[np.float64], max_bins: int, *, is_ordered: bool) -
 def normal_scores(column: ColumnReference) -> NDArray[np.float64]:
     """Return the normal score (rank-based inverse normal transform) of each code (1 + G,).
 
-    A missing value has score 0. Values outside the reference's range have the score of a value
-    half a row beyond its ends.
+    A missing value has score 0. Values outside the reference's range have the score of
+    the quantile 0.5 / N or 1 - 0.5 / N.
     """
     share_G, half = column.share_G, 0.5 / column.num_rows
     middle_G = np.clip(np.cumsum(share_G) - share_G / 2, half, 1 - half)
@@ -253,9 +253,9 @@ def _spans(
     if isinstance(cells, NumericCells):
         none = np.empty(0, np.int64)
         return none, none, none
-    place_N, named = factorize(values)
-    row_N = np.flatnonzero(place_N >= 0)
-    rows = pd.Series(row_N).groupby(place_N[row_N])
+    position_N, named = factorize(values)
+    row_N = np.flatnonzero(position_N >= 0)
+    rows = pd.Series(row_N).groupby(position_N[row_N])
     table = pd.DataFrame({"first": rows.min(), "last": rows.max(), "size": rows.size()})
     table = table.set_axis([named[at] for at in table.index]).loc[list(cells.categories)]
     return (

@@ -14,6 +14,7 @@ from pydantic import Field
 from scipy.special import stdtr, stdtrit
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.report import DriftVerdict
@@ -153,16 +154,28 @@ def _decide(
                 "Find out why the model has no finite loss on these rows.",
             )
         if x_N.size < needed:
-            reason = f"The {name} has {x_N.size} labelled rows, required {needed}."
-            return "INCONCLUSIVE", reason, f"Wait for {needed - x_N.size} more labels."
+            reason = f"The {name} has {pluralize(x_N.size, 'labelled row')}, required {needed}."
+            missing = needed - x_N.size
+            return (
+                "INCONCLUSIVE",
+                reason,
+                f"Wait for {pluralize(missing, 'more label')}."
+                if name == "window"
+                else f"Train the version again with {pluralize(missing, 'more held-out row')}.",
+            )
     if not half_width > 0:
-        reason = "All losses of both windows are equal, so their variance is unknown."
+        reason = "The losses do not vary within either window, so their variance is unknown."
         return "INCONCLUSIVE", reason, "Check that losses are computed for each row."
-    bound = f"increase {rise:.3g}, bounds {rise - half_width:.3g} to {rise + half_width:.3g}"
+    details = f"increase {rise:.3g}, bounds {rise - half_width:.3g} to {rise + half_width:.3g}"
     if rise - half_width > settings.min_loss_increase:
         return (
             "DRIFT",
-            f"The mean loss increased: {bound}; allowed {settings.min_loss_increase:g}.",
+            f"The mean loss increased: {details}; allowed {settings.min_loss_increase:g}.",
             "The relation of inputs and targets has changed: retrain on newer labelled rows.",
         )
-    return "STABLE", f"No significant increase of the mean loss: {bound}.", "Nothing to do."
+    limit = f" by more than {settings.min_loss_increase:g}" if settings.min_loss_increase else ""
+    return (
+        "STABLE",
+        f"No significant increase of the mean loss{limit}: {details}.",
+        "Nothing to do.",
+    )

@@ -78,8 +78,8 @@ def block_counts(
     start_K = block_starts(code_N.size)
     rows_Kb = (start_K[:, None] + np.arange(block_length)) % code_N.size
     width = num_cells + 1
-    place_Kb = np.arange(start_K.size)[:, None] * width + code_N[rows_Kb]
-    counts = np.bincount(place_Kb.ravel(), minlength=start_K.size * width)
+    cell_Kb = np.arange(start_K.size)[:, None] * width + code_N[rows_Kb]
+    counts = np.bincount(cell_Kb.ravel(), minlength=start_K.size * width)
     return counts.reshape(start_K.size, width).astype(np.uint16)
 
 

@@ -78,7 +78,7 @@ def evaluate_embeddings(
     length = max(_block_length(reference_NE), _block_length(window_NE))
     needed = max(settings.min_rows, settings.min_blocks * length)
     too_few = [
-        f"{name} has {len(sample)} different rows, required {needed}"
+        f"{len(sample)} different rows of {name} are compared, required {needed}"
         for name, sample in (("the reference", reference_NE), ("the window", window_NE))
         if len(sample) < needed
     ]
@@ -124,7 +124,11 @@ def _decide(
     """Return verdict, reason and remedy."""
     if test is None:
         reason = f"Too few rows for their dependence: {'; '.join(too_few)}."
-        return "INCONCLUSIVE", reason, "Collect larger windows, or use more held-out rows."
+        return (
+            "INCONCLUSIVE",
+            reason,
+            ("Collect larger windows, use more held-out rows, or raise drift.embedding.max_rows."),
+        )
     if test.bandwidth == 0:
         return (
             "INCONCLUSIVE",
@@ -132,23 +136,23 @@ def _decide(
             "Find out why the layer is constant, or name another one in embedding_layer of the "
             "network.",
         )
-    size = (
+    details = (
         f"squared discrepancy {test.mmd_squared:.3g} (maximum mean discrepancy), at most "
         f"{test.threshold:.3g} expected; p {test.p_value:.2g}"
     )
     if not test.p_value <= settings.alpha:
-        return "STABLE", f"No drift in the embedding of the network: {size}.", "Nothing to do."
+        return "STABLE", f"No drift in the embedding of the network: {details}.", "Nothing to do."
     allowed = embedding_settings.min_discrepancy
     if not test.mmd_squared > allowed:
         return (
             "STABLE",
-            f"The drift in the embedding of the network is not larger than allowed: {size}; "
+            f"The drift in the embedding of the network is not larger than allowed: {details}; "
             f"{allowed:g} allowed (drift.embedding.min_discrepancy).",
             "Nothing to do.",
         )
     return (
         "DRIFT",
-        f"The embedding of the network drifted: {size}.",
+        f"The embedding of the network drifted: {details}.",
         "Compare recent inputs with the training rows. If the data have really changed, retrain on "
         "newer rows; a fault of the source, such as a wrong decoder, must be repaired.",
     )
@@ -161,7 +165,7 @@ def _can_reach(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool
 
 
 def _permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:
-    """Return the number of permutations; four times the minimum for a p-value of alpha."""
+    """Return the number of permutations: at least four times as many as alpha requires."""
     return max(embedding_settings.min_permutations, math.ceil(4 / settings.alpha))
 
 

@@ -17,15 +17,15 @@ def embeddings_png(
     both_NE = np.concatenate([reference_NE, window_NE])
     centred_NE = both_NE - both_NE.mean(axis=0)
     _, _, axis_EE = np.linalg.svd(centred_NE, full_matrices=False)
-    place_N2 = centred_NE @ axis_EE[:2].T
-    if place_N2.shape[1] < 2:  # an embedding of one number
-        place_N2 = np.pad(place_N2, ((0, 0), (0, 1)))
+    score_N2 = centred_NE @ axis_EE[:2].T
+    if score_N2.shape[1] < 2:  # an embedding of one number
+        score_N2 = np.pad(score_N2, ((0, 0), (0, 1)))
     figure, axes = new_figure(height_in=4.2)
     colour = MOVED if drifted else VALIDATION
     num_reference = len(reference_NE)
     for part_N2, label, shade in (
-        (place_N2[:num_reference], "held-out rows", MUTED),
-        (place_N2[num_reference:], "requests", colour),
+        (score_N2[:num_reference], "held-out rows", MUTED),
+        (score_N2[num_reference:], "requests", colour),
     ):
         axes.scatter(
             part_N2[:, 0], part_N2[:, 1], s=12, color=shade, alpha=0.55, linewidths=0, label=label

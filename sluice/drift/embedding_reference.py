@@ -145,9 +145,9 @@ def _embed_rows(
         if digest in known:
             continue
         known.add(digest)
-        found = embed(network, x)
-        layer = found.layer
-        rows.append(found.values[0])
+        embedding = embed(network, x)
+        layer = embedding.layer
+        rows.append(embedding.values[0])
     rows_NE = np.stack(rows)
     num_bad = int((~np.isfinite(rows_NE).all(axis=1)).sum())
     if num_bad:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from sluice.base.errors import ContractError
 
-_TIE_RTOL = 1e-12
-"""Tolerance within which statistics count as equal [mean kernel value of a pair, at most 1]."""
+_TIE_ATOL = 1e-12
+"""Absolute tolerance within which statistics count as equal [mean kernel value, at most 1]."""
 
 _MAX_CHUNK_NUMBERS = 2**22
 """Maximum number of block indicators in memory at a time, for several permutations."""
@@ -101,7 +101,7 @@ def mmd_test(
     is_first_B = np.arange(num_blocks) < blocks[0]
     observed = float(_estimates(pair_BB, is_first_B[None], blocks[0])[0])
     null_P = _null_estimates(pair_BB, is_first_B, permutations, np.random.default_rng(seed))
-    at_least = int((null_P >= observed - _TIE_RTOL).sum())
+    at_least = int((null_P >= observed - _TIE_ATOL).sum())
     return MmdTest(
         mmd_squared=observed,
         p_value=(1 + at_least) / (1 + permutations),

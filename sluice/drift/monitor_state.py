@@ -204,9 +204,9 @@ def update_alarm(
 ) -> Alarm | None:
     """Return the active alarm with this action, continued or new; None without an alarm.
 
-    An alarm starts when enough windows of a signal drifted. It ends when no signal is in alarm any
-    more, and none of the alarm's signals is inconclusive. If further signals drift, they do not
-    start a second alarm.
+    An alarm starts when enough windows of a signal drifted. It ends when no signal with this action
+    is in alarm any more, and none of the alarm's signals is inconclusive. If further signals drift,
+    they do not start a second alarm.
     """
     all_signals = tuple(signals)
     alarming = [s for s in all_signals if s.action == action and s.alarm_state.alarm == "ALARM"]

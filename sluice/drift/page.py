@@ -5,6 +5,7 @@ import math
 from html import escape
 
 from sluice.base.digests import short
+from sluice.base.pluralize import pluralize
 from sluice.drift.plots import column_png, overview_png
 from sluice.drift.reference import DriftReference
 from sluice.drift.report import ColumnResult, DriftReport, DriftVerdict
@@ -48,7 +49,7 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
         f'<div class="card">{_columns(report)}</div>',
         "<h2>Joint test of all columns</h2>",
         f'<div class="card">{_joint(report)}</div>',
-        _extra(report),
+        _extra_columns(report),
         _excluded_columns_card(report),
         "<h2>How to read this</h2>",
         f'<div class="card">{_legend(report)}</div>',
@@ -68,7 +69,8 @@ def _pictures(report: DriftReport, reference: DriftReference) -> str:
         for result in plotted[:_MAX_PLOTS]
     ]
     hidden = len(plotted) - len(shown)
-    more = f'<p class="soft">{hidden} more drifted columns are in the table.</p>' if hidden else ""
+    more = f"The table contains {pluralize(hidden, 'more drifted column')}."
+    more = f'<p class="soft">{more}</p>' if hidden else ""
     return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(shown)}</div>{more}'
 
 
@@ -86,7 +88,7 @@ def _columns(report: DriftReport) -> str:
         [
             escape(result.column),
             tag(result.verdict, _TONE[result.verdict]),
-            escape(result.reason) + _new(result),
+            escape(result.reason) + _new_categories(result),
             "<br>".join(
                 f"{_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
                 for s in result.statistics
@@ -101,7 +103,7 @@ def _columns(report: DriftReport) -> str:
     return table(names, rows, numbers=frozenset({3, 4, 5, 6}))
 
 
-def _new(result: ColumnResult) -> str:
+def _new_categories(result: ColumnResult) -> str:
     if not result.new_categories:
         return ""
     names = ", ".join(f"{name} ({rows})" for name, rows in result.new_categories.items())
@@ -115,7 +117,7 @@ def _joint(report: DriftReport) -> str:
     return f"<p>{tag(joint.verdict, _TONE[joint.verdict])} {escape(joint.reason)}</p>"
 
 
-def _extra(report: DriftReport) -> str:
+def _extra_columns(report: DriftReport) -> str:
     if not report.extra_columns:
         return ""
     names = ", ".join(report.extra_columns)
@@ -137,7 +139,7 @@ def _legend(report: DriftReport) -> str:
         f"<p>Without drift, a single distance exceeds its threshold in {100 * report.alpha:.3g} % "
         "of windows of this size. Thresholds come from a block bootstrap of the reference, which "
         "preserves the dependence between rows. A column has one p-value, based on the smallest "
-        "p-value of its distances. It is adjusted by Benjamini-Hochberg for the number of columns, "
+        "p-value of its distances. It is adjusted by Benjamini-Hochberg for the number of tests, "
         "and then determines the verdict.</p><p>Effect: Wasserstein distance in standard "
         "deviations of the reference, or Cohen's w for categories (0.1 small, 0.3 medium, 0.5 "
         "large).</p>"

@@ -91,7 +91,7 @@ def find_pending_windows(
         check(signal, table.index, since)
         embedded = [sample for sample in version_samples if sample.embedding is not None]
         if embedded and embedded[-1].embedding is not None:
-            # Only the times are used; another network is found when the window is evaluated.
+            # Only the times are used. The network is compared when the window is evaluated.
             network, values = embedded[-1].embedding.network, embedded[-1].embedding.values
             embedding_state = state.signal("embedding") if state else None
             if embedding_state and embedding_state.last:

@@ -31,7 +31,7 @@ OnProgress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Calibration:
-    """Null distributions for one window size; None for a column for which it is too small."""
+    """Null distributions for one window size; None for a column that needs larger windows."""
 
     num_rows: int
     columns: tuple[NullDistribution | None, ...]
@@ -254,7 +254,7 @@ def _require_rows(frame: pd.DataFrame, settings: DriftSettings) -> None:
     empty = [str(name) for name, values in frame.items() if not count_filled(values)]
     if empty:
         raise ContractError(
-            f"Every column of a drift reference must have values; {len(empty)} have none: "
-            f"{', '.join(empty[:5])}.",
+            "Every column of a drift reference must have values, got none in "
+            f"{pluralize(len(empty), 'column')}: {', '.join(empty[:5])}.",
             fix="Exclude these columns, or use rows in which they have values.",
         )

@@ -1,7 +1,7 @@
-"""Drift references that are stored with a version: training rows, predictions and losses.
+"""Drift references that are stored with a version: training rows, predictions, losses, embeddings.
 
 Training rows and held-out predictions are stored as drift references, which contain no rows;
-held-out losses are stored as a table.
+held-out losses and embeddings are stored as tables.
 """
 
 import io
@@ -107,8 +107,9 @@ def store_references(
 
     Calling this again changes nothing. The reference rows are the training and validation rows of
     the deployed members, which are those of the last fold. The reference predictions are those of
-    the members of all folds on their unseen rows, because one fold has too few rows. The reference
-    losses are those of the last fold.
+    the members of all folds on their unseen rows, because one fold has too few rows. A workload
+    that does not keep its outputs, or serves a part of them, has no reference predictions, or the
+    responses for the last fold. The reference losses are those of the last fold.
 
     Args:
         workload: Workload of the version.
@@ -145,7 +146,7 @@ def store_references(
                 settings,
                 seed=seed,
                 threads=threads,
-                on_progress=lambda done: on_progress(f"{what}: {done}"),
+                on_progress=lambda message: on_progress(f"{what}: {message}"),
             )
         except ContractError as error:  # too few rows or an empty column, which are no error here
             lacking.append(f"No reference of the {what}: {error.what}")

@@ -30,8 +30,8 @@ class SampledEmbeddings:
 def sampled_embeddings(inputs: MonitorInputs, samples: Sequence[Sample]) -> SampledEmbeddings | str:
     """Return the embeddings of production's samples, or why there is nothing to compare.
 
-    A text is a problem, which is INCONCLUSIVE: there is no reference, it belongs to other networks
-    than the version, or the requests were embedded by other networks or not at all.
+    A text is the reason of the verdict INCONCLUSIVE: the version has no reference, its reference
+    belongs to another network, or the requests were embedded by another network or not at all.
 
     Args:
         inputs: Inputs of the monitor run.
@@ -60,19 +60,18 @@ def sampled_embeddings(inputs: MonitorInputs, samples: Sequence[Sample]) -> Samp
         return f"Requests cannot be compared by their embedding. {reference.problem}"
     width = reference.rows_NE.shape[1]
     times, rows_NE = serving_samples.embedding_rows(samples, reference.network, width)
-    others = len(samples) - len(times)
-    if not len(times) and others >= inputs.settings.min_rows:
+    if not len(times) and len(samples) >= inputs.settings.min_rows:
         return _unusable(samples, reference.network, version.number)
     return SampledEmbeddings(times=times, rows_NE=rows_NE, reference=reference)
 
 
 def _unusable(samples: Sequence[Sample], network: str, version: int) -> str:
     """Return why no sample can be compared with the reference."""
-    others = [s.embedding.network for s in samples if s.embedding is not None]
-    if others:
+    networks = [s.embedding.network for s in samples if s.embedding is not None]
+    if networks:
         return (
-            f"{len(others)} of {len(samples)} requests were embedded by another network "
-            f"({short(others[-1])}) than that of version {version} ({short(network)}). Restart "
+            f"{len(networks)} of {len(samples)} requests were embedded by another network "
+            f"({short(networks[-1])}) than that of version {version} ({short(network)}). Restart "
             "servers that still serve another version."
         )
     return (

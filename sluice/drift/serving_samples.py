@@ -21,7 +21,7 @@ def production_samples(samples: Sequence[Sample], moment: datetime) -> list[Samp
 
 
 def request_frame(samples: Sequence[Sample], columns: Sequence[str]) -> pd.DataFrame:
-    """Return the newest row of each request, indexed by the time of the request.
+    """Return the newest row of the window of each request, indexed by the time of the request.
 
     Requests with another number of columns, such as those for an older version, are excluded.
     """

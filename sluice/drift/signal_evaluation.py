@@ -47,8 +47,8 @@ _MAX_LATENCIES = 2000
 
 _SEED = 0
 """Seed of the resampling of latencies and of the permutations of embeddings."""
-_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 
+_UNORDERED = "The rows have no order in time (horizon_rows is 0), so new rows cannot be identified."
 _NO_COLUMNS = "The workload declares no feature column to compare."
 _NO_FEATURES = (
     "The requests have no values of feature columns, because the codec of the workload watches "
@@ -81,25 +81,25 @@ class SignalEvaluator:
         members = deployed_members(inputs.version.lineage.members)
         after = last_known_label(inputs.references, members, inputs.store)
         frame = inputs.frame[list(inputs.workload.feature_columns)]
-        return self._update("rows", self._table("rows", frame, reference, after=after))
+        return self._update("rows", self._evaluate_table("rows", frame, reference, after=after))
 
     def serving_tables(self) -> tuple[SignalState, SignalState]:
         """Evaluate the requests of clients, and the predictions that they got."""
         columns = self._inputs.workload.feature_columns
-        requests = serving_samples.request_frame(self._after("requests"), columns)
+        requests = serving_samples.request_frame(self._new_samples("requests"), columns)
         features = self._reference("features")
         predictions = self._reference("predictions")
         num_outputs = 0
         if not isinstance(predictions, str):
             num_outputs = len(predictions.columns) + len(predictions.left_out)
         names = serving_samples.prediction_columns(num_outputs)
-        predicted = serving_samples.prediction_frame(self._after("predictions"), names)
+        predicted = serving_samples.prediction_frame(self._new_samples("predictions"), names)
         has_features = not self._samples or any(sample.features for sample in self._samples)
         return (
-            self._serving("requests", requests, features)
+            self._evaluate_serving("requests", requests, features)
             if has_features
             else self._update("requests", _NO_FEATURES, is_monitored=False),
-            self._serving("predictions", predicted, predictions),
+            self._evaluate_serving("predictions", predicted, predictions),
         )
 
     def embedding(self) -> SignalState | None:
@@ -109,11 +109,11 @@ class SignalEvaluator:
             return None
         if not self._has_requests:
             return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
-        found = sampled_embeddings(inputs, self._after("embedding"))
+        found = sampled_embeddings(inputs, self._new_samples("embedding"))
         if isinstance(found, str):
             return self._update("embedding", found)
         after = inputs.in_production_since.isoformat()
-        rows = self._window("embedding", found.times, after=after)
+        rows = self._next_window("embedding", found.times, after=after)
         if isinstance(rows, Waiting):
             return self._update("embedding", rows)
         window_NE = found.rows_NE[rows.start : rows.stop]
@@ -159,10 +159,10 @@ class SignalEvaluator:
             )
             return self._update("latency", Waiting(reason=reason))
         seconds = serving_samples.latencies(self._samples)
-        rows = self._window("latency", seconds.index, after=until)
+        rows = self._next_window("latency", seconds.index, after=until)
         if isinstance(rows, Waiting):
             return self._update("latency", rows)
-        window_N = _values(seconds.iloc[rows.start : rows.stop])
+        window_N = _as_floats(seconds.iloc[rows.start : rows.stop])
         report = evaluate_latency(
             np.array(reference),
             window_N,
@@ -177,7 +177,7 @@ class SignalEvaluator:
             "lower bound of the ratio": f"{report.lower_ratio:.3g}",
             "requests compared": f"{report.reference_rows:,} and {report.num_rows:,}",
         }
-        page = self._quantity(
+        page = self._save_quantity_page(
             "latency", report, numbers, 1000 * np.array(reference), 1000 * window_N, "ms"
         )
         return self._update(
@@ -197,7 +197,7 @@ class SignalEvaluator:
             )
             return self._update("losses", reason)
         recorded = read_held_out_losses(inputs.references.losses, inputs.store)
-        rows = self._window("losses", inputs.frame.index, after=str(recorded.index[-1]))
+        rows = self._next_window("losses", inputs.frame.index, after=str(recorded.index[-1]))
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
         losses = self._compute_losses(recorded.index[0], rows)
@@ -213,7 +213,7 @@ class SignalEvaluator:
             )
         labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
         window_losses = losses.reindex(labels).dropna()
-        reference_N, window_N = _values(recorded), _values(window_losses)
+        reference_N, window_N = _as_floats(recorded), _as_floats(window_losses)
         report = evaluate_losses(
             reference_N,
             window_N,
@@ -230,7 +230,7 @@ class SignalEvaluator:
             "Cohen's d": f"{report.effect:.2g}",
             "rows compared": f"{report.reference_rows:,} and {report.num_rows:,}",
         }
-        page = self._quantity("losses", report, numbers, reference_N, window_N, unit)
+        page = self._save_quantity_page("losses", report, numbers, reference_N, window_N, unit)
         return self._update(
             "losses", self._result(report, inputs.frame.index, rows, (), "train", page)
         )
@@ -251,7 +251,7 @@ class SignalEvaluator:
         losses = ensemble_losses(workload, networks, examples).double().numpy()
         return pd.Series(losses, index=labels[examples.rows])
 
-    def _serving(
+    def _evaluate_serving(
         self, signal: Signal, frame: pd.DataFrame, reference: DriftReference | str
     ) -> SignalState:
         if not self._has_requests:
@@ -259,12 +259,12 @@ class SignalEvaluator:
         if isinstance(reference, str):
             return self._update(signal, reference)
         after = self._inputs.in_production_since.isoformat()
-        return self._update(signal, self._table(signal, frame, reference, after=after))
+        return self._update(signal, self._evaluate_table(signal, frame, reference, after=after))
 
-    def _table(
+    def _evaluate_table(
         self, signal: Signal, frame: pd.DataFrame, reference: DriftReference, *, after: str
     ) -> WindowResult | Waiting:
-        rows = self._window(signal, frame.index, after=after)
+        rows = self._next_window(signal, frame.index, after=after)
         if isinstance(rows, Waiting):
             return rows
         window, inputs = frame.iloc[rows.start : rows.stop], self._inputs
@@ -280,8 +280,8 @@ class SignalEvaluator:
         action: AlarmAction = "repair" if has_faults else "train"
         return self._result(report, frame.index, rows, columns, action, page)
 
-    def _window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
-        last = self._last(signal)
+    def _next_window(self, signal: Signal, index: pd.Index, *, after: str) -> RowRange | Waiting:
+        last = self._last_label(signal)
         return next_window(
             index, after=last or after, is_first=last is None, settings=self._inputs.settings
         )
@@ -310,7 +310,7 @@ class SignalEvaluator:
             page=page,
         )
 
-    def _quantity(
+    def _save_quantity_page(
         self,
         signal: Signal,
         report: LatencyReport | ConceptDriftReport,
@@ -346,26 +346,26 @@ class SignalEvaluator:
             return " ".join(references.lacking)
         return load_reference(digest, self._inputs.store)
 
-    def _after(self, signal: Signal) -> list[Sample]:
+    def _new_samples(self, signal: Signal) -> list[Sample]:
         """Return the samples after the last evaluated window of a signal."""
-        last = self._last(signal)
+        last = self._last_label(signal)
         return (
             serving_samples.production_samples(self._samples, datetime.fromisoformat(last))
             if last
             else self._samples
         )
 
-    def _last(self, signal: Signal) -> str | None:
+    def _last_label(self, signal: Signal) -> str | None:
         """Return the label of the last evaluated row of a signal; None before the first window."""
-        known = self._before.signal(signal) if self._before else None
-        return known.last if known else None
+        before = self._before.signal(signal) if self._before else None
+        return before.last if before else None
 
     def _update(
         self, signal: Signal, result: WindowResult | Waiting | str, *, is_monitored: bool = True
     ) -> SignalState:
-        known = self._before.signal(signal) if self._before else None
+        before = self._before.signal(signal) if self._before else None
         return update_signal(
-            known, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
+            before, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
         )
 
     def _title(self, signal: Signal) -> str:
@@ -377,7 +377,7 @@ def _no_server(model: str) -> str:
     return f"No server reports requests for {model}."
 
 
-def _values(series: "pd.Series[float]") -> NDArray[np.float64]:
+def _as_floats(series: "pd.Series[float]") -> NDArray[np.float64]:
     return np.asarray(series, np.float64)
 
 

@@ -12,8 +12,8 @@ def summarize(
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy.
 
-    If any column drifted, the verdict is DRIFT. Otherwise, if any column could not be tested, it is
-    INCONCLUSIVE, because that column may have drifted.
+    If a column or the joint distribution drifted, the verdict is DRIFT. Otherwise, if a column or
+    the joint distribution could not be tested, it is INCONCLUSIVE, because it may have drifted.
     """
     drifted = [column for column in columns if column.verdict == "DRIFT"]
     if drifted:
@@ -60,11 +60,11 @@ def _untested_reason(
     untested: Sequence[ColumnResult], joint: JointResult | None, num_columns: int
 ) -> tuple[str, str]:
     """Return the reason and the remedy of an inconclusive window."""
-    short = [column for column in untested if column.finding == "reference_too_short"]
-    if short:
+    too_short = [column for column in untested if column.finding == "reference_too_short"]
+    if too_short:
         return (
-            f"{len(short)} of {num_columns} columns cannot be tested ({_names(short)}). "
-            f"'{short[0].column}': {short[0].reason}",
+            f"{len(too_short)} of {num_columns} columns cannot be tested ({_names(too_short)}). "
+            f"'{too_short[0].column}': {too_short[0].reason}",
             "Build the reference from more rows. For a non-stationary column, monitor its "
             "differences from row to row instead of its level.",
         )

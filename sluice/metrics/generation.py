@@ -35,10 +35,11 @@ def generation_metrics(
     - rouge1, rouge2: common words, and common pairs of neighbouring words;
     - rougeL: the longest common subsequence of words.
 
-    Words are runs of letters and digits in lower case, without stemming; letters with accents are
-    normalised (NFC). The rouge metrics of a generated text without words, or without pairs of
-    words, are 0. Undefined metrics are absent: all of them if a reference has no word; bertscore if
-    there is no encoder, or if a vector of the encoder is non-finite or 0.
+    Words are runs of letters, digits and underscores in lower case, without stemming; letters with
+    accents are normalised (NFC). The rouge metrics of a generated text without words are 0, and
+    rouge2 also if one of both texts has a single word. Undefined metrics are absent: all of them if
+    a reference has no word; bertscore if there is no encoder, or if a vector of the encoder is
+    non-finite or 0.
 
     Args:
         reference: Reference texts.
@@ -83,8 +84,8 @@ def generation_metrics(
 def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     """Return perplexity: the exponential of the mean negative log-probability of a token.
 
-    Absent if a token has probability 0, its log-probability is NaN, or the result exceeds the
-    largest float.
+    Absent if a log-probability is infinite, as for a token of probability 0, or NaN, or if the
+    result exceeds the largest float.
 
     Args:
         log_probability: Log-probability of each token given the previous ones (T,) [nats], at
@@ -99,7 +100,7 @@ def perplexity(log_probability: ArrayLike) -> TaskMetrics:
     values_T = np.asarray(log_probability, np.float64)
     num_bad = int((~np.isfinite(values_T)).sum())
     if values_T.ndim == 1 and num_bad:
-        reason = f"{num_bad} of {values_T.size} tokens have probability 0, or none"
+        reason = f"{num_bad} of {values_T.size} log-probabilities are infinite or NaN"
         return TaskMetrics(values={}, absent={"perplexity": reason})
     values_T = validate_targets(values_T, what="log-probabilities")
     if values_T.max() > 0:
@@ -148,8 +149,8 @@ def _rouge_n(reference: Sequence[str], generated: Sequence[str], *, length: int)
 
 def _rouge_l(reference: Sequence[str], generated: Sequence[str]) -> float:
     """Return the F1 of the longest common subsequence of words."""
-    # Length of the longest common subsequence with the first words of ``generated``, by number of
-    # these words.
+    # lengths[i]: longest common subsequence of the reference words so far and the first i words of
+    # ``generated``.
     lengths = [0] * (len(generated) + 1)
     for word in reference:
         diagonal = 0  # length before the current word of both texts

@@ -74,7 +74,9 @@ def ranking_metrics(
     judged = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
     values = {"judged_share": len(judged) / len(query_masks)}
     if not judged:
-        reason = f"the relevance of documents does not differ in any of {len(query_masks)} queries"
+        reason = (
+            f"the relevance of documents differs within none of the queries ({len(query_masks)})"
+        )
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
     pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged]
     values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))

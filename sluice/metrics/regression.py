@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.metrics.task_metrics import (
     TaskMetrics,
     all_undefined,
@@ -59,7 +60,7 @@ def regression_metrics(target: ArrayLike, forecast: ArrayLike) -> TaskMetrics:
     }
     absent: dict[str, str] = {}
     if num_zeros := int((target_N == 0).sum()):
-        absent["mape"] = f"{num_zeros} targets are 0"
+        absent["mape"] = f"the target is 0 in {pluralize(num_zeros, 'row')}"
     else:
         values["mape"] = float(mean_absolute_percentage_error(target_N, forecast_N))
     constant_reason = "the targets are constant" if np.ptp(target_N) == 0 else ""

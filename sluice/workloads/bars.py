@@ -153,8 +153,8 @@ class BarsWorkload(Workload):
         The position is opened at the row's close and earns ``next_return``, without costs:
 
         - ``log_gk_variance``: ``clip(target volatility / exp(forecast / 2), 0, max_leverage)``;
-        - ``vs_return``: ``clip(forecast, -1, 1)`` times the same with the trailing volatility, so
-          a forecast of at least one standard deviation takes the full position.
+        - ``vs_return``: ``clip(forecast, -1, 1)`` times the position for the trailing volatility,
+          so a forecast of at least one standard deviation takes the full position.
 
         For Sharpe, Sortino, drawdown, turnover and hit rate see ``trading_metrics``; undefined
         metrics (no variation, no loss) are NaN.

@@ -59,7 +59,7 @@ class FeatureSettings(Settings):
         return max(
             self.vol_rows + 1,
             self.momentum_rows + self.momentum_z_rows - 1,
-            self.atr_rows,
+            self.atr_rows - 1,
             self.volume_rows - 1,
             RSI_ROWS,
             self.band_rows - 1,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 
 
 def best_epoch(scores: Mapping[int, float]) -> int:
@@ -23,10 +24,10 @@ def best_epoch(scores: Mapping[int, float]) -> int:
     """
     finite = [(score, epoch) for epoch, score in scores.items() if math.isfinite(score)]
     if not finite:
-        got = f"{len(scores)} scores, none of them finite" if scores else "no scores at all"
+        got = f"{pluralize(len(scores), 'score')}, none finite" if scores else "no scores at all"
         raise ContractError(
             f"Selecting an epoch requires at least one finite validation loss, got {got}.",
-            cause="Training did not complete an epoch, or diverged from the start."
+            cause="Training diverged from the start, or the validation targets are not finite."
             if scores
             else "No epoch was validated.",
             fix="Lower the learning rate and inspect the losses of the first epoch.",

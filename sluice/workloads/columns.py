@@ -276,7 +276,7 @@ class Lag(InputColumn):
 
 
 def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Return the values of a column as texts, and None for missing values.
+    """Return the values of a column as texts; missing values stay missing.
 
     >>> as_labels(pd.Series([1.0, None, 2.5])).tolist()
     ['1', nan, '2.5']

@@ -99,7 +99,9 @@ class ColumnsWorkload(Workload):
         )
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the features of all inputs and the target; rows without a target are omitted.
+        """Return the features of all inputs and the target.
+
+        Rows without a target, or without the earlier value of a ``Lag``, are omitted.
 
         Raises:
             SchemaError: ``raw`` does not match the raw schema.
@@ -158,7 +160,8 @@ class ColumnsWorkload(Workload):
         Independent rows are sent one by one. In time order, a client also sends the index and as
         many earlier rows as the largest ``Lag`` and ``seq_len`` need, with earlier targets if these
         are inputs. A subclass whose ``compute_features`` uses more earlier rows overrides this
-        method. If rows have clusters, or cannot be continued, clients send windows of features.
+        method. Clients send windows of features instead if rows have clusters, if their index
+        cannot be continued, or if independent rows form windows.
         """
         is_ordered = self._index is not None
         can_continue = self.index_kind in ("datetime", "int", "float")

@@ -63,7 +63,8 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
         y: Targets (N, ...).
 
     Raises:
-        Exception: Any exception of the workload's ``output_shape``.
+        Exception: Any exception of the workload's code but RuntimeError, ValueError, TypeError and
+            IndexError, which become the ``problem``.
     """
     sample = _sample_targets(y)
     if _all_equal(sample):

@@ -51,7 +51,7 @@ def has_fitted_state(workload: Workload) -> bool:
 def fit_workload(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Workload:
     """Return the workload with the state that it fits on the fold's train rows.
 
-    A workload without ``fit`` is returned itself. The state depends on the train rows only: the
+    A workload without ``fit`` is returned unchanged. The state depends on the train rows only: the
     caller's random generators are neither used nor changed.
 
     Args:

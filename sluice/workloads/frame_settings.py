@@ -7,6 +7,7 @@ import pandas as pd
 from pydantic import Field
 
 from sluice.base.errors import ContractError
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import suggest_nearest
 from sluice.data.folds import FoldSettings
 from sluice.workloads.workload import WorkloadSettings
@@ -87,7 +88,7 @@ def describe_frame(
     if in_time and not frame.index.is_unique:
         raise ContractError(
             "Rows in time order must have distinct labels, got "
-            f"{int(frame.index.duplicated().sum())} repeated ones, the first "
+            f"{pluralize(int(frame.index.duplicated().sum()), 'repeated label')}, the first "
             f"{frame.index[frame.index.duplicated()][0]}.",
             cause="Several rows belong to the same time, such as several assets of one day.",
             fix="Write a workload with cluster_column, which counts them as one observation.",

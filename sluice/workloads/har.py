@@ -64,8 +64,8 @@ def har_forecast(
     fit_rows = train_rows[has_history[train_rows]]
     if len(fit_rows) < x.shape[1] or not has_history[test_rows].all():
         raise ContractError(
-            f"HAR requires {settings.month_rows} rows of history before every row it forecasts and "
-            f"{x.shape[1]} rows to fit on, got {len(fit_rows)} train rows with that history and "
+            f"HAR requires {settings.month_rows} rows up to every row it forecasts, and "
+            f"{x.shape[1]} rows to fit on, got {len(fit_rows)} train rows with this history and "
             f"{int((~has_history[test_rows]).sum())} test rows without it.",
             fix="Provide more rows before the first test window, or shorten month_rows.",
         )

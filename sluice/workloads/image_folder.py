@@ -104,7 +104,7 @@ class ImageFolderWorkload(Workload):
         )
 
     def load_rows(self) -> pd.DataFrame:
-        """Return path, label, digest and brightness of every image, in the order of the digests."""
+        """Return path, label, digest and brightness of every image, ordered by a hash of pixels."""
         table = image_folder_table(self.folder, skip_broken=self.settings.skip_broken)
         digests, brightness = [], []
         for pixels in iter_chunks(self.images(table)):

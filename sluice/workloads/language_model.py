@@ -31,7 +31,7 @@ _SCHEMA = Schema(
             name="distinct",
             unit="share",
             constant=True,  # long blocks of a small vocabulary contain every token
-            description="Different tokens of the block.",
+            description="Number of distinct tokens, as a share of the block.",
         ),
         Column(name="last_target", kind="int", description="Token after the block."),
     ),

@@ -224,7 +224,13 @@ def _require_same_columns(
     )
     if list(before.items()) == list(after.items()):
         return
-    differing = next((n for n in {**before, **after} if before.get(n) != after.get(n)), "order")
+    differing = next((n for n in {**before, **after} if before.get(n) != after.get(n)), None)
+    if differing is None:
+        raise ContractError(
+            f"All partitions must have the same order of columns, but it is {', '.join(before)} in "
+            f"partition '{first.name}' and {', '.join(after)} in '{partition.name}'.",
+            fix="Return the columns in a fixed order from compute_features.",
+        )
     raise ContractError(
         f"All partitions must have the same columns and dtypes, but '{differing}' is "
         f"{before.get(differing, 'missing')} in partition '{first.name}' and "

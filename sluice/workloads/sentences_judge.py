@@ -67,13 +67,14 @@ def completion_pairs(
             )
             completed = [VOCABULARY[token] for token in sampled[0].tolist()]
             completions.append(completed[: completed.index(END)] if END in completed else completed)
-        ours, theirs = (is_grammatical([*prompt, *completion]) for completion in completions)
+        is_right = [is_grammatical([*prompt, *completion]) for completion in completions]
+        winner = "candidate" if is_right[0] else "baseline"
         rows.append(
             {
                 "prompt": " ".join(prompt),
                 "candidate": " ".join(completions[0]),
                 "baseline": " ".join(completions[1]),
-                "human": "tie" if ours == theirs else "candidate" if ours else "baseline",
+                "human": "tie" if is_right[0] == is_right[1] else winner,
             }
         )
     return pd.DataFrame(rows)
@@ -83,7 +84,7 @@ def judge(question: str, temperature: float) -> str:  # noqa: ARG001 - a judge w
     """Say which completion of a sentence is better: the one whose verb agrees with the subject.
 
     It reads a question of ``sluice judge``. It is a stand-in for a large language model: it knows
-    the number of nouns and verbs, but not the rest of the grammar.
+    which nouns and verbs are singular or plural, but not the rest of the grammar.
     """
     prompt = _part(question, r"\[prompt\]\n(.*?)\n\[end of prompt\]").split()
     scores = [

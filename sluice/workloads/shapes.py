@@ -20,6 +20,11 @@ class ShapesSettings(ImageFolderSettings):
     """Settings of the images."""
 
     num_images: int = Field(3_000, ge=200, description="Number of generated images [rows].")
+    folder: str | None = Field(
+        None,
+        description="Folder with one subfolder for each shape; null generates the images. A "
+        "relative path is relative to the working folder.",
+    )
 
 
 class ShapesWorkload(ImageFolderWorkload):

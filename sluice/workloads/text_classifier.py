@@ -31,7 +31,7 @@ _FEATURES = (
         name="unknown",
         unit="share",
         constant=True,
-        description="Words outside of the vocabulary.",
+        description="Words outside of the vocabulary, as a share of the text.",
     ),
     Column(name="class", kind="int", description="Number of the class."),
 )

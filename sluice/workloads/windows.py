@@ -55,9 +55,11 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if inputs.shape != plain.shape:
         line = _equivalent_in_forward(inputs, plain)
-        raise _not_windows(source, f"{inputs.shape}, but windows are {plain.shape}", line)
+        raise _not_windows(
+            source, f"returns the shape {inputs.shape} instead of {plain.shape}", line
+        )
     if not np.array_equal(inputs, plain):
-        raise _not_windows(source, "windows with other values")
+        raise _not_windows(source, "returns windows with other values")
     return dtype
 
 
@@ -75,7 +77,7 @@ def _inputs(
         return x.numpy(), x.dtype
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
         raise _not_windows(
-            source, f"{type(error).__name__} for a small table of numbers"
+            source, f"raises {type(error).__name__} for a small table of numbers"
         ) from error
 
 
@@ -90,12 +92,12 @@ def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32])
     return ""
 
 
-def _not_windows(source: str, got: str, line: str = "") -> ContractError:
+def _not_windows(source: str, problem: str, line: str = "") -> ContractError:
     """Return the error, with the equivalent line of the network's forward() if it is known."""
     advice = f"; begin the network's forward(self, x) with: {line}" if line else _ALTERNATIVES
     return ContractError(
         f"{source}: to be served, inputs must be windows (rows, seq_len, features) of the feature "
-        f"columns, but 'examples' returns {got}.",
+        f"columns, but 'examples' {problem}.",
         cause="The workload overrides 'examples', whose preprocessing is not applied to the "
         "inputs that a client sends.",
         fix=f"Leave x as returned by super().examples(){advice}",

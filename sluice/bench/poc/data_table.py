@@ -192,7 +192,7 @@ DATA_DEFECTS: tuple[Defect, ...] = (
     Planted(
         name="inputs that no client can send",
         check="inputs_can_be_served",
-        says=("LastRowAlone", "(2, 13), but windows are (2, 1, 13)"),
+        says=("LastRowAlone", "(2, 13) instead of (2, 1, 13)"),
         advises="super().examples()",
         setup=planted_in(features.LastRowAlone, served=True),
     ),

@@ -80,7 +80,7 @@ def lowest_perplexity() -> float:
 
 
 def is_grammatical(words: list[str]) -> bool:
-    """Return whether words, without the final one, are a sentence of the grammar."""
+    """Return whether words are a sentence of the grammar, without the ``END`` that follows it."""
     rest = list(words)
 
     def take(options: list[str]) -> str | None:

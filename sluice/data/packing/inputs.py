@@ -35,7 +35,7 @@ class SourceFiles:
 
     Args:
         source: Path or URL of a file, or a pattern with ``*`` of several. ``${NAME}`` is replaced
-            by the environment variable when files are opened.
+            by the value of the environment variable.
         format: Format of the files; None to detect it from their names.
         environ: Environment variables.
         on_bytes: Receives the size of every part that is read.

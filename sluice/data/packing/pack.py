@@ -51,7 +51,7 @@ class PackResult(Record):
     shards: int = Field(description="Number of shards.")
     num_bytes: int = Field(description="Size of the shards [bytes].")
     columns: dict[str, str] = Field(description="Arrow type of each column, by name.")
-    kept_shards: int = Field(description="Shards that an earlier, interrupted packing wrote.")
+    kept_shards: int = Field(description="Number of shards of an earlier packing that were kept.")
 
 
 def pack(
@@ -82,11 +82,12 @@ def pack(
 
     Raises:
         SourceError: The source cannot be read or parsed, or has no record.
+        SettingsError: A declared column does not exist.
         ContractError: The folder contains something else, or is being written.
         StorageError: The folder cannot be written.
 
     Cost:
-        One pass over the source. Memory for a few megabytes of records, or one record.
+        One pass over the source. Memory for a few megabytes of records, or for the largest record.
     """
     folder = folder.absolute()
     make_folder_for(folder)
@@ -121,7 +122,7 @@ def make_folder_for(folder: Path) -> None:
     others = {name for name in names if not name.startswith((".", "shard-"))}
     if INDEX_NAME not in names and others:
         raise ContractError(
-            f"{folder} must be new, empty or of an earlier packing, and contains {min(others)}.",
+            f"{folder} must be new, empty or of an earlier packing, but contains {min(others)}.",
             fix="Name another folder.",
         )
 
@@ -260,11 +261,12 @@ def _is_intact(path: Path, shard: Shard) -> bool:
 def _require_types(before: ShardIndex, columns: Mapping[str, str], folder: Path) -> None:
     for name, declared in columns.items():
         wanted = str(arrow_type(declared))
-        if before.columns and before.columns.get(name) != wanted:
+        kept = before.columns.get(name)
+        if before.columns and kept != wanted:
+            state = f"the column '{name}' as {kept}" if kept else f"no column '{name}'"
             raise ContractError(
-                f"{folder} has the column '{name}' as {before.columns.get(name)}, and this command "
-                f"declares {wanted}.",
-                cause="Finished shards are kept, with the types that they have.",
+                f"{folder} has {state}, but this command declares '{name}' as {wanted}.",
+                cause="The finished shards are kept, with their columns and types.",
                 fix="Remove the folder, and run the command again.",
             )
 
@@ -273,10 +275,10 @@ def _require_same(before: ShardIndex, current: ShardIndex, folder: Path) -> None
     for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
         old, new = getattr(before, what), getattr(current, what)
         if old != new:
-            shown = "other files" if what == "inputs" else f"{what} = {old}"
             raise ContractError(
-                f"{folder} was packed from {shown}, and this command has "
-                f"{'changed ones' if what == 'inputs' else new}.",
+                f"{folder} was packed from other files: a name, size or modification time differs."
+                if what == "inputs"
+                else f"{folder} was packed with {what} = {old}, but this command has {new}.",
                 cause="The source or an option differs from the packing that is to be continued.",
                 fix="Name another folder, or remove this one.",
             )

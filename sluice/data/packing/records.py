@@ -26,14 +26,14 @@ _CSV_BLOCK_BYTES = 4 * 2**20
 
 
 def infer_schema(files: SourceFiles, declared: Mapping[str, str]) -> "pa.Schema":
-    """Return names and types of the columns, from the beginning of the first file.
+    """Return names and types of the columns, from the first records of the source.
 
     Args:
         files: Files of the source.
         declared: Types that the user declared, by column.
 
     Raises:
-        SourceError: The file cannot be parsed, or has no record.
+        SourceError: A file cannot be read or parsed, or a column has values of several types.
         SettingsError: A declared column does not exist.
     """
     import pyarrow as pa
@@ -98,7 +98,7 @@ def _json_records(files: SourceFiles) -> Iterator[tuple[dict[str, Any], int, str
                     continue
                 location = f"line {number} of {files.name(index)}"
                 if len(line) == _LINE_BYTES:
-                    raise _wrong_format(location, f"it has more than {_LINE_BYTES:,} bytes")
+                    raise _wrong_format(location, f"it has {_LINE_BYTES:,} bytes or more")
                 try:
                     record = json.loads(line, parse_constant=_refuse_constant)
                 except (ValueError, RecursionError) as error:
@@ -121,9 +121,9 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
         if not record.keys() <= names:
             extra = next(key for key in record if key not in names)
             raise SourceError(
-                f"The record at {location} has the key '{extra}', which the first "
-                f"{_SAMPLE_RECORDS:,} records do not have.",
-                cause="The columns are those of the first records.",
+                f"The record at {location} has the key '{extra}', which is not a column.",
+                cause="The columns are the keys of the first records, up to "
+                f"{_SAMPLE_RECORDS:,} records or {_SAMPLE_BYTES // 2**20} MB.",
                 fix="Add the key to the first record, with the value null.",
             )
         records.append(record)
@@ -184,7 +184,7 @@ def _tar_members(files: SourceFiles, skip: int) -> Iterator[tuple[str, bytes]]:
                     # A list of all members would grow with the archive.
                     archive.members.clear()  # type: ignore[attr-defined]
                     if member.islnk() or member.issym():
-                        raise _wrong_format(files.name(index), f"'{member.name}' is a link")
+                        raise _link(files.name(index), member.name)
                     if not member.isfile():
                         continue
                     content = archive.extractfile(member) if number >= skip else None
@@ -283,6 +283,13 @@ def _wrong_format(location: str, problem: str) -> SourceError:
     )
 
 
+def _link(archive: str, name: str) -> SourceError:
+    return SourceError(
+        f"{archive} must contain files only, but '{name}' is a link.",
+        fix="Write the archive with the files themselves: tar --dereference --hard-dereference.",
+    )
+
+
 def _wrong_csv(name: str, error: Exception) -> SourceError:
     return SourceError(
         f"{name} cannot be parsed as CSV: {str(error).rstrip('.')}.",
@@ -295,7 +302,7 @@ def _wrong_csv(name: str, error: Exception) -> SourceError:
 def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
     return SourceError(
         f"The column '{field.name}' must be {field.type}: {problem}.",
-        cause=f"The type is inferred from the first {_SAMPLE_RECORDS:,} records.",
+        cause="The type is inferred from the first records, unless --column declares it.",
         fix="Correct the record. If the column starts with integers and contains other numbers, "
         f"declare its type: --column '{field.name}=float64'.",
     )

@@ -1,4 +1,4 @@
-"""Cuts a stream of records into shards; where a shard ends depends on the records alone."""
+"""Cuts a stream of records into shards; their ends depend on the records and limits alone."""
 
 import hashlib
 import io
@@ -20,7 +20,7 @@ _BATCH_ROWS, _BATCH_BYTES = 4_096, 4 * 2**20
 """Number of records and bytes at which a record batch of a shard is written."""
 
 _UNKNOWN_BYTES = 64
-"""Size that is assumed for a nested value."""
+"""Size that is assumed for a nested value [bytes]."""
 
 
 def write_shards(
@@ -52,26 +52,26 @@ def write_shards(
     try:
         for table in tables:
             sizes = _value_bytes(table).cumsum()
-            done = 0
-            while done < table.num_rows:
+            written = 0
+            while written < table.num_rows:
                 if shard is None:
                     shard = _ShardFile(folder, number, schema)
-                before = int(sizes[done - 1]) if done else 0
+                before = int(sizes[written - 1]) if written else 0
                 # Records until one of the limits is reached, with the record that reaches it.
                 count = min(
-                    table.num_rows - done,
+                    table.num_rows - written,
                     _BATCH_ROWS - shard.batch_rows,
                     max_rows - shard.num_rows,
                     *(
-                        int(np.searchsorted(sizes[done:], before + rest)) + 1
+                        int(np.searchsorted(sizes[written:], before + rest)) + 1
                         for rest in (
                             _BATCH_BYTES - shard.batch_bytes,
                             max_bytes - shard.value_bytes,
                         )
                     ),
                 )
-                shard.append(table.slice(done, count), int(sizes[done + count - 1]) - before)
-                done += count
+                shard.append(table.slice(written, count), int(sizes[written + count - 1]) - before)
+                written += count
                 if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
                     yield shard.finish()
                     number, shard = number + 1, None
@@ -122,7 +122,7 @@ class _ShardFile:
         self._parts, self.batch_rows, self.batch_bytes = [], 0, 0
 
     def discard(self) -> None:
-        """Close the file, which is incomplete."""
+        """Close and delete the file if it is incomplete; a finished shard is kept."""
         self._file.abandon()
         self._partial.unlink(missing_ok=True)
 
@@ -164,7 +164,7 @@ class _HashedFile(io.RawIOBase):
         return self._file.seek(offset, whence)
 
     def close(self) -> None:
-        """Keep the file open: Arrow closes what it has written to, before it is synced."""
+        """Do nothing: Arrow closes its sink when it finishes, but ``sync`` needs the open file."""
 
     def sync(self) -> None:
         with self._file:

@@ -15,8 +15,9 @@ _CHUNK_ROWS = 256
 def content_digests(source: RowSource | Tensor) -> list[str]:
     """Return a digest of every row, to be stored in a column of the index table.
 
-    The digest of a pipeline's data is that of its index table. With this column it changes when a
-    file changes that keeps its name, so that no finished training is reused for other content.
+    The digest of a pipeline's data is that of its index table. With this column, that digest
+    also changes if a file changes but keeps its name, so that no finished training is reused for
+    other content.
 
     Args:
         source: Rows. The bits of a row must not depend on the other rows that are read with it, so

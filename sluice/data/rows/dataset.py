@@ -21,13 +21,13 @@ class DatasetRows:
 
     Items may be tensors, arrays, numbers, lists of numbers, or dicts or tuples of these. The first
     item is the reference: another shape, dtype or set of keys is an error that names the row.
-    Numbers become int64 or float32. An item must be the same whenever it is read; random
-    augmentation belongs to the training, not to the data set.
+    Python integers become int64, and Python floats float32. An item must be the same whenever it is
+    read; random augmentation belongs to the training, not to the data set.
 
     Args:
         dataset: The data set. It is pickled with the source, so its class must be importable.
-        field: Part of every item that is returned; by default the whole item, which must then be a
-            tensor or a dict. ``DatasetRows.pair`` returns inputs and targets.
+        field: Part of every item that is returned; by default the whole item, which must not be a
+            tuple then. ``DatasetRows.pair`` returns inputs and targets.
 
     Raises:
         ContractError: The data set is a stream or empty, or its first item cannot be a tensor or
@@ -68,8 +68,8 @@ class DatasetRows:
             field = 1 - int(target)
         else:
             raise ContractError(
-                f"Items must be pairs, or dicts with the key of the target, got target={target!r} "
-                f"and an item of {_describe_item(first)}.",
+                "Items must be pairs, or dicts with the key of the target and another key, got "
+                f"target={target!r} and the item {_describe_item(first)}.",
                 fix="Name the position 0 or 1 of the target, or its key; or build both sources "
                 "with field=....",
             )
@@ -145,15 +145,15 @@ class _Items:
         if len(self.dataset) != self.num_rows:
             raise ContractError(
                 f"The length of a data set must not change, and {type(self.dataset).__name__} had "
-                f"{self.num_rows} items and has {len(self.dataset)}.",
+                f"{self.num_rows} items and now has {len(self.dataset)}.",
                 cause="Files were added or removed while it was in use.",
                 fix="Copy the data to a folder that does not change, or list its files once.",
             )
         if last is not None and last[0] == wanted:
             return last[1]
-        together = getattr(self.dataset, "__getitems__", None)
+        read_many = getattr(self.dataset, "__getitems__", None)
         try:
-            items = together(wanted) if together else [self.dataset[row] for row in wanted]
+            items = read_many(wanted) if read_many else [self.dataset[row] for row in wanted]
         except (KeyError, NotImplementedError) as error:
             raise ContractError(
                 f"{type(self.dataset).__name__} cannot be indexed by a row number "
@@ -215,7 +215,7 @@ def _as_tensor(value: Any, row: int, name: str) -> Tensor:
 
 def _form_error(item: ModelInput, reference: ModelInput, row: int) -> ContractError:
     return ContractError(
-        f"All items must be as item 0, {describe_input(reference)}, and item {row} is "
+        f"All items must be like item 0, {describe_input(reference)}, but item {row} is "
         f"{describe_input(item)}.",
         cause="The items of a batch are stacked to one tensor.",
         fix="Let the data set return one shape, dtype and set of keys. For texts of different "

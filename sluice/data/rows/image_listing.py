@@ -135,7 +135,7 @@ def _without_broken(
     kept = frame[~frame["path"].isin({image.path for image in broken})].reset_index(drop=True)
     if kept.empty:
         raise SourceError(
-            f"All {pluralize(len(frame), 'image')} of {folder} cannot be decoded; the first: "
+            f"No image of {folder} can be decoded ({pluralize(len(frame), 'image')}). The first: "
             f"{broken[0].reason}",
             fix="Replace the files.",
         )

@@ -129,10 +129,13 @@ def _make_decoder(
     size: int | tuple[int, int] | None, mode: ImageMode, resize: ImageResize
 ) -> ImageDecoder:
     pair = (size, size) if isinstance(size, int) else size
-    for value, allowed in ((mode, ("RGB", "L")), (resize, ("crop", "stretch"))):
+    for name, value, allowed in (
+        ("mode", mode, ("RGB", "L")),
+        ("resize", resize, ("crop", "stretch")),
+    ):
         if value not in allowed:
             raise ContractError(
-                f"Got {value!r}, which is not one of {', '.join(allowed)}.", fix="Use one of them."
+                f"'{name}' must be {' or '.join(allowed)}, got {value!r}.", fix="Correct it."
             )
     if pair is not None and not (len(pair) == 2 and min(pair) > 0):
         raise ContractError(
@@ -150,7 +153,7 @@ def _require_size(pixels: NDArray[np.uint8], size: tuple[int, ...], name: str) -
     if pixels.shape[1:] == size:
         return pixels
     raise ContractError(
-        f"{name} must have {size[0]} x {size[1]} pixels (height x width) as the first image, got "
+        f"{name} must have {size[0]} x {size[1]} pixels (height x width) like the first image, got "
         f"{pixels.shape[1]} x {pixels.shape[2]}.",
         cause="The images of a batch become one tensor, so that they need one size.",
         fix="Pass size=(height, width), and every image is resized to it.",

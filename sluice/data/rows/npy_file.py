@@ -69,7 +69,7 @@ class MappedArray:
         """The mapped array, read-only.
 
         Raises:
-            SourceError: The file disappeared or has another size than before pickling.
+            SourceError: The file disappeared, or has another shape or dtype than before pickling.
         """
         if self._array is None:
             array = _map(self.path, self._dtype)

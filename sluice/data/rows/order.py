@@ -1,8 +1,8 @@
-"""The order of the rows of an epoch: a pure function of the seed, computed position by position.
+"""The order of the rows of an epoch: a pure function of the seed and the number of rows.
 
-Up to ``MAX_SHUFFLED_ROWS`` rows the order is a shuffled table in memory. Above, a table would need
-8 bytes per row (80 GB for 10^10 rows), so the order is a Feistel permutation: any part of it is
-computed from the positions alone, without a table.
+Up to ``MAX_SHUFFLED_ROWS`` rows the order is a shuffled table in memory. For more rows, a table
+would need 8 bytes per row (80 GB for 10^10 rows), so the order is a Feistel permutation: any part
+of it is computed from the positions alone, without a table.
 """
 
 from typing import Protocol

@@ -90,7 +90,7 @@ class ShardRows:
             raise ContractError(
                 f"The column '{self.columns[column]}' must have finite numbers, got "
                 f"{values[at, column]} in record {positions[at]}.",
-                cause="The value is missing in the source that was packed.",
+                cause="The packed source has no value, infinity, or a number above 3.4e38 there.",
                 fix="Fill or drop the record before packing, or pass collate=function.",
             )
         return torch.from_numpy(values)

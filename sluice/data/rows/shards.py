@@ -187,7 +187,7 @@ class _OpenShard:
         return numbers
 
     def _column(self, number: int, name: str) -> NDArray[Any]:
-        """Return a column of a batch: a view of the mapped file, or a copy if it has gaps."""
+        """Return a column of a batch: a view of the file, or a copy for gaps and booleans."""
         if (number, name) not in self._views:
             column = self.batches[number].column(name)
             if column.null_count or str(column.type) == "bool":

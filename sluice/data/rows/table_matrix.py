@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 2**16
-"""Rows that are converted at once."""
+"""Rows of a Parquet file that are converted at once."""
 
 
 def table_matrix(
@@ -42,7 +42,8 @@ def table_matrix(
         StorageError: The cache cannot be written.
 
     Cost:
-        One pass over the columns. Memory for 65,536 rows of them.
+        One pass over the columns. Memory for 65,536 rows of a Parquet file, or for a record batch
+        of an Arrow file or shard.
     """
     key = [str(path.resolve()), _version(path), columns and list(columns), allow_nan]
     matrix = cache / f"{path.stem}-{short(digest_json(key))}.npy"
@@ -150,6 +151,6 @@ def _numbers(
     raise ContractError(
         f"The column '{name}' of {path} must have finite numbers below 3.4e38, got "
         f"{column[row].as_py()} at row {first_row + row}.",
-        cause="The value is missing, or was computed from a missing one.",
+        cause="The value is missing, was computed from a missing one, or is too large.",
         fix="Fill or drop the row before the table is written, or pass allow_nan=True.",
     )

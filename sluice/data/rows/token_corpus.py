@@ -27,7 +27,7 @@ _BUFFER_TOKENS = 2**16
 
 
 def write_tokens(path: Path | str, documents: Iterable[Sequence[int]], *, vocab_size: int) -> int:
-    """Write the token ids of documents to a new folder, and return their number.
+    """Write the token ids of documents to a new folder, and return the number of documents.
 
     The documents are written as they arrive, with only a few of them in memory. The folder is
     renamed to its final name when it is complete, so an interrupted process leaves no folder of
@@ -35,7 +35,7 @@ def write_tokens(path: Path | str, documents: Iterable[Sequence[int]], *, vocab_
 
     Args:
         path: New folder with ``tokens.npy`` (uint16 if the vocabulary has at most 65,536 ids, else
-            uint32) and ``offsets.npy`` (int64, one more than documents).
+            uint32) and ``offsets.npy`` (int64, one entry more than documents).
         documents: Token ids of each document, lists or arrays.
         vocab_size: Number of token ids; every id is below it.
 
@@ -126,7 +126,7 @@ class TokenCorpus:
         path: Folder written by ``write_tokens``, or a file of token ids: ``.npy``, or numbers
             without a header with ``dtype``.
         offsets: ``.npy`` file with the position of each document's first token and, at the end,
-            the number of tokens; None if the file has no documents. Not with a folder.
+            the number of tokens; None if the file has no documents. Ignored for a folder.
         dtype: Type of the ids in a file without a header, such as uint16.
         vocab_size: Number of token ids of the network's embedding.
 
@@ -136,8 +136,8 @@ class TokenCorpus:
             not fit the tokens.
 
     Cost:
-        One pass over the tokens, about 0.5 s per GB in the disk cache; none for a folder of
-        ``write_tokens``, which checked them.
+        One pass over the tokens, about 0.5 s per GB in the disk cache. None for a folder of
+        ``write_tokens``, which checked them, unless ``vocab_size`` is now smaller.
     """
 
     def __init__(

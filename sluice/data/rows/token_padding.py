@@ -19,7 +19,7 @@ def pad_documents(
     """Return the ids, int64 (B, L), and the mask, bool (B, L), which is True inside a document.
 
     Args:
-        documents: Token ids of each document, at most ``length`` of them.
+        documents: Token ids of each document, at most ``length`` ids per document.
         lengths: Number of tokens of each document (B,).
         length: Padded length (L) [tokens].
         pad_id: Id at the positions after the end of a document.

@@ -29,7 +29,7 @@ class TokenRows:
         names: Names of the ids, int64 (B, L), and of the mask, bool (B, L), which is True at the
             positions of the document: the parameters of ``forward()``.
         offsets: ``.npy`` file with the position of each document's first token and, at the end,
-            the number of tokens. Not with a folder.
+            the number of tokens. Ignored for a folder.
         dtype: Type of the ids in a file without a header, such as uint16.
 
     Raises:
@@ -50,7 +50,7 @@ class TokenRows:
         offsets: Path | str | None = None,
         dtype: DTypeLike | None = None,
     ) -> None:
-        self._file = TokenCorpus(path, vocab_size=vocab_size, offsets=offsets, dtype=dtype)
+        self._corpus = TokenCorpus(path, vocab_size=vocab_size, offsets=offsets, dtype=dtype)
         self._max_len, self._pad_id, self._names = max_len, pad_id, names
         if max_len is not None and max_len < 1:
             raise ContractError(f"'max_len' must be at least 1, got {max_len}.", fix="Raise it.")
@@ -67,7 +67,7 @@ class TokenRows:
                 fix="Set max_len, or pad to the longest.",
             )
         self._fixed_len = max_len if pad_to == "max_len" else None
-        self._num_documents = len(self._file.offsets) - 1
+        self._num_documents = len(self._corpus.offsets) - 1
 
     def __len__(self) -> int:
         return self._num_documents
@@ -75,7 +75,7 @@ class TokenRows:
     @property
     def lengths(self) -> Tensor:
         """Number of tokens of every document after cutting, int64 (N,)."""
-        lengths = np.diff(self._file.offsets.astype(np.int64, copy=False))
+        lengths = np.diff(self._corpus.offsets.astype(np.int64, copy=False))
         return torch.from_numpy(
             lengths if self._max_len is None else lengths.clip(max=self._max_len)
         )
@@ -87,7 +87,7 @@ class TokenRows:
     def _ranges(self, rows: Tensor) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first position and the length of each chosen document, int64 (B,)."""
         positions = check_positions(rows, len(self))
-        offsets = self._file.offsets
+        offsets = self._corpus.offsets
         starts = offsets[positions].astype(np.int64, copy=False)
         lengths = offsets[positions + 1].astype(np.int64, copy=False) - starts
         if self._max_len is not None:
@@ -97,24 +97,24 @@ class TokenRows:
     def __getitem__(self, rows: Tensor, /) -> dict[str, Tensor]:
         starts, lengths = self._ranges(rows)
         length = self._fixed_len or int(lengths.max(initial=0))
-        tokens = self._file.tokens
+        tokens = self._corpus.tokens
         documents = (
             tokens[start : start + count]
             for start, count in zip(starts.tolist(), lengths.tolist(), strict=True)
         )
         ids, mask = pad_documents(documents, lengths, length=length, pad_id=self._pad_id)
-        if not self._file.is_inside(ids):
+        if not self._corpus.is_inside(ids):
             for line, start, count in zip(ids, starts, lengths, strict=True):
-                self._file.check(line[:count], np.arange(start, start + count))
+                self._corpus.check(line[:count], np.arange(start, start + count))
         return {self._names[0]: torch.from_numpy(ids), self._names[1]: torch.from_numpy(mask)}
 
 
 class TokenBlocks:
     """Consecutive blocks of token ids without padding, for language models.
 
-    The documents of a file follow each other, so that a block may contain the end of one and the
-    beginning of the next; so write an end-of-text token with every document. Inputs and targets are
-    two sources with the offsets 0 and 1: the target of a token is the next token.
+    The documents of a file follow each other, so a block may contain the end of one and the
+    beginning of the next. Therefore write an end-of-text token after every document. Inputs and
+    targets are two sources with the offsets 0 and 1: the target of a token is the next token.
 
     Shape legend: B = chosen blocks, L = ``block_len``.
 
@@ -145,7 +145,7 @@ class TokenBlocks:
         pad_id: int = 0,
         dtype: DTypeLike | None = None,
     ) -> None:
-        self._file = TokenCorpus(path, vocab_size=vocab_size, dtype=dtype)
+        self._corpus = TokenCorpus(path, vocab_size=vocab_size, dtype=dtype)
         self._block_len, self._offset, self._pad_id = block_len, offset, pad_id
         if block_len < 1 or offset not in (0, 1) or last not in ("drop", "pad"):
             raise ContractError(
@@ -154,15 +154,17 @@ class TokenBlocks:
                 fix="Correct these arguments.",
             )
         # The last token is a target only.
-        num_inputs = self._file.num_tokens - 1
+        num_inputs = self._corpus.num_tokens - 1
         self._num_blocks = (
             num_inputs // block_len if last == "drop" else -(-num_inputs // block_len)
         )
         if self._num_blocks < 1:
             raise ContractError(
                 f"{path} must have at least {block_len + 1 if last == 'drop' else 2} tokens for "
-                f"one block of {block_len} and its targets, got {self._file.num_tokens}.",
-                fix="Shorten block_len, provide more text, or use last='pad'.",
+                f"one block of {block_len} and its targets, got {self._corpus.num_tokens}.",
+                fix="Shorten block_len, provide more text, or use last='pad'."
+                if last == "drop"
+                else "Provide more text.",
             )
 
     def __len__(self) -> int:
@@ -172,8 +174,8 @@ class TokenBlocks:
         positions = check_positions(rows, len(self))
         first = positions * self._block_len + self._offset
         token_positions = first[:, None] + np.arange(self._block_len)
-        end = self._file.num_tokens - 1 + self._offset
-        ids = self._file.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
-        self._file.check(ids, token_positions)
+        end = self._corpus.num_tokens - 1 + self._offset
+        ids = self._corpus.tokens[np.minimum(token_positions, end - 1)].astype(np.int64)
+        self._corpus.check(ids, token_positions)
         ids[token_positions >= end] = self._pad_id
         return torch.from_numpy(ids)

@@ -133,8 +133,8 @@ class Codec(ABC):
     ) -> tuple[float, ...]:
         """Return the values of the workload's feature columns in the first element.
 
-        They are stored with sampled requests, to detect drift. By default there are no values. The
-        POC gate compares them with the feature frame.
+        They are stored with sampled requests, to detect drift, and the POC gate compares them with
+        the feature frame. By default there are no values.
 
         Args:
             request: The request.

@@ -239,7 +239,7 @@ def _bytes_of(text: str, name: str) -> bytes:
 
 
 def _drawn_png(height: int, width: int) -> bytes:
-    """Return a PNG file with a pattern that has every frequency."""
+    """Return a PNG file with a pattern of many frequencies."""
     from PIL import Image
 
     row, column = np.mgrid[0:height, 0:width].astype(np.int64)

@@ -282,12 +282,17 @@ class RawRowsCodec(Codec):
                 cause="The workload's code does not accept these rows.",
                 fix="Correct the rows, or report it to the owner of the model.",
             ) from error
-        if input_length(inputs) != 1 or not all(
-            _is_within_magnitude(part) for part in input_parts(inputs)
-        ):
+        if input_length(inputs) != 1:
             raise PayloadError(
-                f"The features of {name} must be finite, got NaN or infinity in "
+                f"The newest row of {name} must become one input, but examples() returns "
                 f"{describe_input(inputs)}.",
+                cause="The workload omits the row, or makes several examples of it.",
+                fix="Send other rows, or report it to the owner of the model.",
+            )
+        if not all(_is_within_magnitude(part) for part in input_parts(inputs)):
+            raise PayloadError(
+                f"The features of {name} must be finite with magnitudes of at most "
+                f"{MAX_MAGNITUDE:.3g}, got others in {describe_input(inputs)}.",
                 cause="A value is missing, or far outside the training data.",
                 fix="Check the values and their units.",
             )

@@ -95,12 +95,13 @@ class TextCodec(Codec):
                 fix="Set max_len, or pad to the longest.",
             )
         limits = {"max_chars": max_chars, "max_texts": max_texts, "max_tokens": max_tokens}
-        limits |= {"vocab_size": vocab_size, "max_len": max_len or (max_len is None)}
-        wrong = [name for name, value in limits.items() if value < 1]
-        if wrong or not 0 <= pad_id < vocab_size:
+        limits |= {"vocab_size": vocab_size} | ({} if max_len is None else {"max_len": max_len})
+        wrong = next((name for name, value in limits.items() if value < 1), None)
+        if wrong is not None or not 0 <= pad_id < vocab_size:
             raise ContractError(
-                f"{wrong[0] if wrong else 'pad_id'} is out of range: limits must be at least 1, "
-                f"and pad_id from 0 to {vocab_size - 1}, got {pad_id}.",
+                f"'pad_id' must be from 0 to {vocab_size - 1}, got {pad_id}."
+                if wrong is None
+                else f"'{wrong}' must be at least 1, got {limits[wrong]}.",
                 fix="Correct the argument of TextCodec.",
             )
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
@@ -112,7 +113,7 @@ class TextCodec(Codec):
         self.max_elements = max_texts
 
     def decode_request(self, request: TextsRequest) -> ModelInput:
-        """Return the token ids and the mask, padded to the longest text.
+        """Return the token ids and the mask, padded as ``pad_to`` says.
 
         Raises:
             PayloadError: A text is too long, has no token, or cannot be tokenised; or the request

@@ -126,10 +126,11 @@ class WindowReader:
         )
         lengths = [len(row) for row in window]
         return PayloadError(
-            f"A window must have {self.seq_len} rows of {num_columns} values, got {len(window)} "
-            f"rows of {format_range(min(lengths), max(lengths))} values in windows.{number}.",
-            fix=f"Send the newest {self.seq_len} rows, the row of the prediction last, with one "
-            "value per column.",
+            f"A window must have {pluralize(self.seq_len, 'row')} of "
+            f"{pluralize(num_columns, 'value')}, got {pluralize(len(window), 'row')} of "
+            f"{format_range(min(lengths), max(lengths))} values in windows.{number}.",
+            fix=f"Send the newest {pluralize(self.seq_len, 'row')}, the row of the prediction "
+            "last, with one value per column.",
         )
 
     def _require_columns(self, columns: list[str]) -> None:

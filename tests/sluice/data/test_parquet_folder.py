@@ -65,7 +65,7 @@ def refusal(source: ParquetSource) -> str:
 def test_a_folder_without_parquet_files_is_refused(tmp_path):
     (tmp_path / "rows.csv").write_text("date,close\n")
 
-    assert "must contain Parquet files, and has 1 other file" in refusal(
+    assert "must contain Parquet files, but has 1 other file" in refusal(
         ParquetSource(uri=str(tmp_path))
     )
 

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import SourceError
+from sluice.data.asset_rows import provide_asset
 from sluice.data.schema import Column, Schema
-from sluice.data.sources import CsvSource, PackagedBars, ParquetSource, load_rows
+from sluice.data.sources import AssetSource, CsvSource, PackagedBars, ParquetSource, load_rows
 
 SCHEMA = Schema(
     columns=(Column(name="close"), Column(name="volume")),
@@ -139,12 +140,20 @@ def test_a_file_that_may_not_be_read_is_rejected(csv):
     source = csv(TEXT)
     os.chmod(source.uri, 0)
 
-    assert "may read it" in refusal(source)
+    assert "permission to read it" in refusal(source)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "date,close,volume\n"])
 def test_a_file_without_rows_is_rejected(csv, text):
     assert "at least one row" in refusal(csv(text))
+
+
+def test_an_asset_without_rows_is_rejected():
+    with provide_asset(("bars",), pd.DataFrame({"close": []})):
+        message = refusal(AssetSource(key=("bars",)))
+
+    assert "The asset bars must return at least one row" in message
+    assert "'uri'" not in message
 
 
 @pytest.mark.parametrize("text", [TEXT + "2020-01-07,1,2,3,4\n", b"PAR1\xff\xfe\x00\x81,\n\x9d\n"])
@@ -163,6 +172,22 @@ def test_text_in_a_price_is_named_with_line_and_value(csv):
     message = refusal(csv("date,close\n2020-01-02,1\n\n2020-01-03,two\n2020-01-06,x\n"))
 
     assert "column 'close' must be numeric, got 'two' at line 4 (2 such values of 3)" in message
+
+
+def test_lines_are_counted_past_line_breaks_in_quoted_values(csv):
+    text = 'date,note,close\n\n2020-01-02,"two\n\nlines",1\n   \n2020-01-03,"x\ny",two\n'
+
+    assert "got 'two' at line 7 " in refusal(csv(text))
+
+
+def test_a_row_is_counted_if_its_file_has_a_value_that_the_csv_module_refuses(csv):
+    text = f"date,note,close\n2020-01-02,{'x' * 200_000},two\n"
+
+    assert "got 'two' at row 0, counted from 0 " in refusal(csv(text))
+
+
+def test_a_parse_error_ends_with_one_full_stop(csv):
+    assert "saw 5. " in refusal(csv(TEXT + "2020-01-07,1,2,3,4\n"))
 
 
 def test_a_thousands_separator_is_not_a_number(csv):

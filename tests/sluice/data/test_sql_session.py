@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from sluice.base.errors import SourceError
 from sluice.data.source_settings import SqlSource
-from sluice.data.sql_session import READER_GRANTS
+from sluice.data.sql_session import READER_GRANTS, open_read_only
 from tests.sluice.data.test_sql_source import QUERY, read, refusal, run
 from tests.sluice.data.test_sql_source import url as url
 
@@ -127,6 +128,15 @@ def test_another_driver_of_a_database_that_can_be_restricted_is_rejected():
     message = refusal("postgresql+psycopg_async://u@localhost:1/x")
 
     assert "must be read with the driver psycopg, got psycopg_async" in message
+
+
+@pytest.mark.filterwarnings("ignore:No driver name specified")
+def test_an_asynchronous_driver_is_rejected():
+    source = SqlSource(url="mssql+aioodbc://u@h/x", query=QUERY)
+    engine = sa.create_engine(source.url, module=sqlite3)
+
+    with pytest.raises(SourceError, match="with a synchronous driver, got aioodbc"):
+        open_read_only(engine, source)
 
 
 @pytest.fixture

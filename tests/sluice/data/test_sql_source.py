@@ -177,6 +177,15 @@ def test_a_missing_database_file_is_not_made(tmp_path):
     assert not (tmp_path / "brs.db").exists()
 
 
+def test_a_missing_folder_of_a_variable_is_shown_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("BARS_FOLDER", f"{tmp_path}/secret")
+
+    message = refusal("sqlite:///${BARS_FOLDER}/bars.db")
+
+    assert "The folder ${BARS_FOLDER} cannot be listed" in message
+    assert "secret" not in message
+
+
 def test_a_file_that_is_no_database_is_named(tmp_path):
     path = tmp_path / "bars.db"
     path.write_bytes(b"text, and more of it than the header of a database has" * 20)

@@ -93,7 +93,7 @@ def test_ticks_that_close_no_bar_are_rejected(ticks, tmp_path):
         }
     ).source
 
-    with pytest.raises(SourceError, match=r"12000 ticks .* close none .*units=1000000000.0"):
+    with pytest.raises(SourceError, match=r"none closes .*units=1000000000.0 in 12,000 ticks"):
         load_rows(source, schema=RAW_SCHEMA)
 
 

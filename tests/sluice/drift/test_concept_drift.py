@@ -69,21 +69,31 @@ def test_false_alarms_hold_on_dependent_losses():
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said"),
+    ("was", "now", "said", "remedy"),
     [
-        (losses(0, 99), losses(1, 400), "The reference has 99 labelled rows, required 100"),
-        (losses(0, 400), losses(1, 50), "The window has 50 labelled rows, required 100"),
-        (np.r_[losses(0, 400), np.nan], losses(1, 400), "1 of 401 losses of the reference"),
-        (losses(0, 400), np.r_[losses(1, 400), np.inf], "1 of 401 losses of the window"),
-        (np.ones(400), np.ones(400), "variance is unknown"),
+        (
+            losses(0, 99),
+            losses(1, 400),
+            "The reference has 99 labelled rows, required 100",
+            "Train the version again with 1 more held-out row.",
+        ),
+        (
+            losses(0, 400),
+            losses(1, 50),
+            "The window has 50 labelled rows, required 100",
+            "Wait for 50 more labels.",
+        ),
+        (np.r_[losses(0, 400), np.nan], losses(1, 400), "1 of 401 losses of the reference", ""),
+        (losses(0, 400), np.r_[losses(1, 400), np.inf], "1 of 401 losses of the window", ""),
+        (np.ones(400), 2 * np.ones(400), "do not vary within either window", ""),
     ],
 )
-def test_too_little_evidence_is_inconclusive(was, now, said):
+def test_too_little_evidence_is_inconclusive(was, now, said, remedy):
     report = judge(was, now)
 
     assert report.verdict == "INCONCLUSIVE"
     assert said in report.reason
-    assert report.remedy
+    assert report.remedy == remedy or (report.remedy and not remedy)
 
 
 def test_a_longer_horizon_needs_more_labels():

@@ -278,8 +278,8 @@ def test_latency_drift_is_the_same_on_one_column():
     [
         (mixed(0, 99), "at least 100 rows and one column, got 99 rows"),
         (pd.DataFrame(index=range(500)), "got 500 rows and 0 columns"),
-        (mixed(0, 200).assign(b=np.nan), "must have values; 1 have none: b"),
-        (mixed(0, 200).assign(b=np.inf), "must have values; 1 have none: b"),
+        (mixed(0, 200).assign(b=np.nan), "must have values, got none in 1 column: b"),
+        (mixed(0, 200).assign(b=np.inf), "must have values, got none in 1 column: b"),
         (mixed(0, 200).set_axis(list("aabcd"), axis=1), "got 'a' twice"),
         (
             mixed(0, 200).assign(t=pd.Timestamp("2020")),

@@ -75,7 +75,7 @@ def test_a_guess_among_equals_has_their_number_as_perplexity() -> None:
 
 def test_perplexity_gives_the_reason_it_is_absent_and_rejects_losses() -> None:
     assert perplexity([-1.0, -math.inf]).absent == {
-        "perplexity": "1 of 2 tokens have probability 0, or none"
+        "perplexity": "1 of 2 log-probabilities are infinite or NaN"
     }
     assert "exceeds the largest float" in perplexity([-1e6]).absent["perplexity"]
     with pytest.raises(ContractError, match=r"at most 0, got 2\.5 at token 1"):

@@ -34,7 +34,7 @@ def test_undefined_metric_is_absent_with_a_reason():
     found = regression_metrics([0.0, 0.0], [1.0, 2.0])
 
     assert found.absent == {
-        "mape": "2 targets are 0",
+        "mape": "the target is 0 in 2 rows",
         "r2": "the targets are constant",
         "spearman": "the targets are constant",
     }

@@ -266,7 +266,12 @@ def test_later_rows_do_not_reach_back(name):
 
 
 def test_warm_up_is_exactly_the_rows_that_lack_a_feature():
-    for settings in (SETTINGS, FeatureSettings(regime_long_rows=90), FeatureSettings(vol_rows=80)):
+    for settings in (
+        SETTINGS,
+        FeatureSettings(regime_long_rows=90),
+        FeatureSettings(vol_rows=80),
+        FeatureSettings(atr_rows=90),
+    ):
         known = nine_features(random_bars(150), settings).notna().all(axis=1)
 
         assert known.to_numpy().argmax() == settings.warm_up_rows

@@ -43,7 +43,7 @@ def test_shuffled_scores_move_the_choice():
 
 
 @pytest.mark.parametrize(
-    ("scores", "cause"), [({}, "no scores at all"), ({1: NAN, 2: INF}, "none of them finite")]
+    ("scores", "cause"), [({}, "no scores at all"), ({1: NAN, 2: INF}, "2 scores, none finite")]
 )
 def test_nothing_to_choose_from_is_rejected(scores, cause):
     with pytest.raises(ContractError, match=cause):

@@ -151,7 +151,7 @@ def test_rows_with_equal_inputs_are_kept():
         (
             rows().set_axis([pd.Timestamp("2026-01-01")] * NUM_ROWS, axis=0),
             {},
-            "distinct labels, got 59 repeated ones",
+            "distinct labels, got 59 repeated labels",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_numbers_arrays_and_lists_become_tensors(item, dtype):
 @pytest.mark.parametrize(
     ("odd", "match"),
     [
-        (torch.zeros(4), r"as item 0, float32 \(3,\), and item 7 is float32 \(4,\)"),
+        (torch.zeros(4), r"like item 0, float32 \(3,\), but item 7 is float32 \(4,\)"),
         (torch.zeros(3, dtype=torch.float64), r"item 7 is float64 \(3,\)"),
         ({"x": torch.zeros(3)}, r"item 7 is \{'x': float32 \(3,\)\}"),
         ("text", "Item 7 must be a tensor, an array or numbers, got str"),
@@ -165,7 +165,9 @@ def test_a_data_set_whose_length_changes_is_refused():
     source = DatasetRows(dataset)
     dataset.length = 19
 
-    with pytest.raises(ContractError, match="must not change, and Items had 20 items and has 19"):
+    with pytest.raises(
+        ContractError, match="must not change, and Items had 20 items and now has 19"
+    ):
         source[torch.tensor([3])]
     with pytest.raises(ContractError, match="at least one item, and Items has none"):
         DatasetRows(Items(lambda row: row, length=0))

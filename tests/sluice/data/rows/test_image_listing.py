@@ -92,7 +92,9 @@ def test_nothing_is_skipped_and_no_warning_raised_when_all_images_are_whole(fold
 def test_a_folder_of_broken_images_is_refused(tmp_path):
     (tmp_path / "a.png").write_bytes(b"broken")
 
-    with pytest.raises(SourceError, match=r"All 1 image of .* cannot be decoded; the first: a.png"):
+    with pytest.raises(
+        SourceError, match=r"No image of .* can be decoded \(1 image\). The first: a.png"
+    ):
         image_folder_table(tmp_path, skip_broken=True)
 
 

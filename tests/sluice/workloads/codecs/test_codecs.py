@@ -4,6 +4,7 @@ import base64
 import json
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -186,6 +187,32 @@ def test_texts_are_padded_as_the_training_rows(tmp_path):
         assert_same(codec.decode({"texts": texts}), rows[torch.arange(3)])
     alone = TextCodec(lambda text: [ids[x] for x in text.split()], vocab_size=9, names=None)
     assert torch.equal(alone.decode({"texts": texts[:1]}), torch.tensor([[1, 2, 3]]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "seen"),
+    [
+        ({"max_chars": 0}, "'max_chars' must be at least 1, got 0."),
+        ({"max_len": 0}, "'max_len' must be at least 1, got 0."),
+        ({"pad_id": 9}, "'pad_id' must be from 0 to 8, got 9."),
+    ],
+)
+def test_a_text_codec_names_the_setting_that_is_out_of_range(settings, seen):
+    with pytest.raises(ContractError) as caught:
+        TextCodec(str.split, vocab_size=9, **settings)
+    assert caught.value.what == seen
+
+
+def test_a_row_that_becomes_two_inputs_is_refused_as_that():
+    class Doubled(RawBars):
+        def examples(self, frame, rows):
+            found = super().examples(frame, rows)
+            return replace(found, x=torch.cat([found.x, found.x]))
+
+    with pytest.raises(
+        PayloadError, match=r"rows\.0 must become one input, .* returns float32 \(2,"
+    ):
+        Doubled().codec().decode(rows_body(Doubled()))
 
 
 def test_a_jpeg_has_the_pixels_that_the_folder_has(tmp_path):
