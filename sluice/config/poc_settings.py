@@ -8,7 +8,7 @@ from sluice.base.settings import Settings
 
 
 class TimeLimit(Settings):
-    """Typical and maximum duration of a check, or of the whole gate."""
+    """Typical and maximum duration of a check."""
 
     typical_s: float = Field(
         gt=0, le=86_400, description="Duration above which a warning is given [s]."
