@@ -17,11 +17,11 @@ _TITLE = "Promotion gate, several candidates"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CohortComparison:
-    """Verdicts on several candidates, adjusted by Holm's method for their number."""
+    """Verdicts on several candidates, adjusted by Holm's method for the number of candidates."""
 
     comparisons: Mapping[str, Comparison]
-    """Comparison of each candidate with the baseline, by its name. A PROMOTE of the candidate alone
-    is INCONCLUSIVE here if its adjusted p-value is above alpha."""
+    """Comparison of each candidate with the baseline, by name of the candidate. A candidate that
+    would get PROMOTE alone is INCONCLUSIVE here if its adjusted p-value is above alpha."""
     adjusted_p_values: Mapping[str, float]
     """One-sided p-value of each candidate, adjusted for the number of candidates."""
 
@@ -73,7 +73,7 @@ class CohortComparison:
 
 
 def adjust(comparisons: Mapping[str, Comparison], *, alpha: float) -> CohortComparison:
-    """Adjust comparisons with one baseline by Holm's method for their number.
+    """Adjust several comparisons with one baseline by Holm's method.
 
     Raises:
         ContractError: Two candidates have the same losses.

@@ -21,7 +21,7 @@ class Ensemble:
         """Return the mean output of all networks (B, ...) for the inputs of B examples.
 
         Args:
-            x: Inputs as in ``Examples.x``, such as those that ``workload.examples`` returns; for
-                a table windows (B, rows, features).
+            x: Inputs as in ``Examples.x``, such as those that ``workload.examples`` returns. For a
+                table these are windows (B, rows, features).
         """
         return torch.stack([predict(network, x) for network in self.networks]).mean(dim=0)

@@ -154,7 +154,8 @@ def fit(
             'mlp' for a frame and 'gru' otherwise.
         training: Settings of the training.
         seeds: Seeds of the weights and of the order of rows. The promotion gate requires five.
-        data_seed: Base seed of the row order of all networks; by default the seed of each.
+        data_seed: Base seed of the row order of all networks; by default each network uses its own
+            seed.
         compute: Machines and resources.
         on_event: Called with every event of a training; by default a line on stderr reports each
             finished network.
@@ -176,7 +177,7 @@ def fit(
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     store = ArtifactStore(home.artifacts)
-    raw, table, folds = _stored_tables(inputs.workload, store)
+    raw, table, folds = _store_tables(inputs.workload, store)
     specs = [
         FoldRunSpec(
             workload=inputs.path,
@@ -271,10 +272,10 @@ def _training_inputs(
     )
 
 
-def _stored_tables(
+def _store_tables(
     workload: Workload, store: ArtifactStore
 ) -> tuple[TableRecord, TableRecord, tuple[Fold, ...]]:
-    """Return the stored raw rows and features, and the folds, after checks of both schemas."""
+    """Check the schemas of raw rows and features, store both, and return them with the folds."""
     with wrap_user_errors("load_rows of the workload"):
         rows = workload.load_rows()
     validate_schema(rows, workload.raw_schema, "raw")

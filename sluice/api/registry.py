@@ -59,14 +59,16 @@ class Registry:
         model = registry.load_production("prices")
 
     Args:
-        home: State folder; by default ``SLUICE_HOME``, whose registry may be on another machine.
-        key: File of the key that signs every change; by default ``SLUICE_REGISTRY_KEY``.
+        home: State folder with its own registry. By default the folder is ``SLUICE_HOME``, and the
+            registry is the one of ``SLUICE_REGISTRY_URL``, which may be on another machine.
+        key: File of the key that signs every change. By default ``SLUICE_REGISTRY_KEY``, or no
+            signatures if ``home`` is passed.
     """
 
     def __init__(self, home: Path | str | None = None, *, key: Path | str | None = None) -> None:
         environ = dict(os.environ)
         if home is not None:
-            # The database belongs to the folder that was passed.
+            # The folder that was passed has its own database, which other variables do not name.
             environ = {"SLUICE_HOME": str(home)}
         if key is not None:
             environ["SLUICE_REGISTRY_KEY"] = str(key)

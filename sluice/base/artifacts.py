@@ -34,7 +34,8 @@ class ArtifactStore:
         """
         if _DIGEST_FORM.fullmatch(digest) is None:
             raise ContractError(
-                f"The name of an artifact must be 64 hexadecimal digits, got {digest[:80]!r}.",
+                "The name of an artifact must be 64 lower-case hexadecimal digits, got "
+                f"{digest[:80]!r}.",
                 fix="Pass the digest that put returned.",
             )
         return self._root / digest[:2] / digest
@@ -86,7 +87,5 @@ class ArtifactStore:
         """Return whether the file exists and has this content, so that no write is necessary."""
         try:
             return read_regular(path) == content
-        except (
-            OSError
-        ):  # The file is missing or unreadable; in the second case the write reports the error.
+        except OSError:  # missing or unreadable
             return False

@@ -23,7 +23,8 @@ _PIPELINE_COMMANDS = (
 """Commands that take the name or file of a pipeline, as alternatives of a regular expression."""
 
 _COMMAND_NAMES = (
-    "bench|dev|doctor|drift|gate|judge|list|poc|registry|rollout|run|serve|suites|trace|tune"
+    "bench|dev|doctor|drift|explain|gate|init|judge|list|pack|poc|registry|rollout|run|serve"
+    "|suites|tokens|trace|tune"
 )
 """All commands, as alternatives of a regular expression."""
 
@@ -60,7 +61,8 @@ def program_name(started_as: str, *, cwd: Path, path: str | None) -> str:
     Returns:
         'sluice' if this name is found on the PATH and is this program, or if the program was
         started neither as a file 'sluice' nor with 'python -m'. Otherwise the path of the program,
-        which is relative if the program is inside the working folder.
+        or 'PYTHON -m sluice' with the path of the interpreter if it was started with 'python -m'.
+        A path inside the working folder is relative.
     """
     started = Path(started_as)
     if started.name == "__main__.py":

@@ -15,7 +15,7 @@ from sluice.base.digests import digest_bytes
 from sluice.base.settings import Record
 
 UNKNOWN = "unknown"
-"""Commit of a folder that is not in a git repository."""
+"""Commit if git reports none: outside a repository, before the first commit, or without git."""
 
 LIBRARIES = (
     "torch",
@@ -42,11 +42,13 @@ MAX_DIFF_BYTES = 4 * 1024 * 1024
 class GitState(Record):
     """Git state of the folder in which the run started."""
 
-    commit: str = Field(description="Full hash, or 'unknown' outside a repository.")
+    commit: str = Field(description="Full hash; 'unknown' if git reports no commit.")
     dirty: bool | None = Field(
         description="Whether there are uncommitted changes; None if unknown."
     )
-    diff: str | None = Field(description="Digest of the diff against the commit; None if clean.")
+    diff: str | None = Field(
+        description="Digest of the diff against the commit; None if clean or unknown."
+    )
 
 
 class Environment(Record):

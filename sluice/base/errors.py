@@ -7,7 +7,7 @@ SluiceError
 |   |-- PayloadError         the body of a request does not fit the codec of the model
 |   `-- SettingsError        a setting is unknown, out of range, or cannot be imported
 |-- StorageError             a file or database cannot be read or written
-|   |-- IntegrityError       stored bytes do not match their digest
+|   |-- IntegrityError       stored data are missing, damaged, or contradict each other
 |   |   `-- RegistryInconsistent  the registry is inconsistent about a version in use
 |   `-- SamplesRefused       samples contain values that the database cannot store
 |-- GateBlocked              a gate failed, or its evidence is missing
@@ -15,7 +15,7 @@ SluiceError
 |   |-- PromotionConflict    another process moved the production pointer first
 |   `-- RolloutConflict      another rollout is active, or this one was changed concurrently
 |-- TrainingFailed           a fold run ended without a usable model
-|   |-- RankLost             another process of a distributed training has ended
+|   |-- RankLost             a process of a distributed training ended or does not respond
 |   `-- TrialFailed          a trial of a search failed, and Ray Tune gave it up
 |-- OutOfMemory              an allocator rejected a request of a training or an evaluation
 |-- SearchFailed             no trial of a search ended with a finite loss
@@ -35,7 +35,7 @@ from sluice.base.redaction import redact
 from sluice.base.terminal_text import escape_control_characters
 
 EXIT_GATE_BLOCKED = 1
-"""Exit code of a command that a failed gate stopped."""
+"""Exit code if a gate did not pass, or a training or search failed."""
 
 EXIT_USER_ERROR = 2
 """Exit code after an error that the user can correct."""
@@ -117,7 +117,7 @@ class StorageError(SluiceError):
 
 
 class IntegrityError(StorageError):
-    """Stored bytes do not match the digest that is their name."""
+    """Stored data are missing or damaged, or contradict each other."""
 
 
 class RegistryInconsistent(IntegrityError):

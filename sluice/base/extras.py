@@ -1,4 +1,4 @@
-"""Names the extra of the distribution that contains a package which is not installed.
+"""Reports which extra of Sluice a missing package belongs to.
 
 The plain installation contains what the POC gate, the training tracer and the promotion gate
 import. Everything else belongs to an extra, such as ``sluice-mlops[pipeline]``.
@@ -36,7 +36,7 @@ _EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in mo
 
 @contextlib.contextmanager
 def naming_extras(what: str) -> Iterator[None]:
-    """Replace the error about a package of an extra that is missing by one that names the extra.
+    """Replace the import error of a missing package by an error that names its extra.
 
     Args:
         what: What requires the package, for the message, such as 'sluice run'.
@@ -47,10 +47,10 @@ def naming_extras(what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        explained = missing_extra(error, what)
-        if explained is None:
+        extra_error = missing_extra(error, what)
+        if extra_error is None:
             raise
-        raise explained from error
+        raise extra_error from error
 
 
 def missing_extra(error: ModuleNotFoundError, what: str) -> SettingsError | None:

@@ -13,11 +13,11 @@ def hold_lock(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold an exclusive lock for the duration of the block.
 
     Args:
-        path: Lock file; created when it does not exist, and never removed.
+        path: Lock file; created if it does not exist, and never removed.
         wait: Whether to wait for another process that holds the lock.
 
     Yields:
-        Whether the lock is held; only False if ``wait`` is not set.
+        Whether the lock is held; always True if ``wait`` is set.
 
     Raises:
         StorageError: The lock file cannot be created.

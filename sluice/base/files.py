@@ -134,9 +134,8 @@ def _stream(path: Path, mode: int) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         temporary = None
-        _sync_folder(
-            path.parent
-        )  # so that the new name survives a power failure, as the content does after fsync
+        # The new name survives a power failure, as the content does after fsync.
+        _sync_folder(path.parent)
     except OSError as error:
         raise storage_error(path, error) from error
     finally:

@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector out of the start and the end of a process.
+"""Avoids runs of Python's garbage collector during imports and at the exit of a process.
 
 A process that imported torch, pandas and Dagster holds a million objects in modules. None of them
 is garbage, but the collector searches them often during the imports, and twice at the exit.

@@ -43,9 +43,8 @@ class Home:
                 "PostgreSQL database.",
             )
         root = (cwd / Path(home).expanduser()).resolve()
-        mark_private(
-            root
-        )  # The folder contains rows, models, client samples and database passwords.
+        # The folder contains rows, models, client samples and database passwords.
+        mark_private(root)
         url = environ.get("SLUICE_REGISTRY_URL") or f"sqlite:///{root / 'registry.db'}"
         key = environ.get("SLUICE_REGISTRY_KEY")
         return cls(root=root, registry_url=url, registry_key=(cwd / key).resolve() if key else None)

@@ -17,7 +17,8 @@ _MAX_FILES = 2000
 """Maximum number of files in the current folder that are searched for a similar name."""
 
 _MIN_SIMILARITY = 0.8
-"""Minimum similarity (0 to 1) for suggesting another package; lower ones suggest wrong names."""
+"""Minimum similarity (0 to 1) of a module in the current folder to a missing dependency. Less
+similar modules would be wrong suggestions."""
 
 _LIBRARY_FOLDERS = tuple({sysconfig.get_path(n) for n in ("stdlib", "purelib", "platlib")})
 """Folders of the standard library and of installed packages."""
@@ -63,11 +64,12 @@ def _module_not_found_error(path: str, module_name: str, missing: str, what: str
     name = path.partition(":")[2]
     similar = _find_similar(module_name)
     suggestion = f" Did you mean '{similar}:{name}'?" if similar else ""
-    file = f"{module_name.rpartition('.')[2]}.py"
+    package, dot, _ = module_name.partition(".")
+    start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
     return SettingsError(
         f"The {what} '{path}' cannot be imported: No module named '{missing}', neither in "
         f"{Path.cwd()} nor installed.{suggestion}",
-        fix=f"Start in the folder of {file}, or check the spelling.",
+        fix=f"Start {start}, or check the spelling.",
     )
 
 
@@ -75,6 +77,13 @@ def _missing_dependency_error(prefix: str, location: str, missing: str) -> Setti
     """Return the error for a missing dependency of the user's module."""
     package = missing.partition(".")[0]
     imports = f"{prefix}{location or 'it'} imports {missing}, "
+    if missing in sys.stdlib_module_names:
+        return SettingsError(
+            f"{imports}a module of the standard library that this Python does not have.",
+            cause="The module exists only on other systems, or belongs to a package of the system "
+            "that is not installed.",
+            fix=f"Install a Python that has {missing}, or do without this module.",
+        )
     if package in sys.stdlib_module_names or ("." in missing and _is_installed(package)):
         return SettingsError(
             f"{imports}which the installed package {package} does not have.",

@@ -8,6 +8,7 @@ in this folder. Only commands that import user code add these folders.
 import importlib
 import importlib.util
 import sys
+import sysconfig
 from collections.abc import Iterable
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -75,6 +76,8 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         loaded = getattr(sys.modules.get(top), "__file__", None)
         used_file = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
         if used_file.exists() and not used_file.is_relative_to(folder):
+            if any(used_file.is_relative_to(library) for library in _library_folders()):
+                raise _shadowed_module_error(file, top, path, found=str(used_file))
             raise SettingsError(
                 f"The module '{top}' of '{path}' is required from {file}, but this process already "
                 f"uses {used_file} under that name.",
@@ -118,6 +121,12 @@ def _add_search_folder(folder: Path, *, before_others: bool) -> None:
     _search_folders.append(str(folder))
 
 
+def _library_folders() -> list[Path]:
+    """Return the folders of the standard library and of installed packages."""
+    names = ("stdlib", "purelib", "platlib")
+    return [Path(sysconfig.get_path(name)).resolve() for name in names]
+
+
 def _require_not_shadowed(file: Path, top: str, path: str) -> None:
     """Reject a module of the pipeline's folder if Python would import another one of its name."""
     if top in sys.modules:
@@ -127,9 +136,15 @@ def _require_not_shadowed(file: Path, top: str, path: str) -> None:
     locations = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
     if any(location and Path(location).is_relative_to(file.parent) for location in locations):
         return
-    raise SettingsError(
+    raise _shadowed_module_error(
+        file, top, path, found=next((p for p in locations if p), "built in")
+    )
+
+
+def _shadowed_module_error(file: Path, top: str, path: str, *, found: str) -> SettingsError:
+    return SettingsError(
         f"The module '{top}' of '{path}' is required from {file}, but Python finds another module "
-        f"of that name first: {next((p for p in locations if p), 'built in')}.",
+        f"of that name first: {found}.",
         cause="The standard library and installed packages precede the user's folders.",
         fix=f"Rename {file.name}, and the name in the pipeline file.",
     )
@@ -155,7 +170,7 @@ _pipeline_modules: dict[str, Path] = {}
 
 
 def resolve_attribute(module: ModuleType, name: str) -> Any | None:
-    """Return the attribute ``name`` of ``module``, which may be 'Outer.Inner'; None if missing."""
+    """Return an attribute of a module; None if missing. ``name`` may be nested: 'Outer.Inner'."""
     attribute: Any = module
     for part in name.split("."):
         attribute = getattr(attribute, part, None)

@@ -102,7 +102,7 @@ def _describe_sizes(message: str) -> str:
         number, unit = match.groups()
         amount = f"{float(number) / _GIB:.2f} GiB" if unit == "bytes" else f"{number} {unit}"
         requested = f"One allocation requested {amount}; "
-    return f"{requested or 'There are '}{_describe_free_memory(message)}."
+    return f"{requested}{_describe_free_memory(message)}."
 
 
 def _describe_free_memory(message: str) -> str:

@@ -141,10 +141,7 @@ def redact_logs() -> None:
         if isinstance(record.msg, str | BaseException):
             try:
                 record.msg, record.args = redact(record.getMessage()), ()
-            except (
-                TypeError,
-                ValueError,
-            ):  # logging itself reports the error in the message's format
+            except (TypeError, ValueError):  # the logger reports an invalid format itself
                 return record
         if record.exc_info and record.exc_info[1] is not None:
             record.exc_text = redact("".join(traceback.format_exception(record.exc_info[1]))[:-1])

@@ -9,16 +9,17 @@ from sluice.base.errors import SettingsError, StorageError
 MAX_SECRET_BYTES = 2**20
 """Maximum size of a file with a secret [bytes]."""
 _FORBIDDEN_MODE = 0o077
-"""Forbidden permissions of other files: any permission of the group or of other users."""
+"""Forbidden permissions: any permission of the group or of other users."""
 _FORBIDDEN_MODE_OF_ROOT = 0o027
-"""Forbidden permissions of a file owned by root: orchestrators mount it readable by the group."""
+"""Forbidden permissions of a file that root owns and another user reads. Orchestrators mount
+secrets as such files, readable by the group."""
 
 
 def read_secret_file(path: Path, *, what: str) -> bytes:
     """Return the content of a file that only its owner may read.
 
-    A file owned by root may also be readable by its group, because orchestrators mount secrets with
-    these permissions.
+    If this process is not run by root, a file owned by root may also be readable by its group,
+    because orchestrators mount secrets with these permissions.
 
     Args:
         path: The file, or a link to it.

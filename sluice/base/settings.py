@@ -29,8 +29,8 @@ class Settings(BaseModel):
             where: File or command that the values come from, for the error message.
 
         Raises:
-            SettingsError: A key is unknown (the message suggests the nearest one) or a value is
-                out of range. The message lists every invalid key with its value.
+            SettingsError: A key is unknown (the message suggests the nearest one) or missing, or a
+                value is invalid. The message lists every such key, and the invalid values.
         """
         try:
             return cls.model_validate(values)
@@ -58,6 +58,11 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
+
+_YAML_TEXT_NUMBER = re.compile(
+    r"(?P<mantissa>[+-]?\d+(?:\.\d*)?)e(?P<sign>[+-]?)(?P<exponent>\d+)", re.IGNORECASE
+)
+"""Matches a number in exponential notation."""
 
 _MIN_PART_LENGTH = 4
 """Minimum length of a name that is compared with parts of the known names [characters]."""
@@ -139,7 +144,13 @@ def _format_value(value: Any) -> str:
 
 
 def _yaml_number_hint(value: Any) -> str:
-    """Return a hint for a number such as 2e-3: YAML reads it as text without a decimal point."""
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+e[+-]?\d+", value, re.IGNORECASE):
-        return f" YAML reads that as text: write {value.lower().replace('e', '.0e', 1)}."
-    return ""
+    """Return a hint for a number such as 2e-3 or 1.5e3, which YAML reads as text.
+
+    YAML requires a decimal point, and a sign of the exponent.
+    """
+    number = _YAML_TEXT_NUMBER.fullmatch(value) if isinstance(value, str) else None
+    if number is None:
+        return ""
+    mantissa, sign, exponent = number["mantissa"], number["sign"] or "+", number["exponent"]
+    decimal = mantissa if "." in mantissa else f"{mantissa}.0"
+    return f" YAML reads that as text: write {decimal}e{sign}{exponent}."

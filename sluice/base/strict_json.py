@@ -1,6 +1,7 @@
 """Parses untrusted JSON with a limit of the nesting depth, and rejects duplicate keys."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -21,8 +22,8 @@ def parse_strict_json(text: bytes, *, finite: bool) -> Any:
 
     Raises:
         ValueError: The text is not JSON, is nested too deeply, has a duplicate key, or contains
-            a non-finite number although ``finite`` is set. Duplicate keys are rejected because
-            parsers disagree about which value counts.
+            a non-finite number although ``finite`` is set, such as NaN or 1e999. Duplicate keys
+            are rejected because parsers disagree about which value counts.
     """
     _require_shallow(text)
     try:
@@ -30,6 +31,7 @@ def parse_strict_json(text: bytes, *, finite: bool) -> Any:
             text.decode("utf-8"),
             object_pairs_hook=_require_distinct_keys,
             parse_constant=_reject_constant if finite else None,
+            parse_float=_parse_finite if finite else None,
         )
     except RecursionError:  # an interpreter may have a stack too small for the permitted depth
         raise ValueError("it is nested too deeply") from None
@@ -60,3 +62,10 @@ def _require_distinct_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _parse_finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text[:80]} is too large")
+    return number

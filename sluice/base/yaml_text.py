@@ -24,10 +24,10 @@ class _BoundedLoader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._extents: dict[
-            int, tuple[int, int]
-        ] = {}  # (number of values, depth) by id of the node
-        self._open: list[list[int]] = [[0, 0]]  # the same for each node in progress
+        self._extents: dict[int, tuple[int, int]] = {}
+        """Number of values and depth of each finished node, by its id."""
+        self._open: list[list[int]] = [[0, 0]]
+        """Number of values and depth, so far, of the document and of each unfinished node."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]

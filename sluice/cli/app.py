@@ -1,6 +1,7 @@
 """The command line ``sluice``.
 
-Exit codes: 0 success, 1 a gate did not pass, 2 an error of the user, 3 an internal error.
+Exit codes: 0 success, 1 a gate did not pass, or a training or search failed, 2 an error of the
+user, 3 an internal error, 130 interrupted.
 
 Each module of ``sluice.cli`` registers one group of commands and is imported when one of them
 runs; the list of commands imports none. Commands that need Dagster are in
@@ -144,7 +145,7 @@ def _not_registered() -> None:
 
 
 def _app_for(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application with what the arguments need."""
+    """Return the application with the commands that the arguments need."""
     if arguments and arguments[0] in COMMANDS:
         return build_app(arguments[0])
     # A command after an option of the program itself, such as 'sluice --version run'.
@@ -169,9 +170,8 @@ def main() -> None:
     skip_collection_at_exit()
     _open_standard_streams()
     os.umask(os.umask(0) | _WORLD_WRITABLE)
-    signal.signal(
-        signal.SIGTERM, signal.default_int_handler
-    )  # handled like Ctrl-C: files stay complete
+    # Handled like Ctrl-C, so that files stay complete.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     raise SystemExit(run_command(sys.argv[1:]))
 
 
@@ -194,12 +194,12 @@ def _open_standard_streams() -> None:
 def run_command(arguments: list[str]) -> int:
     """Run one command and return its exit code; errors are printed on stderr."""
     as_json = "--json" in arguments
-    # Typer's own renderer of usage errors ("Did you mean ...") runs inside the standalone mode.
     redact_logs()
     try:
         with naming_extras(f"sluice {arguments[0]}" if arguments else "sluice"):
             spans.configure(os.environ, service="sluice")
             app = _app_for(arguments)
+            # Typer renders usage errors ("Did you mean ...") only in the standalone mode.
             app(args=arguments, prog_name="sluice", standalone_mode=True)
     except SystemExit as stop:
         if stop.code == TYPER_INTERRUPTED:

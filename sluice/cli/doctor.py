@@ -132,9 +132,9 @@ def _examine_all(*, as_json: bool) -> None:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _attempt(name: str, look: Callable[[], str]) -> Examination:
+def _attempt(name: str, check: Callable[[], str]) -> Examination:
     try:
-        return Examination(name=name, healthy=True, seen=look())
+        return Examination(name=name, healthy=True, seen=check())
     except SluiceError as error:
         return Examination(name=name, healthy=False, seen=error.what, fix=error.fix)
     except (OSError, ImportError) as error:

@@ -50,7 +50,8 @@ def drift(
     max_columns: Annotated[
         int,
         typer.Option(
-            help="Maximum number of columns that are compared; of a wider table a random sample."
+            help="Maximum number of columns to compare; from a wider table, a random sample is "
+            "taken."
         ),
     ] = _DEFAULTS.max_columns,
     seed: Annotated[
@@ -114,9 +115,9 @@ def _show(report: "DriftReport") -> None:
     table = Table(title=report.verdict, title_justify="left")
     for name in ("column", "verdict", "adjusted p", "effect", "why"):
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
-    quiet = [column for column in report.columns if column.verdict == "STABLE"]
-    unsure = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
-    ranked = [*report.drifted, *unsure, *sorted(quiet, key=lambda column: column.p_value)]
+    stable = [column for column in report.columns if column.verdict == "STABLE"]
+    inconclusive = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
+    ranked = [*report.drifted, *inconclusive, *sorted(stable, key=lambda column: column.p_value)]
     for column in ranked[:_SHOWN]:
         numbers = (_number(column.adjusted_p), _number(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)

@@ -94,7 +94,7 @@ def gate(
 ) -> None:
     """Test whether the candidate is better than the baseline.
 
-    Exit code 0 for PROMOTE (for any of several candidates), else 1.
+    Exit code 0 for PROMOTE (for any of several candidates), else 1. With --explore always 0.
     """
     if html is not None and len(candidate) > 1:
         raise SettingsError(

@@ -32,12 +32,12 @@ def judge(
             show_default=False,
         ),
     ],
-    asked: Annotated[
+    judge_path: Annotated[
         str,
         typer.Option(
             "--judge",
-            help="Your function 'module:name': takes (question, temperature), returns the answer "
-            "of the model.",
+            help="Your function, as 'module:name'. It takes (question, temperature) and returns "
+            "the answer of the model.",
             show_default=False,
         ),
     ],
@@ -46,7 +46,9 @@ def judge(
     ] = _DEFAULTS.min_self_agreement,
     min_human_agreement: Annotated[
         float,
-        typer.Option(help="Required share of labelled pairs on which it agrees with the person."),
+        typer.Option(
+            help="Required share of labelled pairs on which the model agrees with the person."
+        ),
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[
         int, typer.Option(help="Minimum number of labelled pairs [pairs].")
@@ -74,17 +76,18 @@ def judge(
         where="sluice judge",
     )
     answers = read_pairs(pairs)
-    ask = import_object(asked, what="judge")
+    ask = import_object(judge_path, what="judge")
     if not callable(ask):
         raise SettingsError(
-            f"The judge '{asked}' must be a function, got one of type {type(ask).__name__}.",
+            f"The judge '{judge_path}' must be a function, got an object of type "
+            f"{type(ask).__name__}.",
             fix="Name a function that takes (question, temperature) and returns the model's "
             "answer.",
         )
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("pairs", total=len(answers))
         report = judge_pairs(
-            ask, answers, settings, on_pair=lambda done: progress.update(task, completed=done)
+            ask, answers, settings, on_pair=lambda count: progress.update(task, completed=count)
         )
     if as_json:
         print_json(report)

@@ -41,13 +41,13 @@ def results(*, markup: bool = True) -> Console:
     Args:
         markup: False prints square brackets as they are.
     """
-    fits_itself = sys.stdout.isatty() or "COLUMNS" in os.environ
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     return SafeConsole(
         file=sys.stdout,
         markup=markup,
         highlight=False,
         emoji=False,
-        width=None if fits_itself else PLAIN_WIDTH,
+        width=None if has_width else PLAIN_WIDTH,
     )
 
 

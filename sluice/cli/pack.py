@@ -12,7 +12,7 @@ from sluice.cli.output import print_json, results
 if TYPE_CHECKING:
     from sluice.data.packing.pack import PackProgress, PackResult
 
-_MEGABYTE = 2**20
+_MIB = 2**20
 _EXAMPLE = "Example: sluice pack 's3://bucket/reviews-*.jsonl.gz' data/reviews"
 
 
@@ -52,7 +52,7 @@ def pack(
         ),
     ] = None,
     shard_mb: Annotated[
-        int, typer.Option(min=1, max=2048, help="Size at which a shard is closed [MB].")
+        int, typer.Option(min=1, max=2048, help="Size at which a shard is closed [MiB].")
     ] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -84,7 +84,7 @@ def pack(
             progress.update(
                 task,
                 description=f"{pluralize(state.rows, 'record')} in "
-                f"{pluralize(state.shards, 'shard')}, {state.bytes_read / _MEGABYTE:,.0f} MB read",
+                f"{pluralize(state.shards, 'shard')}, {state.bytes_read / _MIB:,.0f} MiB read",
             )
 
         packed = pack_source(
@@ -93,7 +93,7 @@ def pack(
             environ=os.environ,
             format=format,
             columns=declared,
-            max_shard_bytes=shard_mb * _MEGABYTE,
+            max_shard_bytes=shard_mb * _MIB,
             on_progress=show,
         )
     if as_json:

@@ -59,7 +59,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Run the POC gate: checks of a few seconds on real data, before hours of training.
 
-        Exit code 1 when the gate does not pass. The only file that remains is the gate's log.
+        Exit code 1 when the gate does not pass, or the log of --log is invalid or incomplete. The
+        only file that remains is the gate's log.
 
         Example: sluice poc sp500_volatility --minimum
         """

@@ -72,7 +72,7 @@ def log_page(report: LogReport) -> RenderableType:
 
 def _headline(target: str) -> str:
     """Return the headline metric of the workload named by ``target``."""
-    # Imported here: both import torch, which a log without a target does not need.
+    # Imported here: these modules import torch, which a log without a target does not need.
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
     from sluice.workloads.load import load_workload
@@ -99,8 +99,8 @@ def _verdict(report: LogReport) -> Text:
     if report.torn_line is not None:
         text.append("The last line is torn, as after a crash: ")
         text.append(f"{report.torn_line[:60]!r}\n", style="dim")
-    said, style = ("is valid", "green") if report.valid else ("is not valid", "bold red")
-    text.append("The log ").append(said, style=style)
+    validity, style = ("is valid", "green") if report.valid else ("is not valid", "bold red")
+    text.append("The log ").append(validity, style=style)
     text.append(f": {pluralize(sum(report.counts.values()), 'event')}, ")
     text.append(pluralize(report.num_problems, "problem"))
     completeness = "complete" if report.complete else "incomplete"

@@ -20,10 +20,10 @@ from sluice.cli.registry_access import (
     Reason,
     artifact_store,
     as_moment,
-    known,
     newest_own,
     open_ledger,
     read_key,
+    require_model,
     show_result,
 )
 from sluice.registry import display
@@ -67,7 +67,7 @@ def register(app: typer.Typer) -> None:
 def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
     """List versions and their states."""
     with open_ledger() as ledger:
-        names = ledger.models() if model is None else [known(ledger, model)]
+        names = ledger.models() if model is None else [require_model(ledger, model)]
         versions = [version for name in names for version in ledger.versions(name)]
     if as_json:
         print_json([_brief(version) for version in versions])
@@ -117,7 +117,7 @@ def show(
 def history(model: Model, as_json: AsJson = False) -> None:
     """Show all changes of a model: who registered, promoted or rolled back what, when and why."""
     with open_ledger() as ledger:
-        entries = ledger.history(known(ledger, model))
+        entries = ledger.history(require_model(ledger, model))
     if as_json:
         print_json([entry.model_dump(mode="json") for entry in entries])
     else:
@@ -164,7 +164,7 @@ def promote(
 ) -> None:
     """Promote a version to production, based on its recorded receipts."""
     with open_ledger(key) as ledger:
-        done = ledger.promote(
+        promotion = ledger.promote(
             model,
             version,
             expected=ledger.production_number(model),
@@ -173,7 +173,7 @@ def promote(
             store=artifact_store(),
             reinstate=reinstate,
         )
-    _print_move(done, as_json=as_json)
+    _print_move(promotion, as_json=as_json)
 
 
 def approve(
@@ -186,9 +186,9 @@ def approve(
 ) -> None:
     """Approve the promotion of a version whose verdict is PROMOTE.
 
-    A version waits for it where the pipeline has approval.required or known_keys.yaml has
-    two_person_since. The approval applies to the present verdict and to the version in production
-    now. Where actors have keys, sign it with your own (--key).
+    An approval is necessary if the pipeline has approval.required or known_keys.yaml has
+    two_person_since. It applies to the present verdict and to the version in production now. Where
+    actors have keys, sign it with your own (--key).
     """
     with open_ledger(key) as ledger:
         receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
@@ -206,26 +206,26 @@ def rollback(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Return to the last good production version, once it loads.
+    """Return to the last good production version, if it can be loaded.
 
     Repeat the command to go further back. Versions that were rolled back are skipped. The code is
     not changed: the output states whether the code here is that of the version.
     """
     with open_ledger(key) as ledger:
-        production = ledger.production_number(known(ledger, model))
+        production = ledger.production_number(require_model(ledger, model))
         if production is None:
             raise UnknownVersion(
                 f"{model} has no version in production to roll back.",
                 fix=f"List its versions: sluice registry list {model}",
             )
-        done = ledger.rollback(
+        move = ledger.rollback(
             model,
             expected=production,
             actor=actor or current_user(),
             reason=reason,
             store=artifact_store(),
         )
-    _print_move(done, as_json=as_json)
+    _print_move(move, as_json=as_json)
 
 
 def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
@@ -261,8 +261,8 @@ def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False)
 def restore_triggers(as_json: AsJson = False) -> None:
     """Create the triggers of append-only tables again, after the log was verified.
 
-    For a database without them, such as a copy made without triggers. Other triggers on the
-    registry's tables are dropped.
+    Use it for a database that lacks them, such as a copy made without triggers. Other triggers on
+    the registry's tables are dropped.
     """
     with open_ledger() as ledger:
         created = ledger.restore_triggers()
@@ -295,8 +295,8 @@ def _brief(version: Version) -> dict[str, Any]:
     return brief | {"metrics": version.lineage.metrics}
 
 
-def _print_move(done: Promotion, *, as_json: bool) -> None:
+def _print_move(move: Promotion, *, as_json: bool) -> None:
     if as_json:
-        print_json(done.model_dump(mode="json") | {"summary": done.summary})
+        print_json(move.model_dump(mode="json") | {"summary": move.summary})
     else:
-        show_result(Text(done.summary))
+        show_result(Text(move.summary))

@@ -107,7 +107,7 @@ def read_key(path: Path | None) -> SigningKey | None:
 
 
 def artifact_store() -> ArtifactStore:
-    """Return the artifact store of the same home."""
+    """Return the artifact store of the state folder."""
     return ArtifactStore(_home().artifacts)
 
 
@@ -125,8 +125,12 @@ def pipeline_code(model: str) -> tuple[str, ...]:
     return (settings.workload, settings.model.architecture)
 
 
-def known(ledger: Ledger, model: str) -> str:
-    """Return the name of a model after checking that the registry has it."""
+def require_model(ledger: Ledger, model: str) -> str:
+    """Return the name of a model after checking that the registry has it.
+
+    Raises:
+        UnknownVersion: The registry has no such model.
+    """
     if model not in ledger.models():
         ledger.version(model, 1)  # raises, and lists the known names
     return model
@@ -138,7 +142,7 @@ def newest_own(ledger: Ledger, model: str) -> Version:
     Raises:
         UnknownVersion: No such version exists.
     """
-    versions = ledger.versions(known(ledger, model))
+    versions = ledger.versions(require_model(ledger, model))
     own = [version for version in versions if not version.is_imported]
     if not own:
         imported = ", ".join(str(version.number) for version in versions)

@@ -29,7 +29,7 @@ def audit(
     if moment is not None and moment.tzinfo is None:
         raise ContractError(
             f"A point in time requires its time zone, got {since}.",
-            fix=f"Add it: {since}Z for UTC",
+            fix=f"Add it: {moment.isoformat()}Z for UTC",
         )
     with open_ledger() as ledger:
         records = ledger.audit(since=moment, key=read_key(key))

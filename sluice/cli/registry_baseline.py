@@ -39,7 +39,7 @@ def import_baseline(
         pipeline: Name or file of the pipeline whose baseline they become.
         predictions: Artifact of the model's run with the predictions; None to run the model.
         uri: Tracking URI; None for that of the pipeline's settings.
-        trust: What the user trusts; the model is run only if its source is among it.
+        trust: Names that the user trusts; the model is run only if ``source`` is one of them.
         timeout_s: Time limit for requests and predictions [s].
         actor: Who imports, for the record.
         key: Key that signs the change.

@@ -7,7 +7,14 @@ from rich.text import Text
 
 from sluice.base.pluralize import pluralize
 from sluice.cli.output import print_json
-from sluice.cli.registry_access import AsJson, Model, as_text, known, open_rollouts, show_result
+from sluice.cli.registry_access import (
+    AsJson,
+    Model,
+    as_text,
+    open_rollouts,
+    require_model,
+    show_result,
+)
 
 User = Annotated[
     str,
@@ -24,21 +31,21 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     that recent. Backups of the database are not changed.
     """
     with open_rollouts() as ledger:
-        found = ledger.erase_user(known(ledger, model), user)
+        erased = ledger.erase_user(require_model(ledger, model), user)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(erased.model_dump(mode="json"))
         return
     unnamed = (
-        f" {pluralize(found.unnamed, 'sample')} from before clients were recorded cannot be "
-        "assigned to a user; they are deleted when they expire."
-        if found.unnamed
+        f" {pluralize(erased.unnamed, 'sample')} from before clients were recorded cannot be "
+        "assigned to a user, and will be deleted after expiry."
+        if erased.unnamed
         else ""
     )
     show_result(
         Text(
-            f"Deleted {pluralize(found.samples, 'sample')} of the user: {found.drift} for drift, "
-            f"{found.pairs} answered by both arms of a rollout, {found.awaiting_label} of them "
-            f"with a row that waited for its label. {pluralize(found.kept, 'sample')} of {model} "
-            f"{'stays' if found.kept == 1 else 'stay'}.{unnamed}"
+            f"Deleted {pluralize(erased.samples, 'sample')} of the user: {erased.drift} for drift, "
+            f"{erased.pairs} answered by both arms of a rollout, {erased.awaiting_label} of them "
+            f"with a row that waited for its label. {pluralize(erased.kept, 'sample')} of {model} "
+            f"{'stays' if erased.kept == 1 else 'stay'}.{unnamed}"
         )
     )

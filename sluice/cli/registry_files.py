@@ -164,7 +164,7 @@ def import_file(
             fix="Leave them out, or give mlflow:/NAME/VERSION in place of the file.",
         )
     with open_ledger(key, create=True) as ledger:
-        done = import_version(
+        imported = import_version(
             ledger,
             file,
             store=artifact_store(),
@@ -174,21 +174,21 @@ def import_file(
             own=pipeline_code,
             trust=trust or (),
         )
-    version = done.version
+    version = imported.version
     if as_json:
         print_json(
             {
                 "model": version.model,
                 "version": version.number,
                 "state": version.state,
-                "created": done.created,
-                "signed_by": done.signed_by,
+                "created": imported.created,
+                "signed_by": imported.signed_by,
             }
         )
         return
-    known = "" if done.created else " It was already registered; nothing was changed."
-    registered = f"{version.model} version {version.number}, {version.state}.{known}"
-    show_result(Text(f"{registered} The file is {done.signed_by}."))
+    note = "" if imported.created else " It was already registered; nothing was changed."
+    registered = f"{version.model} version {version.number}, {version.state}.{note}"
+    show_result(Text(f"{registered} The file is {imported.signed_by}."))
 
 
 def new_key(
@@ -244,7 +244,7 @@ def sign(
         covered = [line.model_dump(mode="json") for line in lines]
         print_json({"lines": head.lines, "digest": head.digest, "covered": covered})
     elif lines:
-        show_result(Text(f"Signed {pluralize(head.lines, 'line')}; the last one is {head.digest}."))
+        show_result(Text(f"Signed {pluralize(len(lines), 'line')}; the last one is {head.digest}."))
     else:
         show_result(
             Text(

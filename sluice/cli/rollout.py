@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sluice.registry.rollouts import RolloutLedger
     from sluice.rollout_control.status import RolloutStatus
 
-_LOOK_S = 1.0
+_POLL_S = 1.0
+"""Interval between two reads of the status [s]."""
 
 
 def register(app: typer.Typer) -> None:
@@ -65,16 +66,16 @@ def watch(
 
 
 def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
-    from sluice.cli.registry_access import known
+    from sluice.cli.registry_access import require_model
     from sluice.rollout_control.status import read_status
 
-    known(ledger, model)
+    require_model(ledger, model)
     while True:
         status = read_status(ledger, model, now=datetime.now(UTC))
         yield status
         if once or status.rollout.is_over:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _draw(statuses: "Iterator[RolloutStatus]") -> None:

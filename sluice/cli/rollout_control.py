@@ -17,8 +17,8 @@ from sluice.cli.registry_access import (
     KeyFile,
     Model,
     as_text,
-    known,
     open_rollouts,
+    require_model,
     show_result,
 )
 
@@ -59,11 +59,11 @@ def status(model: Model, as_json: AsJson = False) -> None:
 
     now = datetime.now(UTC)
     with open_rollouts() as ledger:
-        status = read_status(ledger, known(ledger, model), now=now)
+        status = read_status(ledger, require_model(ledger, model), now=now)
         rollout = status.rollout
-        look = None if rollout.is_over else observe(ledger, rollout, now=now)
+        assessed = None if rollout.is_over else observe(ledger, rollout, now=now)
         resumed = None
-        if look is not None and look.rollout.phase == "paused":
+        if assessed is not None and assessed.rollout.phase == "paused":
             rolling = rollout.model_copy(update={"phase": "rolling"})
             resumed = observe(ledger, rolling, now=now)
     last = status.transitions[-1]
@@ -72,14 +72,14 @@ def status(model: Model, as_json: AsJson = False) -> None:
             status.model_dump(mode="json")
             | {
                 "lease_left_s": status.lease_left_s,
-                "looked_at_now": None if look is None else look.model_dump(mode="json"),
+                "looked_at_now": None if assessed is None else assessed.model_dump(mode="json"),
                 "if_it_rolled": None if resumed is None else resumed.model_dump(mode="json"),
             }
         )
         return
-    drift = "" if look is None or look.drift is None else describe_drift(look.drift)
+    drift = "" if assessed is None or assessed.drift is None else describe_drift(assessed.drift)
     results().print(status_view(status, drift=drift))
-    _print_transition("ended with" if look is None else "assessed now", look or last)
+    _print_transition("ended with" if assessed is None else "assessed now", assessed or last)
     if resumed is not None:
         _print_transition("if it were resumed", resumed)
 
@@ -87,7 +87,7 @@ def status(model: Model, as_json: AsJson = False) -> None:
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
     """List a model's rollouts, oldest first, with how each ended."""
     with open_rollouts() as ledger:
-        ids = ledger.rollout_ids(known(ledger, model))
+        ids = ledger.rollout_ids(require_model(ledger, model))
         histories = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]
     if as_json:
         print_json([_brief(transitions) for transitions in histories])
@@ -117,7 +117,7 @@ def resume(
     key: KeyFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Resume a paused rollout with the same share and a new time limit of the step."""
+    """Resume a paused rollout with the same share; the time limit of the step starts again."""
     from sluice.rollout import transitions as changes
 
     _change(changes.resume, model, reason, actor, key, as_json=as_json)
@@ -151,11 +151,13 @@ def _change(
     *,
     as_json: bool,
 ) -> None:
-    done = _record_change(change, model, actor=actor or current_user(), reason=reason, key=key)
+    transition = _record_change(
+        change, model, actor=actor or current_user(), reason=reason, key=key
+    )
     if as_json:
-        print_json(done.model_dump(mode="json") | {"summary": done.summary})
+        print_json(transition.model_dump(mode="json") | {"summary": transition.summary})
     else:
-        show_result(Text(done.summary))
+        show_result(Text(transition.summary))
 
 
 def _record_change(
@@ -163,19 +165,19 @@ def _record_change(
 ) -> "Transition":
     """Record a change of the present rollout; retry when the controller changed it in between."""
     with open_rollouts(key) as ledger:
-        for left in range(_TRIES, 0, -1):
-            rollout = ledger.rollout(known(ledger, model))
+        for num_left in range(_TRIES, 0, -1):
+            rollout = ledger.rollout(require_model(ledger, model))
             if rollout is None:
                 raise UnknownVersion(
                     f"{model} has had no rollout.",
                     fix=f"See its versions: sluice registry list {model}",
                 )
-            done = change(rollout, now=datetime.now(UTC), actor=actor, reason=reason)
+            transition = change(rollout, now=datetime.now(UTC), actor=actor, reason=reason)
             try:
-                ledger.record_transition(rollout, done)
-                return done
+                ledger.record_transition(rollout, transition)
+                return transition
             except RolloutConflict:
-                if left == 1:
+                if num_left == 1:
                     raise
     raise AssertionError("the last attempt returns or raises")
 

@@ -52,8 +52,8 @@ def rehearse(
 ) -> None:
     """Send held-out rows to a real server and a challenger with a fault, in a sandbox.
 
-    The challenger is a copy of the production model. The real registry and production are not
-    changed. Exit code 0 when the rollout ended as expected, else 1.
+    The challenger is a copy of the production model, with the fault of --fault. The real registry
+    and production are not changed. Exit code 0 when the rollout ended as expected, else 1.
     """
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
@@ -93,6 +93,7 @@ def rehearse(
 def watching(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
     """Yield the function that shows each sample: live on a terminal, else line by line.
 
+    With ``quiet`` it shows nothing.
     The table of all transitions is part of the result and is printed with it.
     """
     from sluice.rollout_control.view import status_view, transition_line

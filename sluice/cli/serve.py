@@ -112,27 +112,27 @@ def serve_command(
     if not ray and (replicas is not None or address is not None):
         raise SettingsError("--replicas and --address require --ray.", fix="Add --ray.")
     settings = find_pipeline(pipeline, defs_folder())
-    known = _tokens(tokens, token_file, hook_token_file)
+    accepted_tokens = _tokens(tokens, token_file, hook_token_file)
     tls = _tls(tls_cert, tls_key)
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    recipe = ServerSpec(
+    spec = ServerSpec(
         model=settings.name,
         settings=settings.serving,
         registry_url=home.registry_url,
         artifacts=home.artifacts,
-        tokens=known,
+        tokens=accepted_tokens,
         token_file=tokens,
         host=host,
         registry_key=home.registry_key,
         code="stored" if code is CodeOption.STORED else "current",
     )
-    with open_foreground(recipe, tls=tls) as (serving, on_ready):
+    # With --ray the server is opened here only to report errors before Ray starts.
+    with open_foreground(spec, tls=tls) as (serving, on_ready):
         if not ray:
             serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
             return
-    # Opened once here to report errors before Ray starts.
     _on_ray(
-        recipe,
+        spec,
         replicas=replicas or 2,
         address=address,
         port=port,
@@ -142,7 +142,7 @@ def serve_command(
 
 
 def _on_ray(
-    recipe: "ServerSpec",
+    spec: "ServerSpec",
     *,
     replicas: int,
     address: str | None,
@@ -159,15 +159,13 @@ def _on_ray(
         stop.set()
 
     def ready(bound: int) -> None:
-        for number in (
-            signal.SIGTERM,
-            signal.SIGINT,
-        ):  # set after the start, because Ray sets its own
+        # Set after the start, because Ray sets its own handlers.
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, drain)
         on_ready(bound)
 
     serve_on_ray(
-        recipe,
+        spec,
         replicas=replicas,
         address=address,
         port=port,

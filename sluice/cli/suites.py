@@ -79,20 +79,20 @@ def show(
     """Show the rows of a suite, each with the reason why it is in the suite."""
     from sluice.evaluation.suites.suite import describe_origin
 
-    filed = _library(_settings(pipeline).name).load(name, version)
+    stored = _library(_settings(pipeline).name).load(name, version)
     if as_json:
-        print_json(filed.model_dump(mode="json") | {"digest": filed.suite.digest})
+        print_json(stored.model_dump(mode="json") | {"digest": stored.suite.digest})
         return
-    table = Table(title=f"{name} version {filed.version}", title_justify="left", box=None)
+    table = Table(title=f"{name} version {stored.version}", title_justify="left", box=None)
     table.add_column("row")
     table.add_column("why")
-    for row in filed.suite.rows[:_SHOWN]:
+    for row in stored.suite.rows[:_SHOWN]:
         table.add_row(row.label, row.reason)
     console = results(markup=False)
     console.print(table)
-    if len(filed.suite.rows) > _SHOWN:
-        console.print(f"and {len(filed.suite.rows) - _SHOWN} more; --json lists all")
-    console.print(describe_origin(filed.suite.origin))
+    if len(stored.suite.rows) > _SHOWN:
+        console.print(f"and {len(stored.suite.rows) - _SHOWN} more; --json lists all")
+    console.print(describe_origin(stored.suite.origin))
 
 
 def add(

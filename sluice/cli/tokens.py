@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _FILE = typer.Option(
     "--file", help="Token file; created when it does not exist.", show_default=False
 )
+_EXISTING_FILE = typer.Option("--file", help="Token file.", show_default=False)
 _JSON = typer.Option("--json", help="Print JSON.")
 
 
@@ -74,7 +75,7 @@ def add(
 
 def remove(
     name: Annotated[str, typer.Argument(help="Name of the token.", show_default=False)],
-    file: Annotated[Path, _FILE],
+    file: Annotated[Path, _EXISTING_FILE],
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Remove a token; a running server rejects it within a second."""
@@ -84,7 +85,7 @@ def remove(
     if name not in known.tokens:
         raise SettingsError(
             f"{file} has no token '{name}'; it has {', '.join(known.tokens) or 'none'}.",
-            fix="Give one of them.",
+            fix="Give one of them." if known.tokens else "Check the path of the file.",
         )
     rest = {key: entry for key, entry in known.tokens.items() if key != name}
     TokenFile(tokens=rest).write(file)

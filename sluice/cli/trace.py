@@ -18,7 +18,7 @@ _RUN = "run"
 _EXAMPLE = "Example: sluice trace --out traces -- python train.py --epochs 3"
 
 
-class _RunsWhatFollows(TyperGroup):
+class _TraceGroup(TyperGroup):
     """A group in which everything after two dashes is a program to run."""
 
     def get_params(self, ctx: Any) -> list[Any]:
@@ -34,12 +34,12 @@ class _RunsWhatFollows(TyperGroup):
         """Reject a program, or options of ``run``, that come without two dashes."""
         known = sorted(set(self.commands) - {_RUN})
         is_known = args[0] in self.commands
-        is_given = any(
+        has_run_options = any(
             ctx.params[option.name] != option.get_default(ctx)
             for option in self.get_params(ctx)
             if option.name in ctx.params
         )
-        if is_given or not is_known:
+        if has_run_options or not is_known:
             raise SettingsError(
                 "A program to trace must follow two dashes, which are missing before "
                 f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
@@ -51,10 +51,10 @@ class _RunsWhatFollows(TyperGroup):
 
 
 def register(app: typer.Typer) -> None:
-    """Add ``sluice trace -- ...``, ``sluice trace report`` and ``sluice trace replay``."""
+    """Add ``sluice trace -- ...``, and its commands ``report``, ``replay`` and ``probe``."""
     group = typer.Typer(
         name="trace",
-        cls=_RunsWhatFollows,
+        cls=_TraceGroup,
         help="Trace any PyTorch program: sluice trace [--out DIR] -- python train.py ...",
         epilog=_EXAMPLE,
         no_args_is_help=True,
@@ -99,7 +99,7 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Report the faults in a folder of traces.
 
-        Exit code 1 when a trace has an error.
+        Exit code 1 when a finding has the severity error.
         """
         from sluice.trace.report.trace_report import format_report, report_traces
 
@@ -123,7 +123,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Write a page for each process that replays its training."""
+        """Write one page per traced process, which replays the training of this process."""
         from sluice.trace.report.replay.export import write_replays, write_tensorboard
 
         pages = write_replays(folder)

@@ -38,9 +38,9 @@ def add_probe(group: typer.Typer) -> None:
     ) -> None:
         """Test a workload for faults that a recorded run cannot show.
 
-        Causality and padding by perturbing inputs, tokenizers, gradients in double precision, the
-        schedule in a dry run, evaluation mode, seeds, and the rows of several ranks. Exit code 1
-        when a probe fails.
+        The probes test causality and padding (with perturbed inputs), tokenizers, gradients (in
+        double precision), the schedule (in a dry run), evaluation mode, seeds, and the rows of
+        several ranks. Exit code 1 when a probe fails.
         """
         from sluice.probes.library import run_probes
 

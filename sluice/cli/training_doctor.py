@@ -66,9 +66,9 @@ def add_training_doctors(group: typer.Typer) -> None:
         """
         found = _find(pipeline)
         result = _test_rates(found, steps)
-        _keep_curve(result, found)
-        said = Text("\n".join(part for part in (result.summary, result.fix) if part))
-        _show(result.model_dump_json(indent=1), said, as_json=as_json)
+        _save_curve(result, found)
+        summary = Text("\n".join(part for part in (result.summary, result.fix) if part))
+        _show(result.model_dump_json(indent=1), summary, as_json=as_json)
         if result.rate is None:
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -124,7 +124,7 @@ def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
     from sluice.training.range_test import range_test
     from sluice.workloads.prepare_model import prepare_model
 
-    asked = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
+    test_settings = RangeTestSettings.parse({"num_steps": steps}, where="--steps")
     settings = pipeline.settings
     workload, train = _first_fold(pipeline.workload)
     with deterministic():
@@ -133,14 +133,14 @@ def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
             model,
             workload.loss,
             train,
-            asked,
+            test_settings,
             training=settings.training,
             seed=settings.seeds[0],
             groups=workload.parameter_groups(model.network),
         )
 
 
-def _keep_curve(result: "RangeTest", pipeline: "ResolvedPipeline") -> None:
+def _save_curve(result: "RangeTest", pipeline: "ResolvedPipeline") -> None:
     import base64
     from html import escape as html_escape
 
@@ -206,8 +206,8 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
     draws = Table("part", "moves", box=None, pad_edge=False)
     for draw in report.draws:
         draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
-    said = "\n".join(report.findings) or "Every source of randomness has a seed of its own."
-    return Group(sources, Text(), draws, Text(), Text(said))
+    findings = "\n".join(report.findings) or "Every source of randomness has a seed of its own."
+    return Group(sources, Text(), draws, Text(), Text(findings))
 
 
 def _batch_table(result: "BatchSizeResult") -> Group:
@@ -220,9 +220,9 @@ def _batch_table(result: "BatchSizeResult") -> Group:
             f"{attempt.seconds:.2f}",
             escape(attempt.problem),
         )
-    bound = "memory" if result.bound == "memory" else "the limit and the number of rows"
-    said = (
+    bound = "memory" if result.bound == "memory" else "--limit-rows or the number of train rows"
+    summary = (
         f"The largest batch that ran has {result.rows:,} rows, limited by {bound} "
         f"({result.memory_bytes / _GIB:.2f} GiB allowed)."
     )
-    return Group(tried, Text(), Text(said))
+    return Group(tried, Text(), Text(summary))

@@ -19,7 +19,7 @@ class EmbeddingDriftSettings(Settings):
         ge=MIN_WINDOW_ROWS,
         le=2_000,
         description="Maximum number of held-out rows in the reference, and of requests in a "
-        "window, that are compared. Time and memory grow with its square [rows].",
+        "window, that are compared. Time and memory grow with the square of this number [rows].",
     )
     min_permutations: int = Field(
         999,
@@ -115,15 +115,16 @@ class DriftSettings(Settings):
 
     @property
     def column_settings(self) -> "DriftSettings":
-        """Settings of everything but the embedding, which references of columns depend on."""
+        """Settings without those of the embedding. References of columns depend only on these."""
         return self.model_copy(update={"embedding": None})
 
     def resamples(self, family: int) -> int:
         """Return the number of resampled windows with which one of ``family`` tests can alarm.
 
         A p-value from B resamples is at least 1 / (B + 1), and Benjamini-Hochberg multiplies the
-        smallest by the size of the family. The result is four times that minimum, because a column
-        has up to four statistics, each with its own largest resample.
+        smallest by the size of the family, so B must be about family / alpha. The result is four
+        times as large, because a column has up to four statistics, each with its own largest
+        resample.
 
         >>> DriftSettings().resamples(1), DriftSettings().resamples(51)
         (999, 6800)

@@ -51,7 +51,9 @@ class PipelineSettings(Settings):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]*$", description="Prefix of every asset and job.")
     description: str = Field("", description="Purpose of the model, shown in the UI.")
     owners: tuple[str, ...] = Field(
-        ("team:ml",), strict=False, description="E-mail addresses or 'team:NAME'."
+        ("team:ml",),
+        strict=False,
+        description="Owners of the assets, as e-mail addresses or 'team:NAME'.",
     )
     workload: str = Field(description="Import path of the workload class, 'module:Class'.")
     workload_settings: dict[str, Any] = Field(

@@ -184,9 +184,8 @@ def _attributes(path: Path) -> dict[str, Any]:
             f"{path}: 'type' must be {COMPONENT}, got {document.get('type')!r}.",
             fix="Correct the type.",
         )
-    unknown = sorted(
-        map(str, set(document) - {"type", "attributes"})
-    )  # YAML parses the key on as True
+    # Keys become text, because YAML parses the key 'on' as True.
+    unknown = sorted(map(str, set(document) - {"type", "attributes"}))
     if unknown:
         hint = suggest_nearest(unknown[0], ["type", "attributes"])
         raise SettingsError(

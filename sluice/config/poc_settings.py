@@ -10,8 +10,10 @@ from sluice.base.settings import Settings
 class TimeLimit(Settings):
     """Typical and maximum duration of a check."""
 
-    typical_s: float = Field(gt=0, le=86_400, description="Duration above which it warns [s].")
-    max_s: float = Field(gt=0, le=86_400, description="Duration above which it fails [s].")
+    typical_s: float = Field(
+        gt=0, le=86_400, description="Duration above which a warning is given [s]."
+    )
+    max_s: float = Field(gt=0, le=86_400, description="Duration above which the check fails [s].")
 
     @model_validator(mode="after")
     def _in_order(self) -> "TimeLimit":
@@ -93,7 +95,10 @@ class PredictionSettings(Settings):
         "of the target's.",
     )
     min_distinct: int = Field(
-        10, ge=2, description="Minimum number of distinct predictions, at 6 decimals; else warns."
+        10,
+        ge=2,
+        description="Minimum number of distinct predictions, rounded to 6 decimals; fewer give a "
+        "warning.",
     )
 
 
@@ -243,7 +248,7 @@ class PocSettings(Settings):
     times: TimeLimits = TimeLimits()
 
     @model_validator(mode="after")
-    def _two_candidates(self) -> "PocSettings":
+    def _settings_agree(self) -> "PocSettings":
         if len(self.selector_epochs) < 2:
             raise ValueError(
                 "the epoch selector needs at least two candidates, got "

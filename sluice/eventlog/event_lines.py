@@ -1,7 +1,8 @@
 """Reads and writes event logs: one event per line, as strict JSON.
 
-A non-finite number is written as the string "NaN", "Infinity" or "-Infinity" (JSON has no such
-numbers) and read back as a float, so that the log of a diverged run is readable by any tool.
+A non-finite number is written as the string "NaN", "Infinity" or "-Infinity", because JSON has no
+such numbers. So any tool can read the log of a diverged run. As the value of a field, such a string
+is read back as a float; inside a list or mapping it remains a string.
 """
 
 import json

@@ -17,7 +17,7 @@ from sluice.eventlog.log_response import respond_to_log_problem
 
 _RESERVED_FIELDS = ("event", "timestamp")
 _MAX_LISTED = 5
-"""Maximum number of problems that a message lists. The report contains all of them."""
+"""Maximum number of problems that a message lists. The report lists more of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,8 @@ class EventLog:
         """
         if self._file is None:
             raise ContractError(
-                f"{self.path}: the event log must be open for writing, got '{event}' after close.",
+                f"{self.path}: the event log must be open for writing, got '{event}' while it is "
+                "closed.",
                 fix="Write inside 'with EventLog(...) as log:'.",
             )
         declared = declared_fields(event, test_metrics=(), headline="")

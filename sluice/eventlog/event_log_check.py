@@ -21,7 +21,7 @@ def check_event_log(
     headline: str,
     clock: Callable[[], datetime],
 ) -> CheckOutcome:
-    """Write one event of every type of a training, then read and validate the open log.
+    """Write one event of every type of a training, read the open log, and validate the closed one.
 
     Args:
         folder: An existing folder on the disk of the real logs; the check creates a temporary

@@ -71,12 +71,12 @@ class LogReport(Record):
 
     @property
     def valid(self) -> bool:
-        """True when there is at least one event and every event has its required fields."""
+        """True when the log has events, and every line is an event with its required fields."""
         return self.num_problems == 0
 
     @property
     def complete(self) -> bool:
-        """True when every start event has its end event and the last line is complete."""
+        """True when the log has events, no end event or fold is missing, and no line is torn."""
         return bool(self.counts) and not self.gaps and self.torn_line is None
 
 
@@ -206,8 +206,8 @@ class _Inspection:
         if self.end is None or self.end[1] <= len(self.folds):
             return []
         line, total = self.end
-        done = ", ".join(map(str, sorted(self.folds, key=str))) or "none"
-        what = f"total_folds is {total}, but only these folds have a fold_complete: {done}"
+        completed = ", ".join(map(str, sorted(self.folds, key=str))) or "none"
+        what = f"total_folds is {total}, but only these folds have a fold_complete: {completed}"
         return [_gap(line, "experiment_complete", what)]
 
     def _missing_end(self) -> list[LogProblem]:

@@ -55,5 +55,5 @@ _RESPONSES: dict[ProblemKind, LogResponse] = {
 
 def respond_to_log_problem(kind: ProblemKind) -> LogResponse:
     """Return the likely cause and the fix for a problem of a log."""
-    usual = find_fault("log validation failed")
-    return _RESPONSES.get(kind) or LogResponse(usual.cause, usual.fix)
+    default = find_fault("log validation failed")
+    return _RESPONSES.get(kind) or LogResponse(default.cause, default.fix)

@@ -36,7 +36,7 @@ _MAX_ATTEMPTS = 3
 """Number of attempts to post an alert."""
 _ATTEMPT_TIMEOUT_S = 1.5
 _FIRST_PAUSE_S = 0.2
-"""Pause after the first failed attempt [s]; it is four times as long after each further one."""
+"""Pause between the first two attempts [s]; each further pause is four times as long."""
 _LOCK_TIMEOUT_S = 1.0
 _MAX_AGE = timedelta(days=1)
 """Maximum age of an alert that is posted. Older alerts remain only in the file."""
@@ -71,7 +71,7 @@ class Alert(Record):
 
 
 class AlertResult(Record):
-    """Result of raising an alert, with which pending earlier alerts are posted as well."""
+    """Result of raising an alert. Pending earlier alerts are posted in the same call."""
 
     recorded: bool = Field(description="Whether the alert is in the file.")
     posted: int = Field(description="Number of alerts that the webhook accepted in this call.")
@@ -227,6 +227,9 @@ class _Post:
         headers = {"Content-Type": "application/json", KEY_HEADER: alert.key}
         problem = "The webhook was not called: the time limit was reached."
         for attempt in range(_MAX_ATTEMPTS):
+            if attempt:
+                pause_s = min(_FIRST_PAUSE_S * 4 ** (attempt - 1), self.until - time.monotonic())
+                time.sleep(max(0.0, pause_s))
             left_s = self.until - time.monotonic()
             if left_s <= 0:
                 return problem
@@ -243,8 +246,6 @@ class _Post:
                 # The problem does not contain the URL, which may contain a secret.
                 reason = getattr(error, "reason", error)
                 problem = f"The webhook cannot be reached ({type(reason).__name__})."
-            pause_s = min(_FIRST_PAUSE_S * 4**attempt, self.until - time.monotonic())
-            time.sleep(max(0.0, pause_s))
         return problem
 
 

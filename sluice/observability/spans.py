@@ -167,7 +167,7 @@ def server_span(name: str, *, trace: str, traceparent: str) -> AbstractContextMa
     if _engine is None:
         return _NO_SPAN
     return _engine.span(
-        name, parent=traceparent, attributes={}, ids=(trace, secrets.token_hex(8)), serves=True
+        name, parent=traceparent, attributes={}, ids=(trace, secrets.token_hex(8)), is_server=True
     )
 
 
@@ -229,24 +229,24 @@ class _Engine:
         parent: str,
         attributes: Mapping[str, AttributeValue],
         ids: tuple[str, str] | None = None,
-        serves: bool = False,
+        is_server: bool = False,
     ) -> Iterator[ActiveSpan]:
         from opentelemetry import trace
         from opentelemetry.trace import SpanKind
 
         parent_context = TraceContext.parse(parent)
-        chosen = _ids.set(ids)
+        token = _ids.set(ids)
         try:
             otel_span = self._tracer.start_span(
                 name,
                 context=None
                 if parent_context is None
                 else trace.set_span_in_context(_remote(parent_context)),
-                kind=SpanKind.SERVER if serves else SpanKind.INTERNAL,
+                kind=SpanKind.SERVER if is_server else SpanKind.INTERNAL,
                 attributes=_attributes(attributes),
             )
         finally:
-            _ids.reset(chosen)
+            _ids.reset(token)
         with trace.use_span(
             otel_span, end_on_exit=True, record_exception=False, set_status_on_exception=False
         ):
@@ -265,7 +265,7 @@ class _Engine:
 
         current = trace.get_current_span().get_span_context()
         context = _candidate(candidate)
-        chosen = _ids.set((context.trace_id, context.span_id))
+        token = _ids.set((context.trace_id, context.span_id))
         try:
             first = self._tracer.start_span(
                 "candidate",
@@ -274,7 +274,7 @@ class _Engine:
                 attributes=_attributes({"candidate": candidate, **attributes}),
             )
         finally:
-            _ids.reset(chosen)
+            _ids.reset(token)
         first.end()
 
 

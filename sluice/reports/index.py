@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.reports.page import Tone, first_tag, html_page, table, tag
 
@@ -57,13 +58,13 @@ def index_page(folder: Path) -> str:
         if rows
         else "<p>There are no reports yet. 'sluice run' and the asset checks of the Dagster UI "
         "write them.</p>",
-        f'<p class="soft">and {num_more:,} older reports</p>' if num_more else "",
+        f'<p class="soft">and {pluralize(num_more, "older report")}</p>' if num_more else "",
     ]
     return html_page("Reports", "\n".join(body), style=_STYLE)
 
 
 def _moment(seconds: float) -> str:
-    """Return a time in UTC, as in the registry, which wraps only before the clock."""
+    """Return a time in UTC as in the registry; a line breaks only between date and clock."""
     date, clock = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}".split()
     return f'<span class="part">{date}</span> <span class="part">{clock}</span>'
 

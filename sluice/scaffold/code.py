@@ -1,4 +1,4 @@
-"""Formats generated code: comments that are wrapped, and names derived from a file name."""
+"""Formats generated code: wrapped comments and calls, class names, and YAML mappings."""
 
 import json
 import re
@@ -15,14 +15,14 @@ _LINE = 100
 _YAML_WORD = re.compile(
     r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
 )
-"""Matches a text that YAML reads as a text without quotes."""
+"""Matches a string that YAML reads as a string without quotes."""
 
-_TEXT = re.compile(r'"(?:[^"\\]|\\.)*"')
-"""Matches a text in generated code."""
+_STRING_LITERAL = re.compile(r'"(?:[^"\\]|\\.)*"')
+"""Matches a string literal in generated code."""
 
 _SPACE = "\ufdd0"
-"""Replaces a space within a text while lines are wrapped; Unicode has no character with this
-code."""
+"""Replaces a space within a string literal while lines are wrapped; Unicode has no character with
+this code."""
 
 
 def comment(text: str, *, indent: int = 0) -> str:
@@ -46,15 +46,15 @@ def commented(code: str, reason: str, *, indent: int) -> str:
 
 
 def wrap_call(code: str, *, indent: int) -> str:
-    """Return a call with its arguments on lines of their own if it is too long for one line."""
+    """Return a call; if it is too long for one line, its arguments are on separate lines."""
     if indent + len(code) <= _LINE or "(" not in code:
         return code
     head, _, rest = code.partition("(")
     margin = " " * (indent + 4)
     arguments = rest.removesuffix(",").removesuffix(")")
     body = textwrap.wrap(
-        # A line must not end within a text.
-        _TEXT.sub(lambda text: text[0].replace(" ", _SPACE), arguments),
+        # A line must not end within a string literal.
+        _STRING_LITERAL.sub(lambda literal: literal[0].replace(" ", _SPACE), arguments),
         _LINE - len(margin),
         initial_indent=margin,
         subsequent_indent=margin,

@@ -34,7 +34,7 @@ def create_beside(folder: Path, data: Path, *, target: str | None, name: str) ->
 
     Args:
         folder: Folder of the new files.
-        data: File or folder of images, relative to the present folder.
+        data: File, or folder of images; a relative path starts at the working folder.
         target: Column to predict; None for images.
         name: Name of the pipeline.
 
@@ -51,12 +51,12 @@ def create_pipeline(
 ) -> NewPipeline:
     """Write a pipeline with the given file names; see ``create_beside``."""
     guess = _inspect(data, target)
-    shown = Path(os.path.relpath(data, folder)).as_posix()
+    relative_path = Path(os.path.relpath(data, folder)).as_posix()
     if isinstance(guess, TableGuess):
-        guess = replace(guess, data=shown)
-        return _new(folder, table_files(guess, names), _describe_table(guess))
-    guess = replace(guess, data=shown)
-    return _new(folder, image_files(guess, names), _describe_images(guess))
+        guess = replace(guess, data=relative_path)
+        return _write_pipeline(folder, table_files(guess, names), _describe_table(guess))
+    guess = replace(guess, data=relative_path)
+    return _write_pipeline(folder, image_files(guess, names), _describe_images(guess))
 
 
 def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
@@ -90,7 +90,7 @@ class _Description:
     left_out: tuple[tuple[str, str], ...] = ()
 
 
-def _new(folder: Path, files: dict[str, str], described: _Description) -> NewPipeline:
+def _write_pipeline(folder: Path, files: dict[str, str], description: _Description) -> NewPipeline:
     try:
         contents = {name: text.encode() for name, text in files.items()}
     except UnicodeEncodeError as error:
@@ -100,10 +100,10 @@ def _new(folder: Path, files: dict[str, str], described: _Description) -> NewPip
         ) from None
     return NewPipeline(
         files=write_files(folder, contents),
-        task=described.task,
-        summary=described.summary,
-        inputs=described.inputs,
-        left_out=described.left_out,
+        task=description.task,
+        summary=description.summary,
+        inputs=description.inputs,
+        left_out=description.left_out,
     )
 
 

@@ -18,11 +18,11 @@ MIN_DATES = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DateColumn:
-    """Column of dates without gaps."""
+    """Column of dates without missing values."""
 
     dates: "pd.Series[Any]"
     format: str | None
-    """Format of the texts for strptime; None for ISO 8601, or for a column that has dates."""
+    """Format of the texts for strptime; None for ISO 8601, or for a column of type datetime."""
 
     note: str = ""
     """Remark on an ambiguous format."""
@@ -35,10 +35,10 @@ def find_dates(rows: pd.DataFrame) -> Mapping[str, DateColumn]:
 
 
 def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
-    """Return a column as dates; None if it has gaps or values that are not dates.
+    """Return a column as dates; None if it has missing values, or values that are not dates.
 
-    A text such as 01/02/2024 is ambiguous: of two formats that fit, the one in which the column is
-    sorted is used, otherwise the day is first.
+    A text such as 01/02/2024 is ambiguous. If two formats fit, the one with which the column is
+    sorted is used, otherwise the one with the day first.
     """
     if series.hasnans:
         return None
@@ -66,7 +66,7 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
 
 
 def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
-    """Return the column that orders rows in time: a sorted one if there is one, else the first.
+    """Return the column that orders rows in time: the first sorted column, else the first one.
 
     Columns with fewer than ``MIN_DATES`` distinct dates, and dates of birth, are not considered.
     """
@@ -75,8 +75,8 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
         for name, column in columns.items()
         if column.dates.nunique() >= MIN_DATES and not _BIRTH.search(name)
     }
-    is_sorted = [name for name, column in usable.items() if column.dates.is_monotonic_increasing]
-    return next(iter([*is_sorted, *usable]), None)
+    sorted_names = [name for name, column in usable.items() if column.dates.is_monotonic_increasing]
+    return next(iter([*sorted_names, *usable]), None)
 
 
 def _convert(texts: "pd.Series[Any]", date_format: str) -> "pd.Series[Any] | None":

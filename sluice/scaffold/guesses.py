@@ -33,7 +33,7 @@ class TableGuess:
     """Everything that the templates need to know about a table."""
 
     data: str
-    """File name of the data, relative to the folder of the written files."""
+    """Path of the data file, relative to the folder of the written files."""
 
     num_rows: int
     source: dict[str, Any]
@@ -43,6 +43,8 @@ class TableGuess:
     """Whether rows are in time order ("time") or independent ("hash")."""
 
     repeated_labels: bool
+    """Whether several rows have the same time."""
+
     target: str
     task: Guess
     classes: tuple[str, ...]
@@ -62,4 +64,4 @@ class ImageGuess:
     classes: tuple[str, ...]
     class_notes: tuple[str, ...]
     size: Guess
-    """Height and width of all images [pixels]."""
+    """Height and width to which all images are resized [pixels]."""

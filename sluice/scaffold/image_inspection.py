@@ -14,6 +14,8 @@ MAX_SIDE = 64
 """Maximum side length of the images of a first run; larger ones are made smaller [pixels]."""
 
 _MIN_CLASS_IMAGES = 30
+"""Number of images of a class below which a comment warns."""
+
 _STEP = 4
 """Side lengths are multiples of this number, because the network halves them twice."""
 
@@ -28,10 +30,10 @@ def inspect_images(folder: Path) -> ImageGuess:
     table = image_folder_table(folder, sizes=True)
     counts = table["label"].value_counts().sort_index()
     if len(counts) < 2:
-        name = counts.index[0] or "no subfolder"
+        found = f"only {counts.index[0]!r}" if counts.index[0] else "no subfolder"
         raise ContractError(
             f"{folder} must have a subfolder of images for each of at least two classes, got "
-            f"{name}.",
+            f"{found}.",
             cause="The class of an image is the name of its subfolder.",
             fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
             "above them.",

@@ -40,8 +40,8 @@ class PipelineNames:
         """Return the names of files that ``sluice init`` writes: NAME.yaml, NAME.py, test_NAME.py.
 
         Raises:
-            SettingsError: The name is not an identifier in lower case, or is that of a module of
-                Python's standard library or of Sluice.
+            SettingsError: The name is not an identifier in lower case, is a keyword of Python, or
+                is that of a module of Python's standard library or of Sluice.
         """
         require_name(name)
         if name in sys.stdlib_module_names or name == "sluice":
@@ -65,9 +65,14 @@ def require_name(name: str) -> str:
     """Return the name of a pipeline if it is valid.
 
     Raises:
-        SettingsError: The name is not an identifier in lower case.
+        SettingsError: The name is not an identifier in lower case, or is a keyword of Python.
     """
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+    if keyword.iskeyword(name):
+        raise SettingsError(
+            f"The name of a pipeline must not be a keyword of Python, got '{name}'.",
+            fix=f"Use another name, such as {name}_model.",
+        )
+    if not _NAME.fullmatch(name):
         raise SettingsError(
             f"The name of a pipeline must be letters, digits and underscores in lower case, and "
             f"start with a letter, got '{name}'.",
@@ -88,7 +93,8 @@ def write_files(folder: Path, files: Mapping[str, bytes]) -> tuple[Path, ...]:
         raise ContractError(
             f"{', '.join(existing)} exist{'s' if len(existing) == 1 else ''} already in "
             f"{folder.resolve()}; nothing was written.",
-            fix="Choose another name with --name, or remove the file if you do not need it.",
+            fix="Choose another name for the pipeline, or remove what exists if you do not need "
+            "it.",
         )
     return tuple(_write(folder / name, content) for name, content in files.items())
 
@@ -97,6 +103,6 @@ def _write(path: Path, content: bytes) -> Path:
     if not write_new(path, content):
         raise ContractError(
             f"{path} was created by another program in the meantime; it was not overwritten.",
-            fix="Choose another name with --name.",
+            fix="Choose another name for the pipeline.",
         )
     return path

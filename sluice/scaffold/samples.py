@@ -1,4 +1,4 @@
-"""Small data sets of known structure, with which a scaffolded pipeline runs as it is."""
+"""Small data sets of known structure, on which a scaffolded pipeline runs without changes."""
 
 import io
 import json

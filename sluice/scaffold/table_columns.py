@@ -28,10 +28,13 @@ _MIN_NUMBER_SHARE = 0.8
 """Minimum share of numbers at which the other texts of a column count as markers, such as '?'."""
 
 _COPY_CORRELATION = 0.9999
+"""Absolute correlation with the target above which a column counts as its copy."""
+
 _KEY_NAME = re.compile(r"^(unnamed: \d+|index|row|id|uuid|guid)$|[_ ]id$|Id$", re.IGNORECASE)
-_DECORATED = re.compile(
+_DECORATED_NUMBER = re.compile(
     r"^\s*[$\u20ac\u00a3]?\s*-?\d[\d., ]*\s*(%|[a-zA-Z$\u20ac\u00a3]{1,4})?\s*$"
 )
+"""Matches a number with a unit, a currency sign or separators."""
 
 
 def quote(text: str) -> str:
@@ -113,7 +116,7 @@ def _guess_number(series: "pd.Series[Any]", missing: int) -> InputGuess:
         return _excluded_input(name, "infinite values; replace them in the data")
     is_integer = bool((values % 1 == 0).all())
     if is_integer and distinct == len(series) and _is_counter(values, name):
-        return _excluded_input(name, "identifier: another integer in every row")
+        return _excluded_input(name, "identifier: a different integer in every row")
     low, high = f"{values.min():.6g}", f"{values.max():.6g}"
     reason = f"{low} to {high}"
     if is_integer and distinct <= 10:
@@ -146,11 +149,17 @@ def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGues
             code=f"Text({quote(name)}, width={TEXT_WIDTH})",
             reason=f"text with {words:.0f} words on average, hashed to {TEXT_WIDTH} columns{empty}",
         )
-    if distinct > MAX_VALUES and (labels.map(lambda text: bool(_DECORATED.match(text)))).all():
-        return _excluded_input(
-            name, f"numbers with a unit or separators, such as {labels.iloc[0]!r}: convert them"
-        )
     is_number = pd.to_numeric(labels, errors="coerce").notna()
+    if distinct > MAX_VALUES and is_number.all():
+        return _excluded_input(
+            name, f"numbers that are stored as text, such as {labels.iloc[0]!r}: convert them"
+        )
+    is_decorated = labels.map(lambda text: bool(_DECORATED_NUMBER.match(text)))
+    if distinct > MAX_VALUES and is_decorated.all():
+        decorated = labels[~is_number].iloc[0]
+        return _excluded_input(
+            name, f"numbers with a unit or separators, such as {decorated!r}: convert them"
+        )
     if distinct > MAX_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
         marker = labels[~is_number].iloc[0]
         return _excluded_input(
@@ -173,12 +182,15 @@ def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGues
             f"the {MAX_VALUES} most frequent of {distinct:,} values, {share:.0%} of the rows; "
             "the others have no feature"
         )
-    gap = ", missing=True" if missing else ""
+    missing_argument = ", missing=True" if missing else ""
     if missing:
         reason += f"; {_share(missing, series)} missing, as a value of its own"
     listed = ", ".join(map(quote, chosen)) + ("," if len(chosen) == 1 else "")
     return InputGuess(
-        name=name, kind="Category", code=f"Category({quote(name)}, ({listed}){gap})", reason=reason
+        name=name,
+        kind="Category",
+        code=f"Category({quote(name)}, ({listed}){missing_argument})",
+        reason=reason,
     )
 
 

@@ -50,9 +50,9 @@ def inspect_table(path: Path, target: str) -> TableGuess:
 
     Raises:
         SourceError: The file cannot be read.
-        SettingsError: The target is not a column; the message names the nearest columns.
-        ContractError: The target is constant or has no values, no column can be an input, or there
-            are too few rows.
+        SettingsError: The target is not a column; the message lists the columns.
+        ContractError: The target is constant, infinite or has no values or too many classes, no
+            column can be an input, or there are too few rows.
     """
     rows, source = read_table_file(path)
     _require_target(rows, path, target)
@@ -210,7 +210,11 @@ def _time_inputs(
     task: str,
     repeated: bool,
 ) -> list[InputGuess]:
-    """Return the cycles of the time, and earlier targets if every time has a single row."""
+    """Return the cycles of the time and, if they are suitable inputs, earlier targets.
+
+    Earlier targets are inputs of a regression in which every time has one row and every row has a
+    target.
+    """
     calendar = guess_calendar(time, column)
     inputs = [calendar] if calendar.code else []
     if task != "regression" or repeated or rows[target].isna().any():

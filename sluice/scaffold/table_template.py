@@ -11,7 +11,8 @@ from sluice.scaffold.table_columns import quote
 
 _MIN_EPOCHS, _MAX_EPOCHS = 4, 30
 _ROWS_PER_RUN = 3_000_000
-"""Rows that a first run trains on in one fold run at the most, which takes about a minute."""
+"""Number of rows, over all epochs, of a fold run that takes about a minute. It limits the epochs of
+a first run."""
 
 
 def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:

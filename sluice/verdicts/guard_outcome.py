@@ -10,11 +10,14 @@ GuardResult = Literal["pass", "fail", "insufficient"]
 
 
 class GuardOutcome(Record):
-    """Result of one guard. A higher ``observed`` value is always better, whatever the metric is."""
+    """Result of one guard."""
 
     name: str = Field(description="Display name of the guard.")
     result: GuardResult
-    observed: float = Field(description="Lower bound of the gain; the metric's value for a limit.")
+    observed: float = Field(
+        description="Lower bound of the gain, which is positive if the candidate is better; the "
+        "metric's value for a limit."
+    )
     required: float = Field(description="Threshold that ``observed`` must exceed; NaN for a limit.")
     reason: str = Field(description="Reason in one sentence.")
 

@@ -64,7 +64,9 @@ class Verdict(Record):
     lower_bound: float = Field(description="One-sided lower bound of the gain at alpha [unit].")
     upper_bound: float = Field(description="One-sided upper bound of the gain at alpha [unit].")
     required: float = Field(description="Threshold that the lower bound must exceed [unit].")
-    margin: float = Field(description="Equivalence margin: gains within +- margin [unit].")
+    margin: float = Field(
+        description="Equivalence margin: a gain within +- margin is irrelevant [unit]."
+    )
     p_value: float = Field(description="One-sided p-value for a true gain of at most ``required``.")
     alpha: float = Field(description="One-sided false promotion rate spent on this attempt.")
     attempt: int = Field(1, ge=1, description="Number of this attempt on the window's rows.")
@@ -148,12 +150,12 @@ class Verdict(Record):
 
     @property
     def rows_summary(self) -> str:
-        """Number of rows, clusters and rows per block, as text."""
+        """Number of rows and clusters, and length of a block, as text."""
         if self.num_clusters is None:
             return f"{self.num_rows} in blocks of {self.block_length}"
         return (
-            f"{self.num_rows} in {self.num_clusters} clusters, in blocks of {self.block_length} "
-            "clusters"
+            f"{self.num_rows} in {pluralize(self.num_clusters, 'cluster')}, in blocks of "
+            f"{pluralize(self.block_length, 'cluster')}"
         )
 
     @property

@@ -147,13 +147,13 @@ def _gate_speeds() -> Iterator[Speed]:
 
 
 def _poc_command(*options: str) -> dict[str, Any]:
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-P", "-m", "sluice", "poc", PIPELINE, "--json", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         check=False,
     )
-    report: dict[str, Any] = json.loads(done.stdout)
+    report: dict[str, Any] = json.loads(completed.stdout)
     return report
 
 

@@ -30,7 +30,7 @@ def speed_table(measured: list[Speed]) -> Table:
         table.add_column(name, justify="right" if name else "left")
     for speed in measured:
         sign = "at least" if speed.higher_is_better else "at most"
-        mark = "[green]reached[/green]" if speed.reached else "[yellow]not here[/yellow]"
+        mark = "[green]reached[/green]" if speed.reached else "[yellow]missed[/yellow]"
         value, target = f"{speed.value:,.3g} {speed.unit}", f"{sign} {speed.target:,.3g}"
         table.add_row(speed.name, value, target, mark)
     return table

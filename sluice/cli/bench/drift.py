@@ -67,11 +67,13 @@ def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
     from sluice.bench.drift.error_rates import DriftScenario, measure_drift
 
     columns = _QUICK_COLUMNS if quick else _COLUMNS
-    worlds = [DriftScenario(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS]
+    scenarios = [
+        DriftScenario(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS
+    ]
     cells = []
     with show.status("simulating windows"):
         for cell in measure_drift(
-            worlds,
+            scenarios,
             references=_QUICK_REFERENCES if quick else _REFERENCES,
             seed=_SEED,
             processes=count_cores(),
@@ -87,7 +89,7 @@ def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
 
 
 def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
-    """Return the time to test a window of 50 columns against a stored reference."""
+    """Return the times to build a reference, and to test a window of 50 columns against it."""
     from sluice.bench.drift.error_rates import measure_speed
 
     build_s, judge_s = measure_speed(

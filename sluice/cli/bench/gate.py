@@ -88,13 +88,13 @@ def _simulate(
     from sluice.bench.gate.scenarios import GateScenario
     from sluice.evaluation.settings import GateSettings
 
-    worlds = quick_grid() if quick else full_grid()
+    scenarios = quick_grid() if quick else full_grid()
     settings, processes = GateSettings(), count_cores()
     cells, families = [], []
     with Progress(console=show, transient=True) as progress:
-        bar = progress.add_task("worlds", total=len(worlds))
+        bar = progress.add_task("scenarios", total=len(scenarios))
         for cell in measure_cells(
-            worlds, settings, simulations=simulations, seed=_SEED, processes=processes
+            scenarios, settings, simulations=simulations, seed=_SEED, processes=processes
         ):
             cells.append(cell)
             progress.console.print(

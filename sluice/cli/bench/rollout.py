@@ -48,11 +48,11 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
     from sluice.bench.rollout.scenarios import scenarios
     from sluice.bench.rollout.simulation import measure
 
-    played = scenarios()
+    simulated = scenarios()
     measured = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("rollouts", total=len(played))
-        for one in measure(played, rollouts=rollouts, seed=_SEED, processes=count_cores()):
+        bar = progress.add_task("rollouts", total=len(simulated))
+        for one in measure(simulated, rollouts=rollouts, seed=_SEED, processes=count_cores()):
             measured.append(one)
             progress.advance(bar)
     if as_json:

@@ -83,7 +83,7 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
             target=4.0,
         ),
         Speed(
-            name="shadow's 99th percentile against that without",
+            name="99th percentile, with a shadow / without",
             value=shadow.p99_ms / ours.p99_ms,
             unit="x",
             target=1.1,

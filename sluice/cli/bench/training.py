@@ -81,7 +81,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         for loader in loaders.loaders:
             name = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
             yield _at_least(name, loader.ratio, "x", 0.97)
-        units = measure_fold_runs(
+        fold_runs = measure_fold_runs(
             [
                 FoldRunSpec(
                     workload=default.workload,
@@ -101,17 +101,18 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
             repeats=1 if quick else 5,
             folder=folder,
         )
-    yield units
-    yield _at_most("resuming, beyond process start", units.resume_seconds, "s", 2.0)
-    together = f"{units.num_fold_runs} fold runs, {units.workers} processes over 1"
-    yield _at_least(together, units.speedup, "x", 1.8)
+    yield fold_runs
+    yield _at_most("resuming, beyond process start", fold_runs.resume_seconds, "s", 2.0)
+    speedup_name = f"{fold_runs.num_fold_runs} fold runs, {fold_runs.workers} processes over 1"
+    yield _at_least(speedup_name, fold_runs.speedup, "x", 1.8)
 
 
 def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     """Yield the measurements of searches, and the speeds that have a target.
 
-    A study on the default pipeline beside the same through a plain ``Tuner``; sleeping trials
-    under bare and wrapped schedulers; decisions about many trials on simulated workers.
+    They compare a study on the default pipeline with the same study in a plain ``Tuner``, and
+    wrapped schedulers with bare ones, on trials that only sleep. They also contain the cost of
+    decisions about many trials on simulated workers.
     """
     from sluice.base.artifacts import ArtifactStore
     from sluice.bench.search.result import SearchSpeed

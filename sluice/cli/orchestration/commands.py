@@ -59,7 +59,7 @@ def register(app: typer.Typer) -> None:
         """Run a pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
 
         Exit code 0 when the candidate is in production or its rollout has started; 1 when a gate
-        did not pass.
+        did not pass or a training failed.
 
         Example: sluice run sp500_volatility
         """
@@ -108,7 +108,7 @@ def register(app: typer.Typer) -> None:
         """Search for better settings with Ray Tune, on rows outside the test sets.
 
         The gates before the training run first. A search that was interrupted resumes with the same
-        decisions. Exit code 1 when a gate did not pass.
+        decisions. Exit code 1 when a gate did not pass or the search failed.
 
         Example: sluice tune sp500_volatility --trials 50 --scheduler asha
         """

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.base.home import Home
+from sluice.base.pluralize import pluralize
 from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmRate, AlarmReport, AlarmSettings
 from sluice.cli.output import results
@@ -26,11 +27,11 @@ def examine_expectations(
 ) -> None:
     """Measure the false and missed alarms of a pipeline's expectations and print them."""
     settings = find_pipeline(pipeline, defs_folder())
-    asked = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
+    alarm_settings = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
     show = Console(stderr=True)
     report = measure_alarms(
         resolve(settings).workload,
-        asked,
+        alarm_settings,
         name=settings.name,
         progress=lambda text: show.print(f"  {text}", highlight=False, markup=False),
     )
@@ -52,7 +53,10 @@ def alarm_tables(report: AlarmReport) -> Group:
     expectations = Table("table", "expectation", "false alarms", "caught", box=None, pad_edge=False)
     for rates in report.expectations:
         expectations.add_row(
-            rates.table, escape(rates.sentence), _false(rates.false_alarms), f"{rates.caught:,}"
+            rates.table,
+            escape(rates.sentence),
+            _false_alarms(rates.false_alarms),
+            f"{rates.caught:,}",
         )
     corruptions = Table(
         "planted in", "corruption", "times", "caught", "refused", "missed", "missed in", box=None,
@@ -66,17 +70,22 @@ def alarm_tables(report: AlarmReport) -> Group:
             f"{row.caught:,}",
             f"{row.refused:,}",
             _rate(row.missed),
-            escape(_places(row.missed_in)),
+            escape(_join_columns(row.missed_in)),
         )
     return Group(
-        Text(_said(report)), Text(), expectations, Text(), Text(_MEANING), Text(), corruptions
+        Text(_summary(report)), Text(), expectations, Text(), Text(_MEANING), Text(), corruptions
     )
 
 
 def alarm_page(report: AlarmReport) -> str:
     """Return the report as a page."""
     expectations = [
-        [rates.table, html_escape(rates.sentence), _false(rates.false_alarms), f"{rates.caught:,}"]
+        [
+            rates.table,
+            html_escape(rates.sentence),
+            _false_alarms(rates.false_alarms),
+            f"{rates.caught:,}",
+        ]
         for rates in report.expectations
     ]
     corruptions = [
@@ -87,14 +96,14 @@ def alarm_page(report: AlarmReport) -> str:
             f"{row.caught:,}",
             f"{row.refused:,}",
             _rate(row.missed),
-            html_escape(_places(row.missed_in)),
-            html_escape(_keenest(row.caught_by)),
+            html_escape(_join_columns(row.missed_in)),
+            html_escape(_best_detector(row.caught_by)),
         ]
         for row in report.corruptions
     ]
     body = [
         f"<h1>Alarm rates of the expectations of {html_escape(report.workload)}</h1>",
-        f"<p>{html_escape(_said(report))}</p>",
+        f"<p>{html_escape(_summary(report))}</p>",
         "<h2>False alarms on good rows</h2>",
         '<div class="card">',
         table(
@@ -122,21 +131,21 @@ _MEANING = (
 )
 
 
-def _said(report: AlarmReport) -> str:
+def _summary(report: AlarmReport) -> str:
     evaluated = [rates for rates in report.expectations if rates.false_alarms is not None]
     num_alarming = sum(rates.false_alarms.count > 0 for rates in evaluated if rates.false_alarms)
     return (
-        f"{num_alarming} of {len(evaluated)} expectations raised a false alarm on "
-        f"{report.num_windows} windows of {report.settings.window_rows} good rows. The windows "
-        f"overlap; the {report.settings.confidence:.0%} intervals are those of "
-        f"{report.disjoint_windows} disjoint windows."
-        f" {report.refused_windows} good windows "
-        "were refused by a schema or the feature code. Expectations of row counts apply to "
-        "whole tables and are not measured on windows."
+        f"{num_alarming} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
+        f"{pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
+        f"The windows overlap; the {report.settings.confidence:.0%} intervals are those of "
+        f"{pluralize(report.disjoint_windows, 'disjoint window')}. "
+        f"{pluralize(report.refused_windows, 'good window')} "
+        f"{'was' if report.refused_windows == 1 else 'were'} refused by a schema or the feature "
+        "code. Expectations of row counts apply to whole tables and are not measured on windows."
     )
 
 
-def _false(rate: AlarmRate | None) -> str:
+def _false_alarms(rate: AlarmRate | None) -> str:
     return "not judged" if rate is None else _rate(rate)
 
 
@@ -144,11 +153,13 @@ def _rate(rate: AlarmRate) -> str:
     return f"{rate.count}/{rate.of} ({rate.low:.0%} to {rate.high:.0%})"
 
 
-def _keenest(caught_by: dict[str, int]) -> str:
-    return next((who for who in caught_by if ": " in who), next(iter(caught_by), "nobody"))
+def _best_detector(caught_by: dict[str, int]) -> str:
+    """Return the expectation that caught the most windows, or without one the first detector."""
+    expectations = (name for name in caught_by if ": " in name)
+    return next(expectations, next(iter(caught_by), "none"))
 
 
-def _places(missed_in: dict[str, int]) -> str:
+def _join_columns(missed_in: dict[str, int]) -> str:
     shown = list(missed_in)[:_MAX_COLUMNS]
     more = len(missed_in) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

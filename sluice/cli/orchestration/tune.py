@@ -107,8 +107,8 @@ def _report(
     parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_at)}"))
     parts.append(
         Text(
-            "What the winner is worth, on all seeds and on rows the search never saw, 'sluice run' "
-            "measures."
+            "'sluice run' measures the gain of the settings in the file, on all seeds and on rows "
+            "that the search did not use."
         )
     )
     return Group(*parts)

@@ -55,7 +55,7 @@ def test_changed_artifact_is_refused_and_repaired_by_put(
     "name", ["", "abc", "../../etc/passwd", "A" * 64, "a" * 65, "a" * 64 + "\n"]
 )
 def test_invalid_digest_never_becomes_a_path(artifact_store: ArtifactStore, name: str) -> None:
-    with pytest.raises(ContractError, match="64 hexadecimal digits"):
+    with pytest.raises(ContractError, match="64 lower-case hexadecimal digits"):
         artifact_store.get(name)
 
 

@@ -59,6 +59,8 @@ def test_a_module_is_started_again_by_its_interpreter(tmp_path):
     ("text", "said"),
     [
         ("Run: sluice run demo", "Run: bin/sluice run demo"),
+        ("first run: sluice tokens remove a", "first run: bin/sluice tokens remove a"),
+        ("sluice explain dead-units", "bin/sluice explain dead-units"),
         ("('sluice dev') shows", "('bin/sluice dev') shows"),
         ("sluice trace: tracing stopped", "sluice trace: tracing stopped"),
         ("see sluice/trace/settings.py", "see sluice/trace/settings.py"),

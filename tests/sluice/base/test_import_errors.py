@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sluice.base.errors import SettingsError
-from sluice.base.imports import import_object
+from sluice.base.imports import add_pipeline_folder, import_object
 
 FILES = {
     "needs.py": "\nimport polarsx\n",
@@ -15,6 +15,7 @@ FILES = {
     "divides.py": "def f():\n    return 1 / 0\n\nf()\n",
     "leaves.py": "import sys\nsys.exit()\n",
     "silent.py": "raise ValueError\n",
+    "foreign.py": "import winreg\n",
     "neighbour.py": "import inner_part\n",
     "sequences.py": "class Seq:\n    class Inner: ...\n",
     "sub/inner_part.py": "class Seq: ...\n",
@@ -64,7 +65,13 @@ def refused(path: str) -> SettingsError:
         ("sequenses:Seq", "Did you mean 'sequences:Seq'?", "in the folder of sequenses.py, or"),
         ("inner_part:Seq", "Did you mean 'sub.inner_part:Seq'?", "check the spelling"),
         ("sub.iner_part:Seq", "Did you mean 'sub.inner_part:Seq'?", "check the spelling"),
-        ("zzzz:A", "No module named 'zzzz', neither in", "check the spelling"),
+        ("zzzz:A", "No module named 'zzzz', neither in", "in the folder of zzzz.py, or"),
+        ("zzzz.part:A", "No module named 'zzzz', neither", "in the folder that contains zzzz/"),
+        (
+            "foreign:A",
+            "foreign.py line 1 imports winreg, a module of the standard library that this Python",
+            "Install a Python that has winreg",
+        ),
         ("sequences:Sec", "Did you mean 'Seq'?", "after the colon"),
     ],
 )
@@ -96,6 +103,18 @@ def test_the_suggested_path_is_importable(folder: Path) -> None:
     assert import_object("sequences:Seq.Inner", what="workload").__name__ == "Inner"
     fix = refused(f"{folder}/sub/inner_part.py:Seq").fix
     assert fix == "Write 'sub.inner_part:Seq'."
+
+
+def test_a_pipeline_module_named_as_one_of_python_is_not_blamed_on_another_pipeline(
+    folder: Path,
+) -> None:
+    (folder / "random.py").write_text("class Seq: ...\n")
+
+    with pytest.raises(SettingsError, match="finds another module of that name first") as caught:
+        add_pipeline_folder(folder, ["random:Seq"])
+
+    assert "standard library" in caught.value.cause
+    assert caught.value.fix == "Rename random.py, and the name in the pipeline file."
 
 
 def test_no_suggestion_without_a_similar_name() -> None:

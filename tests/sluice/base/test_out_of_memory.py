@@ -1,6 +1,7 @@
 """Out-of-memory errors name the request, the batch and the first change to try."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import nn
 
 from sluice.base.errors import ContractError, OutOfMemory, TrainingFailed
-from sluice.base.out_of_memory import is_out_of_memory
+from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
 from sluice.evaluation import outputs
 from sluice.findings.user_code import finding_from_error, wrap_user_errors
 from sluice.training.fold_run_job import fit_fold_run
@@ -86,6 +87,13 @@ def test_a_step_names_the_request_the_batch_and_what_to_try_first(rows):
     assert "sluice doctor batch-size PIPELINE" in said
     assert "in Greedy.forward" in said
     assert "Correct" not in said
+
+
+def test_a_request_of_unknown_size_is_not_mentioned():
+    error = out_of_memory_error(MemoryError(), "a training step")
+
+    assert error.what.startswith("Out of memory in a training step: MemoryError (raised at ")
+    assert re.search(r"\)\. \d+\.\d\d GiB of main memory were free\.$", error.what)
 
 
 def test_only_settings_that_still_save_memory_are_named(rows):

@@ -7,6 +7,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from sluice.base.errors import EXIT_USER_ERROR, SettingsError
 from sluice.base.settings import Record, Settings, suggest_nearest
+from sluice.base.yaml_text import load_yaml
 
 
 class Inner(Settings):
@@ -76,6 +77,18 @@ def test_value_out_of_range_is_shown(values: dict[str, object], cause: str) -> N
         Outer.parse(values, where="defs.yaml")
 
     assert caught.value.exit_code == EXIT_USER_ERROR
+
+
+@pytest.mark.parametrize("text", ["2e-3", "2e3", "1.5e3", "-2.E4", "+1e-05"])
+def test_the_suggested_form_of_a_number_is_a_number_in_yaml(text: str) -> None:
+    assert isinstance(load_yaml(text), str)
+    with pytest.raises(SettingsError, match="YAML reads that as text") as caught:
+        Outer.parse({"inner": {"rate": text}}, where="defs.yaml")
+
+    suggested = load_yaml(caught.value.what.rpartition("write ")[2].removesuffix("."))
+
+    assert isinstance(suggested, float)
+    assert suggested == float(text)
 
 
 def test_all_invalid_keys_are_listed() -> None:

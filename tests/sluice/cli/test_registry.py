@@ -336,6 +336,11 @@ def test_key_file_signs_and_verifies(home: Path, monkeypatch: pytest.MonkeyPatch
     invoke("promote", MODEL, "3", "--reason", "r")
     invoke("rollback", MODEL, "--reason", "r")
     assert "No problem found" in invoke("verify")
+    monkeypatch.delenv("SLUICE_REGISTRY_KEY")
+    invoke("promote", MODEL, "3", "--reason", "r", "--reinstate")
+    monkeypatch.setenv("SLUICE_REGISTRY_KEY", str(key))
+    shown = invoke("sign", "--yes")
+    assert "Signed 1 line; the last one is" in shown
     assert "signed already" in invoke("sign")
     assert invoke_json("sign")["covered"] == []
     monkeypatch.delenv("SLUICE_REGISTRY_KEY")
@@ -377,9 +382,12 @@ def test_audit_is_json_lines_with_refused_attempts() -> None:
     assert {r["signature"] for r in records[:-1]} == {"unsigned"}
     newest = invoke("audit", "--since", records[-1]["at"])
     assert [json.loads(line)["reason"] for line in newest.splitlines()] == [r"\x1b[2Jback"]
-    for wrong in ("yesterday", "2025-01-01T00:00:00"):
-        with pytest.raises(ContractError, match="point in time"):
+    for wrong in ("yesterday", "2025-01-01T00:00:00", "2025-01-01"):
+        with pytest.raises(ContractError, match="point in time") as caught:
             invoke("audit", "--since", wrong)
+    suggested = re.search(r"\S+Z", caught.value.fix)
+    assert suggested is not None
+    assert invoke("audit", "--since", suggested[0]) == printed
 
 
 @pytest.mark.usefixtures("home")

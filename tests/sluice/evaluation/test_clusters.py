@@ -49,7 +49,7 @@ def test_clusters_of_one_size_are_judged_by_their_means():
     assert verdict.row_se == pytest.approx(stats.sem(means_C), rel=0.02)
     assert verdict.gain / verdict.row_se == pytest.approx(oracle.statistic, rel=0.02)
     assert (verdict.num_rows, verdict.num_clusters) == (480, 60)
-    assert verdict.rows_summary == "480 in 60 clusters, in blocks of 1 clusters"
+    assert verdict.rows_summary == "480 in 60 clusters, in blocks of 1 cluster"
 
 
 def test_unequal_clusters_leave_the_mean_gain_over_rows_as_it_is():

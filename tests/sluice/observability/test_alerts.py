@@ -125,6 +125,19 @@ def test_pending_alerts_are_posted_with_the_next_one(
     assert receiver.keys == ["b", "a"]
 
 
+def test_no_pause_follows_the_last_attempt(
+    home: Home, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.statuses = [503, 502, 500]
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+
+    raised = raise_alert(alert(), home=home, environ=receiver.environ, max_wait_s=60.0)
+
+    assert raised.problems == ("The webhook returned status 500.",)
+    assert [pause for pause in pauses if pause] == [0.2, 0.8]
+
+
 def test_a_client_error_is_not_retried(home: Home, receiver: Receiver) -> None:
     receiver.statuses = [400]
 

@@ -174,7 +174,7 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("My-Model", "letters, digits and underscores in lower case"),
-        ("class", "letters, digits and underscores in lower case"),
+        ("class", "must not be a keyword of Python, got 'class'"),
         ("random", "that of a Python module"),
         ("sluice", "that of a Python module"),
     ],
@@ -216,7 +216,7 @@ def test_a_folder_that_is_not_sufficient_is_refused(tmp_path: Path) -> None:
 
     for folder, message in {
         "empty": "must contain images, and contains none",
-        "single": "at least two classes, got cat",
+        "single": "at least two classes, got only 'cat'",
         "few": "at least 158 images .* got 20",
         "broken": r"1 of 180 images .* cannot be decoded, the first: cat/7\.png",
     }.items():

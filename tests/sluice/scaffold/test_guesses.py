@@ -43,7 +43,7 @@ def test_numbers(path):
     assert (found.task.value, found.order.value, found.classes) == ("regression", "hash", ())
     assert inputs(found) == ['Number("area")', 'Number("age")']
     assert left_out(found) == {
-        "Id": "identifier: another integer in every row",
+        "Id": "identifier: a different integer in every row",
         "country": "constant, always 'DE'",
     }
 
@@ -134,6 +134,18 @@ def test_columns_that_are_no_inputs_are_left_out_with_the_reason(path):
     assert found["token"] == f"identifier: {ROWS} distinct values in {ROWS} rows"
     assert found["marked"] == "numbers, but text such as '?' in 9 rows: remove it"
     assert found["infinite"] == "infinite values; replace them in the data"
+
+
+@pytest.mark.parametrize("form", ["{:d}", "{:.5e}"])
+def test_numbers_that_json_stores_as_text_are_left_out(tmp_path, form):
+    file = tmp_path / "data.jsonl"
+    rows = pd.DataFrame({"x": np.arange(ROWS) % 7, "y": np.arange(ROWS) / 3})
+    rows["amount"] = [form.format(number) for number in range(1, ROWS + 1)]
+    rows.to_json(file, orient="records", lines=True)
+
+    reason = left_out(inspect_table(file, "y"))["amount"]
+
+    assert reason == f"numbers that are stored as text, such as {form.format(1)!r}: convert them"
 
 
 def test_many_values_of_a_category_are_reduced_to_the_frequent_ones(path):

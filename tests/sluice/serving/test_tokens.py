@@ -117,7 +117,7 @@ def test_a_token_of_the_command_is_in_the_file_as_its_digest(
         (["add", "new shop", "--scope", "predict"], "new shop"),
         (["add", "new", "--scope", "predict", "--requests-per-s", "0"], "greater than 0"),
         (["add", "new", "--scope", "predict", "--requests-per-s", "nan"], "finite"),
-        (["remove", "other"], "has no token 'other'; it has shop"),
+        (["remove", "other"], "has no token 'other'; it has shop.\ndo:    Give one of them."),
     ],
 )
 def test_a_refused_command_leaves_the_file(
@@ -130,6 +130,16 @@ def test_a_refused_command_leaves_the_file(
     assert run_command(["tokens", *arguments, "--file", str(path)]) == 2
     assert said in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+def test_removal_from_a_missing_file_names_the_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tokens.json"
+
+    assert run_command(["tokens", "remove", "shop", "--file", str(path)]) == 2
+    assert "it has none.\ndo:    Check the path of the file." in capsys.readouterr().err
+    assert not path.exists()
 
 
 def entry(secret: str = SECRET, **changes: Any) -> dict[str, Any]:

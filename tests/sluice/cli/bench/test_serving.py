@@ -32,7 +32,7 @@ def test_each_figure_is_held_to_its_target(monkeypatch: pytest.MonkeyPatch) -> N
     speeds = {s["name"]: s for s in json.loads(told.stdout)["speeds"]}
 
     assert table.exit_code == told.exit_code == 0
-    assert "not here" in table.stdout
+    assert "missed" in table.stdout
     assert [(s["value"], s["reached"]) for s in speeds.values()] == [
         (pytest.approx(1.0), True),
         (pytest.approx(3.0), True),

@@ -44,8 +44,8 @@ def test_every_figure_stands_beside_its_target(run, command):
     assert "at most 2" in lines["fast"]
     assert "reached" in lines["fast"]
     assert "at least 1.8" in lines["slow"]
-    assert "not here" in lines["slow"]
-    assert "not here" in lines["undefined"]
+    assert "missed" in lines["slow"]
+    assert "missed" in lines["undefined"]
 
 
 @pytest.mark.parametrize("command", ["train", "tune"])
