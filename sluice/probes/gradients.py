@@ -221,8 +221,9 @@ def _check_zero_gradient(
         return None
     operation = operations.piecewise_constant or "detach(), .data or no_grad"
     return GradientProblem(
-        observation=f"{name} changes the output by {change:.3g} of its size when perturbed by "
-        f"{_LARGE_CHANGE:.0%}, yet its gradient is {'missing' if gradient is None else '0'}.",
+        observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
+        f"of the largest output, but the gradient of {name} is "
+        f"{'missing' if gradient is None else '0'}.",
         why=f"Non-differentiable operation on its path: {operation}.",
         fix="Replace it by a differentiable operation, or declare the parameter frozen.",
         tensor_name=name,

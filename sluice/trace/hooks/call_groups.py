@@ -8,7 +8,7 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Later calls that are inspected if a backward pass of the same step precedes them."""
+"""Maximum number of later calls that are inspected, each after a backward pass of the same step."""
 _SAMPLE_SIZE = 64
 _WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
 """Thresholds for the number of positions in which two rows differ: sample size, minimum of the

@@ -70,7 +70,7 @@ class OptimizerEntry:
 
 @dataclass(slots=True)
 class NetworkEntry:
-    """One network: a module that the program calls from outside any other module."""
+    """One module that the program calls directly, not from the forward pass of a network."""
 
     index: int
     ref: "weakref.ref[Any]"

@@ -12,7 +12,9 @@ class ModuleCallRecord(Record):
 
     module: str = Field(description="Name inside the network; '' is the network itself.")
     kind: str = Field(description="Class name of the module.")
-    parameters: tuple[int, ...] = Field(description="Parameters of the module, without children.")
+    parameters: tuple[int, ...] = Field(
+        description="Parameters of the module, without children except in nn.MultiheadAttention."
+    )
     input_requires_grad: bool = Field(description="Whether an input requires gradients.")
     output_requires_grad: bool = Field(description="Whether an output requires gradients.")
     detached_from: str = Field(

@@ -70,7 +70,7 @@ class TyingSettingRecord(Record):
 
 
 class NetworkRecord(Record):
-    """A top-level module: the program calls it directly, not from another module's forward()."""
+    """A top-level module: its calls are not nested in those of another module with parameters."""
 
     index: int
     kind: str = Field(description="Class name.")
