@@ -45,7 +45,8 @@ def records_refusals(
 ) -> Callable[[Callable[Concatenate[L, P], R]], Callable[Concatenate[L, P], R]]:
     """Return a decorator that records each attempt that a method of the ledger rejects.
 
-    An attempt that fails because the registry is not writable is not recorded.
+    An attempt that fails because the registry or the anchor cannot be read or written is not
+    recorded.
     """
 
     def decorate(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:

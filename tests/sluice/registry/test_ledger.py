@@ -253,9 +253,9 @@ def test_promotion_receipt_must_have_all_decision_roles(
     lineage = sample_lineage(store)
     receipt = promotion_receipt(lineage.candidate, subject={role: ""})
 
-    with pytest.raises(ContractError, match=f"{role} is missing"):
+    with pytest.raises(ContractError, match=f"lacks {role}"):
         ledger.register(MODEL, lineage, [receipt])
-    with pytest.raises(ContractError, match=f"{role} is missing"):
+    with pytest.raises(ContractError, match=f"lacks {role}"):
         decided(ledger, receipt)
 
 

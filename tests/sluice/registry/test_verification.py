@@ -108,7 +108,7 @@ def test_versions_of_another_home_hide_nothing_else(ledger: Ledger, store: Artif
         1,
         True,
     )
-    assert "in the same folder, so its artifacts were deleted" in second.what
+    assert "is in this home, so its artifacts were deleted" in second.what
 
 
 @pytest.mark.parametrize("content", [b"\x80\x04K\x01.", b"", save({})], ids=["pickle", "", "none"])

@@ -232,7 +232,8 @@ def test_a_renewed_lease_of_the_same_epoch_keeps_the_counts(server: Live) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("other columns", "other columns"), ("gone", "does not load")]
+    ("name", "said"),
+    [("other columns", "cannot answer the same requests"), ("gone", "does not load")],
 )
 def test_a_challenger_that_cannot_be_served_is_reported(server: Live, name: str, said: str) -> None:
     server.challenge(name)
