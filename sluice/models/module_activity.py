@@ -36,7 +36,7 @@ class ModuleActivity:
     widths: set[int] = field(default_factory=set)
     """Numbers of units of the module's outputs so far."""
     previous_weighted: str = ""
-    """Name of the last module with weights that ran before this one; empty if there is none."""
+    """Name of the last module with weights that ran before this one; empty for the first one."""
     input_key: tuple[int, tuple[int, ...]] | None = None
     """Memory address and shape of the input in the latest pass, which are equal for modules with
     the same input."""

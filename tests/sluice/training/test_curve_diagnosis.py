@@ -205,6 +205,7 @@ def test_a_majority_of_dead_neurons_is_a_symptom(dead, found):
 
 
 def test_planted_dead_neurons_are_counted():
+    torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 1))
     with torch.no_grad():
         for layer in (model[0], model[2]):
