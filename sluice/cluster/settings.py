@@ -21,8 +21,8 @@ class ComputeSettings(Settings):
 
     address: str | None = Field(
         None,
-        description="Ray cluster as 'host:port', 'ray://host:port' or 'auto'; only this machine "
-        "if not set.",
+        description="Ray cluster as 'host:port', 'auto' or, except for a search, "
+        "'ray://host:port'; only this machine if not set.",
     )
     workers: int | None = Field(
         None,

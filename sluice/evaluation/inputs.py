@@ -46,7 +46,7 @@ def open_evaluation_inputs(
         seeds: Seeds of the planned training.
 
     Returns:
-        Descriptions of the opened inputs; empty if there are none to open.
+        Descriptions of the opened inputs; empty if nothing had to be opened.
 
     Raises:
         IntegrityError: An artifact is missing, damaged or cannot be loaded.

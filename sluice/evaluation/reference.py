@@ -13,7 +13,7 @@ from sluice.base.errors import CodeMismatch, ContractError
 from sluice.data.folds import Fold, RowRange
 from sluice.data.table_bytes import read_table_bytes
 from sluice.evaluation.outputs import LoadMember, ensemble_losses
-from sluice.evaluation.scoring import ModelScores, score_production
+from sluice.evaluation.scoring import ModelScores, score_members
 from sluice.evaluation.unseen_members import row_labels
 from sluice.registry.code_comparison import CodeComparison, compare_code, describe_commit
 from sluice.registry.lineage import Lineage
@@ -88,7 +88,7 @@ def score_version(
             workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
         )
     note = "" if built.is_unchanged else _code_note(lineage, built, version_frame, store)
-    scores = score_production(
+    scores = score_members(
         version_workload,
         version_frame,
         version_folds,

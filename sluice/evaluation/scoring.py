@@ -108,7 +108,7 @@ def score_candidate(
     return _seed_and_ensemble_scores(workload, frame, folds, seeds, outputs_by_seed, subject)
 
 
-def score_production(
+def score_members(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -118,7 +118,7 @@ def score_production(
     subject: str,
     measured_by: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
 ) -> ModelScores:
-    """Score the version in production on the test rows of the current folds.
+    """Score a registered version on the test rows of the current folds.
 
     The version was trained on other folds, possibly of older data. For each seed and current fold,
     one of its members is used: among those that have not seen the test rows, the member with the

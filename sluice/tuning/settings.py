@@ -70,9 +70,9 @@ class SearchSettings(Settings):
         None,
         ge=1,
         le=10_000,
-        description="Maximum number of concurrent trials. If not set: 8 (with pbt the whole "
-        "population) in an ordered search, where it affects the decisions; otherwise "
-        "as many as fit on the cluster.",
+        description="Maximum number of concurrent trials, which affects the decisions of an "
+        "ordered search. If not set: the whole population with pbt; else 8 in an ordered search, "
+        "and as many as fit on the cluster in another one.",
     )
     ordered: bool | None = Field(
         None,
@@ -82,11 +82,17 @@ class SearchSettings(Settings):
         "(compute.address).",
     )
     leading_parameters: int = Field(
-        3, ge=1, description="Number of parameters that are searched with fewer than 20 trials."
+        3,
+        ge=1,
+        description="Number of parameters that are searched with fewer than 20 trials; all with "
+        "pbt or with a searcher that is given by class.",
     )
     startup_trials: int = Field(10, ge=1, description="Number of random trials before TPE starts.")
     grace_epochs: int = Field(
-        10, ge=1, description="Number of epochs before a trial may be stopped."
+        10,
+        ge=1,
+        description="Number of epochs before a trial may be stopped; fewer if trials are not "
+        "longer than this.",
     )
     reduction: int = Field(
         3,

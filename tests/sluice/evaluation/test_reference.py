@@ -14,7 +14,7 @@ from sluice.base.environment import Environment, GitState
 from sluice.base.errors import CodeMismatch, ContractError, IntegrityError
 from sluice.data.folds import Fold, walk_forward
 from sluice.evaluation.reference import _fold_at_same_labels, score_version
-from sluice.evaluation.scoring import ModelScores, score_production, window_digest
+from sluice.evaluation.scoring import ModelScores, score_members, window_digest
 from sluice.models.settings import ModelSettings
 from sluice.registry.code_comparison import collect_own_modules
 from sluice.registry.lineage import Lineage
@@ -102,7 +102,7 @@ def test_same_settings_are_scored_like_production(tmp_path: Path) -> None:
 
     both, window = score_both(lineage, workload, store)
 
-    direct = score_production(
+    direct = score_members(
         workload,
         frame,
         workload.plan_folds(frame),

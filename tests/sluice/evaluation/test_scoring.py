@@ -10,7 +10,7 @@ from sluice.evaluation.outputs import predict
 from sluice.evaluation.scoring import (
     score_baseline,
     score_candidate,
-    score_production,
+    score_members,
     window_digest,
 )
 from sluice.evaluation.simple_rules import Baseline, BaselineSettings, choose_baseline
@@ -149,7 +149,7 @@ def test_production_is_scored_with_the_latest_member_that_has_not_seen_the_rows(
         for fold, through in ((0, "2020-01-05"), (1, "2020-01-20"), (2, "2020-02-01"))
     ]
 
-    scores = score_production(WORKLOAD, FRAME, FOLDS, members, load, subject="production")
+    scores = score_members(WORKLOAD, FRAME, FOLDS, members, load, subject="production")
     losses = scores.by_seed.losses
 
     # Fold 0's test begins on 2020-01-17 and fold 1's on 2020-01-25.
@@ -161,7 +161,7 @@ def test_production_that_has_seen_the_rows_cannot_be_compared():
     seen = [member(3, 0, through="2020-01-17"), member(3, 1, through="2020-01-30")]
 
     with pytest.raises(ContractError, match="Seed 3 needs a member whose training ends more"):
-        score_production(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")
+        score_members(WORKLOAD, FRAME, FOLDS, seen, load, subject="production")
 
 
 class Classed(Counting):
