@@ -30,7 +30,7 @@ def save_table(frame: pd.DataFrame, store: ArtifactStore) -> TableRecord:
     Metadata in ``frame.attrs`` is not part of the table and is not stored.
 
     Raises:
-        ContractError: The table has no rows, or a column has values of several types.
+        ContractError: The table has no rows or no columns, or a column has values of several types.
         StorageError: The store cannot be written.
     """
     if frame.empty:

@@ -66,6 +66,8 @@ class WordTokenizer:
 
         Raises:
             SourceError: The file is missing, or is not a list of words.
+            ContractError: The list does not begin with ``PADDING`` and ``UNKNOWN``, or repeats a
+                word.
         """
         try:
             words = json.loads(path.read_text(encoding="utf-8"))

@@ -35,9 +35,9 @@ def evaluate_window(
 ) -> DriftReport:
     """Test which columns of a window drifted from the reference.
 
-    A column that is missing, empty, of another kind or has too many new categories counts as
-    drifted without a test. Every other column has one p-value, based on the smallest p-value of its
-    statistics. These p-values and that of the joint test of all columns are adjusted by
+    A column that is missing, unusually empty, of another kind or has too many new categories counts
+    as drifted without a test. Every other column has one p-value, based on the smallest p-value of
+    its statistics. These p-values and that of the joint test of all columns are adjusted by
     Benjamini-Hochberg. So without drift, the probability that any of them is significant is at most
     about ``alpha``.
 

@@ -18,7 +18,9 @@ def load_workload(path: str, settings: Mapping[str, Any], *, where: str) -> Work
         where: Origin of the settings, for the message.
 
     Raises:
-        SettingsError: The class cannot be imported, is not a workload, or a setting is invalid.
+        SettingsError: The class cannot be imported or built, is not a workload, or a setting is
+            invalid.
+        ContractError: A declared expectation is not an expectation object.
     """
     cls = require_workload_type(import_object(path, what="workload"), path)
     return build_workload(cls, cls.settings_type.parse(dict(settings), where=where), path=path)
