@@ -9,6 +9,7 @@ from sluice.base.pluralize import pluralize
 from sluice.evaluation.multiplicity import adjust_cohort, holm
 from sluice.reports.notebook import HtmlPage, details, fragment, heading, paragraph, text_table
 from sluice.reports.page import html_page
+from sluice.verdicts.verdict import Verdict
 
 _COLUMNS = ("candidate", "verdict", "p, Holm", "p", "gain", "low", "high")
 """Columns of the table; a phone shows the first four."""
@@ -28,7 +29,7 @@ class CohortComparison:
     @property
     def promoted(self) -> tuple[str, ...]:
         """Names of the candidates with the verdict PROMOTE, in the given order."""
-        return tuple(name for name, one in self.comparisons.items() if one.passed)
+        return tuple(name for name, each in self.comparisons.items() if each.passed)
 
     @property
     def passed(self) -> bool:
@@ -41,14 +42,18 @@ class CohortComparison:
 
     def __str__(self) -> str:
         return "\n".join(
-            f"{name}: {one.outcome}, gain {one.verdict.gain:.4g} {one.verdict.unit}, "
-            f"p {one.verdict.p_value:.2g}, adjusted p {self.adjusted_p_values[name]:.2g}. "
-            f"{one.verdict.reason}"
-            for name, one in self.comparisons.items()
+            f"{name}: {verdict.outcome}, gain {verdict.gain:.4g} {verdict.unit}, "
+            f"p {verdict.p_value:.2g}, adjusted p {self.adjusted_p_values[name]:.2g}. "
+            f"{verdict.reason}"
+            for name, verdict in self._verdicts.items()
         )
 
+    @property
+    def _verdicts(self) -> dict[str, Verdict]:
+        return {name: comparison.verdict for name, comparison in self.comparisons.items()}
+
     def _repr_html_(self) -> str:
-        verdicts = {name: one.verdict for name, one in self.comparisons.items()}
+        verdicts = self._verdicts
         rows = [
             (
                 name,
@@ -78,12 +83,12 @@ def adjust(comparisons: Mapping[str, Comparison], *, alpha: float) -> CohortComp
     Raises:
         ContractError: Two candidates have the same losses.
     """
-    verdicts = [one.verdict for one in comparisons.values()]
+    verdicts = [comparison.verdict for comparison in comparisons.values()]
     adjusted = zip(comparisons.items(), adjust_cohort(verdicts, alpha=alpha), strict=True)
     p_values = holm([verdict.p_value for verdict in verdicts])
     return CohortComparison(
         comparisons=MappingProxyType(
-            {name: one.with_verdict(verdict) for (name, one), verdict in adjusted}
+            {name: comparison.with_verdict(verdict) for (name, comparison), verdict in adjusted}
         ),
         adjusted_p_values=MappingProxyType(dict(zip(comparisons, p_values, strict=True))),
     )

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sluice.base.errors import SettingsError
 from sluice.base.extras import naming_extras
 from sluice.base.home import Home
 
@@ -40,9 +41,14 @@ def serve(
         code: 'stored' runs the code that is stored with the version.
 
     Raises:
-        SettingsError: The extra 'serving' is not installed, or the address cannot be used.
+        SettingsError: The extra 'serving' is not installed, the address cannot be used, or both
+            ``token`` and ``token_file`` are given.
         UnknownVersion: Nothing is in production.
     """
+    if token is not None and token_file is not None:
+        raise SettingsError(
+            "token and token_file cannot be combined.", fix="Pass only one of the two."
+        )
     with naming_extras("sluice.serve"):
         from sluice.serving.foreground import open_foreground
         from sluice.serving.server import serve as answer

@@ -19,6 +19,7 @@ from sluice.base.yaml_text import load_yaml
 
 _PIPELINE_COMMANDS = (
     "run|poc|tune|serve|dev|rollout rehearse|suites list|suites show|suites add|suites run"
+    "|doctor batch-size|doctor expectations|doctor learning-rate|doctor randomness|trace probe"
 )
 """Commands that take the name or file of a pipeline, as alternatives of a regular expression."""
 

@@ -66,7 +66,9 @@ def require(receipt: Receipt | None, *, gate: str, subject: Mapping[str, str]) -
             raise GateBlocked(
                 f"The {gate} receipt is about another {role} "
                 f"({receipt.subject.get(role, 'none')[:12]}, now {digest[:12]}).",
-                cause=f"The {role} changed after the gate ran.",
+                cause=f"The {role} changed after the gate ran."
+                if role in receipt.subject
+                else f"The receipt was written without a digest of the {role}.",
                 fix=f"Run the {gate} gate again on the current {role}.",
             )
     return receipt

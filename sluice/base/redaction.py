@@ -67,7 +67,7 @@ _FORM_CHARACTER = re.compile(r"[:=%\s\"']")
 """Matches a character that every form requires; most log messages contain none, which saves
 time."""
 
-_NUMBER_TYPES = (int, float, bool, type(None))
+_NON_SECRET_TYPES = (int, float, bool, type(None))
 """Types of values that cannot be secrets."""
 
 _SECRET_KEY = re.compile(rf"(?i){_SECRET_NAME}")
@@ -101,7 +101,7 @@ def redact_data(data: Any) -> Any:
         return redact(data)
     if isinstance(data, Mapping):
         return {
-            key: value if type(value) in _NUMBER_TYPES else _redact_value(key, value)
+            key: value if type(value) in _NON_SECRET_TYPES else _redact_value(key, value)
             for key, value in data.items()
         }
     if isinstance(data, list | tuple):

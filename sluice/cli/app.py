@@ -1,7 +1,7 @@
 """The command line ``sluice``.
 
 Exit codes: 0 success, 1 a gate did not pass, or a training or search failed, 2 an error of the
-user, 3 an internal error, 130 interrupted.
+user or unusable input or state, 3 an internal error, 130 interrupted.
 
 Each module of ``sluice.cli`` registers one group of commands and is imported when one of them
 runs; the list of commands imports none. Commands that need Dagster are in

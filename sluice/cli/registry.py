@@ -8,6 +8,7 @@ from rich.text import Text
 from sluice.base.current_user import current_user
 from sluice.base.errors import IntegrityError, UnknownVersion
 from sluice.base.pluralize import pluralize
+from sluice.base.receipts import Receipt
 from sluice.cli import registry_audit, registry_erase, registry_files
 from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
@@ -92,24 +93,25 @@ def show(
 ) -> None:
     """Show one version: state, numbers of the gate, lineage, metrics, receipts."""
     with open_ledger() as ledger:
-        found = _select_version(ledger, model, version)
-        receipts = [linked.receipt for linked in ledger.receipts(model, found.number)]
-        imported = ledger.imported_receipts(model, found.number)
-        judged = [receipt for receipt in receipts if receipt.gate == "promotion"]
-        digest = judged[-1].subject.get("reference", "") if judged else ""
+        selected = _select_version(ledger, model, version)
+        receipts = [linked.receipt for linked in ledger.receipts(model, selected.number)]
+        imported = ledger.imported_receipts(model, selected.number)
+        decisions = [receipt for receipt in receipts if receipt.gate == "promotion"]
+        digest = decisions[-1].subject.get("reference", "") if decisions else ""
         reference = ledger.version_of(model, digest)
-        approval = ledger.approval_status(model, found.number)
+        approval = ledger.approval_status(model, selected.number)
     if as_json:
-        filed = [r.model_dump(mode="json") | {"digest": r.digest} for r in receipts]
-        foreign = [r.model_dump(mode="json") | {"digest": r.digest} for r in imported]
         print_json(
-            found.model_dump(mode="json")
-            | {"receipts": filed, "imported_receipts": foreign}
-            | {"approval": approval.model_dump(mode="json")}
+            selected.model_dump(mode="json")
+            | {
+                "receipts": [_receipt_fields(receipt) for receipt in receipts],
+                "imported_receipts": [_receipt_fields(receipt) for receipt in imported],
+                "approval": approval.model_dump(mode="json"),
+            }
         )
     else:
         page = display.version_page(
-            found, receipts, imported, reference=reference, approval=approval
+            selected, receipts, imported, reference=reference, approval=approval
         )
         show_result(page)
 
@@ -193,7 +195,7 @@ def approve(
     with open_ledger(key) as ledger:
         receipt = ledger.approve(model, version, actor=actor or current_user(), reason=reason)
     if as_json:
-        print_json(receipt.model_dump(mode="json") | {"digest": receipt.digest})
+        print_json(_receipt_fields(receipt))
     else:
         who = receipt.evidence["actor"]
         show_result(Text(f"{model} version {version} is approved by {who}."))
@@ -286,6 +288,10 @@ def _code_findings(production: Version | None) -> list[RegistryFinding]:
     from sluice.registry import loading  # imports torch, which the other commands do not need
 
     return loading.code_findings(production)
+
+
+def _receipt_fields(receipt: Receipt) -> dict[str, Any]:
+    return receipt.model_dump(mode="json") | {"digest": receipt.digest}
 
 
 def _brief(version: Version) -> dict[str, Any]:

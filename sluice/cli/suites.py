@@ -153,7 +153,9 @@ def run(
             min=1, help="Number of the registered version.", show_default="the newest trained here"
         ),
     ] = None,
-    examples: Annotated[int, typer.Option(min=1, help="Rows of a suite on the page.")] = 40,
+    examples: Annotated[
+        int, typer.Option(min=1, help="Maximum number of rows of a suite on the page.")
+    ] = 40,
     as_json: AsJson = False,
 ) -> None:
     """Run all suites on a registered version, on the present rows of the source.

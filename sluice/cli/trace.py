@@ -107,8 +107,8 @@ def register(app: typer.Typer) -> None:
         if as_json:
             print("[" + ",\n".join(r.model_dump_json() for r in reports) + "]")
         else:
-            for one in reports:
-                results(markup=False).print(format_report(one))
+            for trace_report in reports:
+                results(markup=False).print(format_report(trace_report))
         if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 

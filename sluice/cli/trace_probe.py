@@ -45,12 +45,12 @@ def add_probe(group: typer.Typer) -> None:
         from sluice.probes.library import run_probes
 
         names = [name.strip() for name in only.split(",") if name.strip()]
-        answers = list(run_probes(_subject(target, seed), names))
+        probe_results = list(run_probes(_subject(target, seed), names))
         if as_json:
-            print_json([answer.model_dump() for answer in answers])
+            print_json([result.model_dump() for result in probe_results])
         else:
-            results().print(_table(answers))
-        if any(answer.outcome == "fail" for answer in answers):
+            results().print(_table(probe_results))
+        if any(result.outcome == "fail" for result in probe_results):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -80,19 +80,19 @@ def _subject(target: str, seed: int) -> "Subject":
     )
 
 
-def _table(answers: "Sequence[ProbeResult]") -> "Table":
+def _table(probe_results: "Sequence[ProbeResult]") -> "Table":
     from rich.markup import escape
     from rich.table import Table
 
     table = Table("probe", "outcome", "seen", box=None, pad_edge=False)
-    for answer in answers:
-        lines = [answer.seen]
-        lines += [f"why: {answer.why}"] if answer.why else []
-        lines += [f"do:  {answer.fix}"] if answer.fix else []
-        colour = _COLOURS[answer.outcome]
+    for result in probe_results:
+        lines = [result.seen]
+        lines += [f"why: {result.why}"] if result.why else []
+        lines += [f"do:  {result.fix}"] if result.fix else []
+        colour = _COLOURS[result.outcome]
         table.add_row(
-            answer.name,
-            f"[{colour}]{answer.outcome}[/{colour}]",
+            result.name,
+            f"[{colour}]{result.outcome}[/{colour}]",
             escape("\n".join(lines)),
         )
     return table

@@ -42,10 +42,10 @@ def add_training_doctors(group: typer.Typer) -> None:
         """
         from sluice.training.randomness_report import examine_randomness
 
-        found = _find(pipeline)
-        settings = found.settings
+        resolved = _find(pipeline)
+        settings = resolved.settings
         report = examine_randomness(
-            found.workload, settings.model, settings.training, seed=settings.seeds[0]
+            resolved.workload, settings.model, settings.training, seed=settings.seeds[0]
         )
         _show(report.model_dump_json(indent=1), _randomness_tables(report), as_json=as_json)
 
@@ -64,9 +64,9 @@ def add_training_doctors(group: typer.Typer) -> None:
 
         Example: sluice doctor learning-rate sp500_volatility --steps 400
         """
-        found = _find(pipeline)
-        result = _test_rates(found, steps)
-        _save_curve(result, found)
+        resolved = _find(pipeline)
+        result = _test_rates(resolved, steps)
+        _save_curve(result, resolved)
         summary = Text("\n".join(part for part in (result.summary, result.fix) if part))
         _show(result.model_dump_json(indent=1), summary, as_json=as_json)
         if result.rate is None:

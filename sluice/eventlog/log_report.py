@@ -71,7 +71,7 @@ class LogReport(Record):
 
     @property
     def valid(self) -> bool:
-        """True when the log has events, and every line is an event with its required fields."""
+        """True when the log has events, and each complete line is an event with all its fields."""
         return self.num_problems == 0
 
     @property

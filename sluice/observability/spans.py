@@ -118,7 +118,7 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
             f"{ENDPOINT} must be a URL like http://127.0.0.1:4318, got '{endpoint}'.",
             fix="Correct the variable or unset it.",
         )
-    with _starting:
+    with _engine_lock:
         if _engine is None:
             _engine = _Engine(
                 f"{endpoint.rstrip('/')}/v1/traces",
@@ -133,7 +133,7 @@ def configure(environ: Mapping[str, str], *, service: str) -> bool:
 def shutdown() -> None:
     """Export pending spans and disable spans."""
     global _engine
-    with _starting:
+    with _engine_lock:
         if _engine is not None:
             _engine.close()
         _engine = None
@@ -297,7 +297,7 @@ class _RecordingSpan:
 
 
 _engine: _Engine | None = None
-_starting = threading.Lock()
+_engine_lock = threading.Lock()
 _ids: ContextVar[tuple[str, str] | None] = ContextVar("ids", default=None)
 """Trace id and span id of the next span, in hexadecimal; None for random ids."""
 

@@ -141,9 +141,11 @@ class Verdict(Record):
         try:
             return cls.model_validate(receipt.evidence)
         except ValidationError as error:
+            count = error.error_count()
             raise IntegrityError(
                 f"The promotion receipt {receipt.digest[:12]} must contain a verdict, but "
-                f"{error.error_count()} of its fields are missing or invalid.",
+                f"{pluralize(count, 'field')} of it {'is' if count == 1 else 'are'} missing or "
+                "invalid.",
                 cause="The receipt was not written by the promotion gate.",
                 fix="Evaluate the candidate on a newer window.",
             ) from error

@@ -21,8 +21,9 @@ def command_page(app: typer.Typer) -> dict[str, str]:
     parts = [
         "# Command line",
         "Results are printed on stdout, progress and errors on stderr. Exit codes: 0 success, 1 a "
-        "gate did not pass, 2 an error of the user or unusable input or state, 3 an internal "
-        "error, 130 interrupted. `--json` prints results as JSON. Every command has `--help`.",
+        "gate did not pass, or a training or search failed, 2 an error of the user or unusable "
+        "input or state, 3 an internal error, 130 interrupted. `--json` prints results as JSON. "
+        "Every command has `--help`.",
     ]
     for path, command in walk_commands(root):
         parts += _section(path, command)

@@ -61,6 +61,11 @@ def test_an_empty_registry_has_nothing_to_roll_back():
             call("prices")
 
 
+def test_a_server_has_one_source_of_tokens(tmp_path):
+    with pytest.raises(SettingsError, match="token and token_file cannot be combined"):
+        sluice.serve("prices", token="t" * 32, token_file=tmp_path / "tokens.json")
+
+
 def test_a_class_in_a_script_cannot_be_trained_by_other_processes(monkeypatch, tmp_path):
     script = tmp_path / "train.py"
     script.touch()

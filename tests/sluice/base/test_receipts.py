@@ -48,6 +48,16 @@ def test_anything_else_blocks(found: Receipt | None, cause: str) -> None:
         require(found, gate="poc", subject=SUBJECT)
 
 
+def test_the_cause_distinguishes_a_changed_digest_from_a_missing_one() -> None:
+    for subject, cause in (
+        (SUBJECT | {"config": "e" * 64}, "The config changed after the gate ran."),
+        ({"data": "d" * 64}, "The receipt was written without a digest of the config."),
+    ):
+        with pytest.raises(GateBlocked) as caught:
+            require(receipt(subject=subject), gate="poc", subject=SUBJECT)
+        assert caught.value.cause == cause
+
+
 def test_digest_does_not_depend_on_the_time() -> None:
     assert receipt().digest == receipt(decided_at=NOW + timedelta(days=1)).digest
     changes: list[dict[str, Any]] = [
