@@ -35,8 +35,8 @@ class TableRows:
 
     Raises:
         SourceError: The file is missing or cannot be read.
-        ContractError: A column is missing or not numeric, a value is not finite, there is no
-            complete window, or a window begins before the first row.
+        ContractError: ``seq_len`` is less than 1, a column is missing or not numeric, a value is
+            not finite, there is no complete window, or a window begins before the first row.
         StorageError: The cache cannot be written.
     """
 
@@ -51,6 +51,11 @@ class TableRows:
         allow_nan: bool = False,
     ) -> None:
         path = Path(path)
+        if seq_len is not None and seq_len < 1:
+            raise ContractError(
+                f"'seq_len' must be at least 1, got {seq_len}.",
+                fix="Give the length of a window in rows, or None for rows without an axis of time.",
+            )
         if path.suffix == ".npy" and columns is not None:
             raise ContractError(
                 f"{path} has no column names, got columns {list(columns)}.",

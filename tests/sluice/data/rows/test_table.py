@@ -187,6 +187,12 @@ def test_a_table_without_a_row_or_a_window_is_refused(tmp_path):
         TableRows(tmp_path / "few.parquet", cache=tmp_path, seq_len=2, ends=np.array([1, 0]))
 
 
+@pytest.mark.parametrize("seq_len", [0, -3])
+def test_a_window_without_rows_is_refused(parquet, tmp_path, seq_len):
+    with pytest.raises(ContractError, match=f"'seq_len' must be at least 1, got {seq_len}"):
+        TableRows(parquet, cache=tmp_path, seq_len=seq_len)
+
+
 def test_a_matrix_of_another_form_is_refused(tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 2)))
 
