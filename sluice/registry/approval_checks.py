@@ -13,7 +13,9 @@ from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFin
 from sluice.registry.tables import history, rollout_transitions, signatures
 
 _FIX_KEY = "Find out whose key it is. Roll back if the version should not be in production."
-_FIX_APPROVAL = "Find out who promoted it and why. Roll back unless another person approves it."
+_FIX_APPROVAL = (
+    "Find out who promoted it and why. Roll back if the version should not be in production."
+)
 
 
 def check_required(connection: Connection, models: Sequence[str]) -> Iterator[RegistryFinding]:

@@ -40,7 +40,7 @@ class Database:
         """Connect to a database, and create its tables or migrate older ones.
 
         Args:
-            url: SQLAlchemy URL of a SQLite file or of a PostgreSQL database.
+            url: SQLAlchemy URL of an SQLite file or of a PostgreSQL database.
             create: Whether to create missing tables. If False, missing tables raise an error.
 
         Raises:

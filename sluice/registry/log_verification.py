@@ -211,7 +211,7 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
     for line in lines:
         number += 1
         if line.number < number:
-            yield _finding(f"The log has a line with the number {line.number}.")
+            yield _finding(f"Line {line.number} of the log has an invalid number.")
         elif line.number == number + 1:
             yield _finding(f"Line {number} is missing from the log.")
         elif line.number > number:

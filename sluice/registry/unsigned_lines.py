@@ -20,6 +20,9 @@ from sluice.registry.tables import (
     rollout_transitions,
 )
 
+_DIGESTS = ("receipt", "candidate")
+"""Columns with digests, which are shortened."""
+
 
 class UnsignedLine(Record):
     """One line of the log that is not signed yet."""
@@ -92,7 +95,7 @@ def _describe_row(table: Table, values: Any, key_text: str) -> str:
     if table is rollout_transitions:
         return f"{values['outcome']} of rollout {short(values['rollout'])}"
     fields = ", ".join(
-        f"{name} {short(values[name]) if name in ('receipt', 'candidate') else values[name]}"
+        f"{name} {short(str(values[name])) if name in _DIGESTS else values[name]}"
         for name in ("model", "name", "version", "number", "receipt", "candidate")
         if name in values
     )

@@ -126,7 +126,7 @@ def test_an_unknown_setting_is_rejected_with_a_fix(own: ArtifactStore, home: Hom
         load_deployed(version, own)
 
     assert "order_seed" not in refused.value.what
-    assert "Make the settings class accept it again" in refused.value.fix
+    assert "Make the settings class accept them again" in refused.value.fix
 
 
 def test_a_workload_that_inherits_is_migrated_and_one_that_has_the_setting_keeps_it(

@@ -191,4 +191,4 @@ def test_each_window_needs_one_key() -> None:
         refused = server.ask(1.0, 2.0, keys=["monday"])
 
     assert refused.status_code == 422
-    assert "one entry for each of 2 windows, got 1" in refused.json()["what"]
+    assert "as many entries as windows (2), got 1" in refused.json()["what"]
