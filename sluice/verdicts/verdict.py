@@ -280,7 +280,7 @@ def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
         (
             "bounds",
             f"{_number(v.lower_bound)} to {_number(v.upper_bound)}, each one-sided at "
-            f"{v.alpha:.3g}; the lower one decides",
+            f"{v.alpha:.3g}; the lower one decides on PROMOTE",
         ),
         (
             "mean loss",
