@@ -37,7 +37,7 @@ class RollbackResult(Record):
         description="aborted: the rollout in progress was aborted; rolled_back: production was "
         "moved back to its last good version; nothing: no effect."
     )
-    what: str = Field(description="The effect, or why there is none, in sentences.")
+    what: str = Field(description="Effect, or the reason why nothing was changed.")
 
 
 class RollbackHandler(Protocol):

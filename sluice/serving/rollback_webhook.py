@@ -87,7 +87,7 @@ class HandledAlert(Record):
 
     fingerprint: str
     act: RollbackEffect
-    what: str = Field(description="The effect, or why there is none, in sentences.")
+    what: str = Field(description="Effect, or the reason why nothing was changed.")
 
 
 class WebhookResponse(Record):
