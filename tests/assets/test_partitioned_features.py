@@ -145,7 +145,7 @@ def test_worker_processes_give_the_same_bits(store, monkeypatch):
         (
             PeriodPartitions(period="M", look_back_rows=20),
             {"last": lambda raw: raw["price"] / raw["price"].std()},
-            "only on 20 earlier and 1 later rows .*'last' at 2020-01-29 .*changes by",
+            "only on its own rows, 20 earlier and 1 later rows .*'last' at 2020-01-29 .*changes by",
         ),
         (
             PeriodPartitions(period="M", look_back_rows=20),
@@ -178,7 +178,7 @@ def test_a_feature_across_keys_is_refused(store):
             frame = super().compute_features(raw)
             return frame.assign(mean=frame.groupby(level=0)["mean"].rank())
 
-    with pytest.raises(ContractError, match="only on rows of its key, but 'mean' at"):
+    with pytest.raises(ContractError, match="only on the rows of its key, but 'mean' at"):
         computed(Ranked(), rows_of_assets(), store)
 
 
