@@ -54,7 +54,7 @@ class TableRows:
         if seq_len is not None and seq_len < 1:
             raise ContractError(
                 f"'seq_len' must be at least 1, got {seq_len}.",
-                fix="Give the length of a window in rows, or None for rows without an axis of time.",
+                fix="Give the length of a window in rows, or None for rows without a time axis.",
             )
         if path.suffix == ".npy" and columns is not None:
             raise ContractError(
