@@ -51,7 +51,7 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         description="A check exceeded its time limit.",
         cause=(
             "The check exceeded its time limit: the model or the data subset is too large for "
-            "this machine, or the workload's code is slow."
+            "this machine, the workload's code is slow, or other programs keep the machine busy."
         ),
         fix=(
             "Use a smaller data subset (poc settings), profile the named check, or raise its "
