@@ -14,9 +14,7 @@ from sluice.pipelines.run_process import PROCESS_TAG
 _MAX_REASON_CHARS = 1000
 
 
-def failure_sensor(
-    pipeline: str, jobs: list[UnresolvedAssetJobDefinition]
-) -> dg.SensorDefinition:
+def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
     """Return the sensor that raises an alert for each failed run of the pipeline.
 
     Runs of ``sluice run`` raise none, because the command prints the error. A run that Dagster
