@@ -38,5 +38,6 @@ def _step_errors(instance: dg.DagsterInstance, run_id: str) -> list[str]:
             continue
         while error.cause is not None:  # Dagster wraps the error of a step in its own
             error = error.cause
-        errors.append(f"{event.step_key}: {error.message.strip()}")
+        asset, message = str(event.step_key).split("__")[-1], error.message.strip()
+        errors.append(f"{asset}: {message}{'' if message.endswith(('.', '!', '?')) else '.'}")
     return errors
