@@ -12,6 +12,13 @@ from sluice.findings.check_outcome import HardExample, UnusualFeature
 _MIN_DEVIATIONS = 2.0
 _MAX_FEATURES = 3
 
+_MAX_FLAG_SHARE = 0.01
+"""Maximum share of rows at which a value is unusual in a column of which most rows are equal.
+
+There, the deviation only says how rare the other values are: in a one-hot column of weekdays,
+every seventh row is 2.4 standard deviations from 0.
+"""
+
 _MAD_TO_STD = 1.4826
 """Standard deviation of a normal variable divided by its median absolute deviation."""
 
@@ -28,7 +35,9 @@ def find_hard_examples(
 
     A feature is unusual when it is at least 2 deviations from the median of the given rows. The
     deviation is robust (median absolute deviation, scaled to the standard deviation of a normal
-    variable), so that outliers do not inflate it. The three largest deviations are named.
+    variable), so that outliers do not inflate it. In a column of which most rows are equal, as in
+    a flag or a one-hot column, a value is unusual only if at most 1 % of the rows are at least as
+    far from the median. The three largest deviations are named.
 
     Examples of equal loss are listed in row order. Non-finite losses, non-numeric columns and
     missing cells are ignored.
@@ -80,7 +89,11 @@ def find_unusual_features(
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return robust deviations from the median; 0 for a constant column, NaN for a missing cell."""
+    """Return robust deviations from the median; NaN for a missing cell.
+
+    The deviation is 0 in a constant column, and for a value that is not rare enough in a column of
+    which most rows are equal.
+    """
     score_ND = np.full(value_ND.shape, np.nan)
     for column, value_N in enumerate(value_ND.T):
         known_N = value_N[np.isfinite(value_N)]
@@ -88,10 +101,26 @@ def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
             continue
         distance_N = value_N - np.median(known_N)
         scale = _MAD_TO_STD * float(np.median(np.abs(known_N - np.median(known_N))))
-        # More than half of the rows are equal, as in a flag: use the standard deviation instead.
-        scale = scale if scale > 0 else float(known_N.std())
-        score_ND[:, column] = distance_N / scale if scale > 0 else 0.0
+        if scale > 0:
+            score_ND[:, column] = distance_N / scale
+        else:
+            score_ND[:, column] = _deviations_of_rare_values(distance_N, float(known_N.std()))
     return score_ND
+
+
+def _deviations_of_rare_values(
+    distance_N: NDArray[np.float64], scale: float
+) -> NDArray[np.float64]:
+    """Return ``distance_N`` in units of ``scale``; 0 for values that are not rare."""
+    if not scale > 0:
+        return np.zeros_like(distance_N)
+    size_N = np.abs(distance_N[np.isfinite(distance_N)])
+    # A single row is always rare enough, so that few rows can have an unusual one.
+    max_rows = max(1, int(_MAX_FLAG_SHARE * size_N.size))
+    ascending = np.sort(size_N)
+    num_as_far_N = size_N.size - np.searchsorted(ascending, np.abs(distance_N), side="left")
+    is_common_N = np.isfinite(distance_N) & (num_as_far_N > max_rows)
+    return np.where(is_common_N, 0.0, distance_N / scale)
 
 
 def _largest_deviations(

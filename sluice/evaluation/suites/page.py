@@ -140,11 +140,19 @@ def _suspects(result: SuiteResult) -> str:
         )
     if num_data:
         parts.append(
-            f"The data are suspected on {num_data} of them, because all seeds of both models and "
-            "the baseline are wrong there. These rows may be measured incorrectly, or be "
-            "unpredictable."
+            f"The data are suspected on {num_data} of them, because {_arms(result)} are wrong "
+            "there with all seeds. These rows may be measured incorrectly, be "
+            "unpredictable, or require a model that is larger or trained for longer. Train for "
+            "more epochs before you change the data, if the training curves still improve."
         )
     return " ".join(parts)
+
+
+def _arms(result: SuiteResult) -> str:
+    """Return the names of what was compared; without the reference if it is the baseline."""
+    if all(row.reference_loss == row.baseline_loss for row in result.rows):
+        return "the candidate and the baseline"
+    return "the candidate, the reference and the baseline"
 
 
 def _unscored_rows(result: SuiteResult) -> list[str]:

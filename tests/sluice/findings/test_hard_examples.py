@@ -82,3 +82,15 @@ def test_a_median_that_is_not_positive_measures_nothing(frame):
 @pytest.mark.parametrize(("count", "listed"), [(0, 0), (3, 3), (1000, 150)])
 def test_as_many_are_listed_as_there_are(frame, loss, count, listed):
     assert len(find_hard_examples(loss, ROWS, frame, ("a",), count=count)) == listed
+
+
+def test_an_ordinary_value_of_a_one_hot_column_is_not_unusual(frame, loss):
+    friday = (DAYS.day_of_week == 4).astype(float)  # 1 on a seventh of the rows
+    frame = frame.assign(friday=friday)
+    row = int(np.flatnonzero(friday)[10])
+    loss[row - 50] = 90.0
+
+    hard = find_hard_examples(loss, ROWS, frame, ("friday", "flag"), count=2)
+
+    assert [s.feature for s in hard[0].unusual_features] == []
+    assert [s.feature for s in hard[1].unusual_features] == ["flag"]  # 1 on one row of 150
