@@ -47,6 +47,9 @@ class RunReport(Record):
     verdict: str
     reason: str
     remedy: str = Field("", description="What the promotion gate advises to do next.")
+    symptoms: tuple[str, ...] = Field(
+        (), description="Problems of the candidate's trainings, with what to do."
+    )
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
     version: int
     created: bool
@@ -145,6 +148,7 @@ def run_pipeline(
         verdict=str(metadata[VERDICT].value),
         reason=str(metadata[REASON].value),
         remedy=decision.verdict.remedy,
+        symptoms=evaluation.symptoms,
         worse=str(metadata[WORSE].value),
         version=number,
         created=bool(metadata[NEW].value),

@@ -33,6 +33,10 @@ def print_summary(
     console.print(headline, highlight=False)
     why = make_commands_runnable(report.reason, [pipeline], program=program)
     console.print(f"  why      {escape(why)}", highlight=False)
+    for symptom in report.symptoms:
+        if symptom not in report.reason:
+            advice = make_commands_runnable(symptom, [pipeline], program=program)
+            console.print(f"  training {escape(advice)}", highlight=False)
     if not report.gate_passed and report.remedy:
         advice = make_commands_runnable(report.remedy, [pipeline], program=program)
         console.print(f"  do       {escape(advice)}", highlight=False)

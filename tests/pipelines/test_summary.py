@@ -61,17 +61,39 @@ def test_the_headline_says_what_is_in_production() -> None:
     assert _headline(report(production=2)).endswith("version 2 stays in production.")
 
 
-def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) -> None:
-    home = Home.from_environment({"SLUICE_HOME": str(tmp_path)}, cwd=tmp_path)
-    store = ArtifactStore(home.artifacts)
+def summary(folder: Path, **changes: object) -> str:
+    """Return what is printed at the end of a run of version 1."""
+    home = Home.from_environment({"SLUICE_HOME": str(folder)}, cwd=folder)
     with SluiceState.at(home).ledger() as ledger:
-        promote_chain(ledger, store, 1)
-    console = Console(width=100, record=True, file=io.StringIO())
-    refused = report(pipeline=MODEL, version=1)
+        promote_chain(ledger, ArtifactStore(home.artifacts), 1)
+    console = Console(width=300, record=True, file=io.StringIO())
+    finished = report(pipeline=MODEL, version=1, **changes)
+    print_summary(finished, home, console, pipeline="demand.yaml", program="sluice")
+    return console.export_text()
 
-    print_summary(refused, home, console, pipeline="demand.yaml", program="sluice")
 
-    text = console.export_text()
+STOPPED = "Stopped too early in 10 of 10 trainings. Set training.max_epochs to 20."
+
+
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("Significantly better.", f"  training {STOPPED}\n"),
+        (f"{STOPPED} No significant difference.", f"  why      {STOPPED} No"),
+    ],
+)
+def test_problems_of_the_trainings_are_printed_once(
+    tmp_path: Path, reason: str, line: str
+) -> None:
+    text = summary(tmp_path, symptoms=(STOPPED,), reason=reason)
+
+    assert line in text
+    assert text.count(STOPPED) == 1
+
+
+def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) -> None:
+    text = summary(tmp_path)
+
     assert "  do       Leave production unchanged. Run: sluice run demand" in text
     assert "loss [MW squared]" in text
     assert "took     13.4 s wall time, of which training 9.0 s, evaluation 2.0 s, checks 1.0 s" in (
