@@ -104,7 +104,9 @@ def compare(
         outcome, reason = _decide(
             lower, upper, required=settings.min_gain, margin=margin, unit=unit
         )
-        remedy = _remedy(outcome, estimate, candidate, reference, margin, settings, observation)
+        remedy = _remedy(
+            outcome, estimate, candidate, reference, margin, settings, observation, unit
+        )
     return Verdict(
         outcome=outcome,
         candidate=candidate.subject,
@@ -204,12 +206,21 @@ def _remedy(
     margin: float,
     settings: GateSettings,
     observation: str,
+    unit: str,
 ) -> str:
     if outcome == "PROMOTE":
         return "Promote the candidate."
     if outcome != "INCONCLUSIVE":
         return "Leave production unchanged."
     gain, required = estimate.gain, settings.min_gain
+    if gain < -margin:
+        # A larger sample would reject the candidate, which helps nobody.
+        return (
+            "Leave production unchanged. The mean loss of the candidate is higher than that of "
+            f"what it is compared with, by {-gain:.4g} {unit}: with more seeds or rows, it would "
+            "probably be rejected. Improve its inputs, model or training first. If a simple rule "
+            "is already nearly perfect, use that rule: a network can hardly be better."
+        )
     # Distance from the observed gain to the threshold of PROMOTE if the gain is sufficient. Else to
     # the more distant threshold of REJECT and EQUIVALENT, which requires the smaller sample.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))

@@ -9,6 +9,12 @@ from sluice.base.settings import Record
 MIN_FOLDS = 3
 """Minimum number of folds for an estimate of the variance of a metric over folds."""
 
+_MIN_DIGITS = 3
+"""Significant digits of a value, if they distinguish the candidate from the reference."""
+
+_MAX_DIGITS = 17
+"""Significant digits that distinguish any two floats."""
+
 
 class MetricChange(Record):
     """One metric that is worse than that of the reference, averaged over seeds and folds."""
@@ -23,11 +29,9 @@ class MetricChange(Record):
 
     def __str__(self) -> str:
         difference = self.candidate - self.reference
+        candidate, reference = _format_different(self.candidate, self.reference)
         interval = f", 95 % interval {self.low:.2g} to {self.high:.2g}" if self.has_interval else ""
-        return (
-            f"{self.metric} {self.candidate:.3g} against {self.reference:.3g} "
-            f"({difference:+.2g}{interval})"
-        )
+        return f"{self.metric} {candidate} against {reference} ({difference:+.2g}{interval})"
 
     @property
     def has_interval(self) -> bool:
@@ -42,4 +46,16 @@ def describe_changes(changes: tuple[MetricChange, ...]) -> str:
     sentence = f"Worse than the reference: {'; '.join(map(str, changes))}."
     if all(change.has_interval for change in changes):
         return sentence
-    return f"{sentence} An interval requires {MIN_FOLDS} folds and finite values."
+    return (
+        f"{sentence} No confidence interval of these differences is known: it requires finite "
+        f"values in at least {MIN_FOLDS} folds."
+    )
+
+
+def _format_different(one: float, other: float) -> tuple[str, str]:
+    """Return both values with three significant digits, or as many as distinguish them."""
+    for digits in range(_MIN_DIGITS, _MAX_DIGITS):
+        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        if texts[0] != texts[1]:
+            return texts
+    return f"{one:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"

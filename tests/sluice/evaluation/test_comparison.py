@@ -107,6 +107,17 @@ def test_the_bounds_determine_the_outcome():
     assert all(v.lower_bound < v.gain < v.upper_bound for v in verdicts)
 
 
+def test_more_data_are_not_advised_for_a_candidate_that_is_worse():
+    worse, near = (
+        judge(*arms(-0.006), equivalence_margin_share=share) for share in (0.0001, 0.005)
+    )
+
+    assert worse.outcome == near.outcome == "INCONCLUSIVE"
+    assert "would probably be rejected. Improve" in worse.remedy
+    assert "would be sufficient" not in worse.remedy
+    assert "would be sufficient" in near.remedy
+
+
 def test_a_gain_below_what_is_required_is_rejected_even_when_better():
     verdict = judge(*arms(0.05), min_gain=0.2)
 

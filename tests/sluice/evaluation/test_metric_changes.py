@@ -10,7 +10,7 @@ from sluice.evaluation.metric_changes import find_worse_metrics
 from sluice.evaluation.metric_table import MetricTable
 from sluice.evaluation.promotion_decision import decide_promotion
 from sluice.evaluation.settings import GateSettings
-from sluice.verdicts.metric_change import describe_changes
+from sluice.verdicts.metric_change import MetricChange, describe_changes
 from tests.sluice.evaluation.loss_samples import table, two_recipes
 
 FOLDS = 4
@@ -47,6 +47,22 @@ def test_metrics_that_got_worse_are_named_with_both_values_and_an_interval():
     assert sharpe.low < -0.07 < sharpe.high
     said = describe_changes((sharpe, sortino))
     assert said.startswith("Worse than the reference: sharpe 0.45 against 0.52 (-0.07, 95 % interv")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "text"),
+    [
+        (0.99978, 0.9999, "r2 0.9998 against 0.9999 (-0.00012)"),
+        (0.5, 0.61, "r2 0.5 against 0.61 (-0.11)"),
+        (1.0, 1.0, "r2 1 against 1 (+0)"),
+    ],
+)
+def test_values_have_enough_digits_to_differ(candidate, reference, text):
+    change = MetricChange(
+        metric="r2", candidate=candidate, reference=reference, low=np.nan, high=np.nan
+    )
+
+    assert str(change) == text
 
 
 def test_the_interval_is_that_of_the_two_way_variance():
@@ -104,7 +120,7 @@ def test_too_few_folds_give_no_interval_and_say_so():
     (change,) = worse(two(0.1, (0, 1)), two(0.5, ()))
 
     said = describe_changes((change, change))
-    assert said.count("An interval requires 3 folds and finite values.") == 1
+    assert said.count("it requires finite values in at least 3 folds.") == 1
     assert "nan" not in said
 
 
