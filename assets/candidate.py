@@ -11,7 +11,7 @@ from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.drift_reference import DriftReferenceRecord
 from sluice.assets.evaluation import suite_metadata
 from sluice.assets.evaluation_record import Evaluation
-from sluice.assets.metadata import table
+from sluice.assets.metadata import REUSED, table
 from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
@@ -176,6 +176,7 @@ def candidate_asset(
                 RECEIPT: receipt.digest,
                 VERSION: version.number,
                 NEW: registration.created,
+                **({} if registration.created else {REUSED: f"version {version.number}"}),
                 "compared with": evaluation.reference_name,
                 "guards": guard_table(promotion_verdict.verdict),
                 **verdict_pictures(

@@ -6,7 +6,7 @@ import dagster as dg
 from pydantic import Field
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.metadata import column_schema, preview, table
+from sluice.assets.metadata import REUSED, column_schema, preview, table
 from sluice.assets.partitioned_features import (
     StoredPartition,
     WorkloadSource,
@@ -66,6 +66,7 @@ def features_asset(
         raw = load_table(raw_data, sluice_state.store)
         maker = feature_producer(workload, path=path)
         partitions: tuple[StoredPartition, ...] = ()
+        num_reused = 0
         with wrap_user_errors("compute_features or plan_folds of the workload"):
             if workload.feature_partitions is None:
                 frame = workload.compute_features(raw)
@@ -87,8 +88,9 @@ def features_asset(
                     progress=sluice_progress,
                 )
                 frame, partitions = computed.frame, computed.partitions
+                num_reused = computed.num_reused
                 context.log.info(
-                    f"{len(partitions) - computed.num_reused} of {len(partitions)} partitions "
+                    f"{len(partitions) - num_reused} of {len(partitions)} partitions "
                     "computed, the others are unchanged"
                 )
             folds = workload.plan_folds(frame)
@@ -107,6 +109,7 @@ def features_asset(
                 "dagster/row_count": record.table.num_rows,
                 "dagster/column_schema": column_schema(workload.feature_schema),
                 "digest": record.table.digest,
+                **({REUSED: f"{num_reused} of {len(partitions)} partitions"} if num_reused else {}),
                 "target": workload.target_column,
                 "folds": table(
                     [

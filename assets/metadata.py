@@ -9,6 +9,9 @@ import pandas as pd
 from sluice.base.redaction import redact
 from sluice.data.schema import Schema
 
+REUSED = "from earlier runs"
+"""Key of the text that names the parts of a result which were not computed again."""
+
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
     """Return a small PNG as Markdown with inline data; Dagster has no metadata type for images."""

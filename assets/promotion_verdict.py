@@ -7,7 +7,7 @@ import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_record import Evaluation
-from sluice.assets.metadata import table
+from sluice.assets.metadata import REUSED, table
 from sluice.assets.resources import RECORDS, SluiceState, utc_now
 from sluice.assets.spans import spanned
 from sluice.assets.verdict_metadata import guard_table, verdict_pictures
@@ -89,7 +89,11 @@ def promotion_verdict_asset(
             if caveat
         )
 
+        is_recorded = True
+
         def answer(earlier: Sequence[Receipt]) -> Receipt:
+            nonlocal is_recorded
+            is_recorded = False
             verdict = decide_promotion(
                 evidence,
                 gate,
@@ -143,6 +147,7 @@ def promotion_verdict_asset(
             metadata={
                 **({"training": " ".join(verdict.symptoms)} if verdict.symptoms else {}),
                 "verdict": verdict.outcome,
+                **({REUSED: "the recorded verdict"} if is_recorded else {}),
                 "reason": verdict.reason,
                 "next step": verdict.remedy,
                 **(

@@ -20,7 +20,13 @@ class ProgressReporter(Protocol):
     """Callback that receives the progress of a long task."""
 
     def __call__(
-        self, text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+        self,
+        text: str,
+        *,
+        done: int,
+        total: int,
+        rows: Sequence[Mapping[str, object]] = (),
+        important: bool = False,
     ) -> None:
         """Report that ``done`` of ``total`` parts are finished.
 
@@ -29,14 +35,20 @@ class ProgressReporter(Protocol):
             done: Number of finished parts.
             total: Number of all parts.
             rows: Table of the parts in progress, for receivers that display one.
+            important: Whether receivers should display the text also where they omit some.
         """
 
 
 def ignore_progress(
-    text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+    text: str,
+    *,
+    done: int,
+    total: int,
+    rows: Sequence[Mapping[str, object]] = (),
+    important: bool = False,
 ) -> None:
     """Discard progress; the assets also write to Dagster's log."""
-    del text, done, total, rows
+    del text, done, total, rows, important
 
 
 def utc_now() -> datetime:

@@ -11,7 +11,7 @@ from sluice.assets.best_config import BestConfig, gpu_pool, with_best
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
-from sluice.assets.metadata import picture, table
+from sluice.assets.metadata import REUSED, picture, table
 from sluice.assets.receipt_subjects import candidate_subject, poc_subject, require_same
 from sluice.assets.replays import save_replays
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState
@@ -189,6 +189,7 @@ def trained_models_asset(
             metadata={
                 "members": len(members),
                 "reused": reused,
+                **({REUSED: f"{reused} of {len(members)} trainings"} if reused else {}),
                 "seconds": seconds,
                 "candidate": record.candidate,
                 "diagnosis": dg.MetadataValue.md(
@@ -259,7 +260,15 @@ class _TrainingProgress:
                 f"{unit}: an unfinished training used other settings, so the training restarts. "
                 f"Differences: {event.reason}. Restore the old settings to resume it."
             )
-        at = (
-            f"epoch {event.epochs_done}/{event.max_epochs}" if event.kind == "epoch" else event.kind
-        )
-        self._progress(f"{unit} {at}", done=self._finished, total=self._total)
+        is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
+        text = f"{unit} {_describe_progress(event)}"
+        self._progress(text, done=self._finished, total=self._total, important=is_resumed)
+
+
+def _describe_progress(event: FoldRunEvent) -> str:
+    if event.kind == "epoch":
+        return f"epoch {event.epochs_done}/{event.max_epochs}"
+    if event.kind != "started" or not (event.epochs_done or event.steps_done):
+        return event.kind
+    after = f" after its step {event.steps_done:,}" if event.steps_done else ""
+    return f"resumes at epoch {event.epochs_done + 1}/{event.max_epochs}{after}"

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
+from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
 _LONG = 20
@@ -33,6 +34,7 @@ class RunConsole:
         self._console = console
         self._clock = clock
         self._started: dict[str, float] = {}
+        self._notes: dict[str, str] = {}
         self._tenth = -1
         self._said = clock()
         self._bar = Progress(
@@ -66,16 +68,25 @@ class RunConsole:
             self._live.stop()
 
     def __call__(
-        self, text: str, *, done: int, total: int, rows: Sequence[Mapping[str, object]] = ()
+        self,
+        text: str,
+        *,
+        done: int,
+        total: int,
+        rows: Sequence[Mapping[str, object]] = (),
+        important: bool = False,
     ) -> None:
-        """Report a finished piece of the running stage, and the table to show below the bar."""
+        """Report a finished piece of the running stage, and the table to show below the bar.
+
+        An important text is printed also on a terminal, where the bar replaces other texts.
+        """
         self._rows = rows
         self._bar.update(
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
         tenth, now = 10 * done // max(total, 1), self._clock()
         news = (total >= _LONG and tenth != self._tenth) or now - self._said > _SILENT_S
-        if not self._console.is_terminal and news:
+        if important or (news and not self._console.is_terminal):
             self._tenth, self._said = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
@@ -89,11 +100,14 @@ class RunConsole:
             self._started[stage] = self._said = self._clock()
             self._tenth, self._rows = -1, ()
             self._bar.reset(self._task, description=stage, total=None, text="")
+        elif happened.is_step_materialization:
+            self._notes[stage] = _reuse_note(happened)
         elif happened.is_step_success or happened.is_step_failure:
             seconds = self._clock() - self._started.pop(stage, self._clock())
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
-            self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s", highlight=False)
+            note = self._notes.pop(stage, "")
+            self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s{note}", highlight=False)
         elif pool := _blocking_pool(happened):
             self._console.print(
                 f"      {stage} waits: another run uses the concurrency pool '{pool}'",
@@ -119,3 +133,9 @@ def _blocking_pool(event: dg.DagsterEvent) -> str:
     data = event.event_specific_data
     pool = data.metadata.get("pool") if isinstance(data, EngineEventData) else None
     return "" if pool is None else str(pool.value)
+
+
+def _reuse_note(event: dg.DagsterEvent) -> str:
+    """Return which parts of a stage's result are from earlier runs; "" if none are."""
+    reused = event.step_materialization_data.materialization.metadata.get(REUSED)
+    return "" if reused is None else f"  {REUSED}: {reused.value}"

@@ -1,10 +1,13 @@
 """What a run says of itself where there is no terminal."""
 
 import io
+import uuid
 
+import dagster as dg
 import pytest
 from rich.console import Console
 
+from sluice.assets.metadata import REUSED
 from sluice.pipelines.console import RunConsole
 
 
@@ -31,6 +34,37 @@ def test_a_stage_of_few_pieces_speaks_after_a_silence(said) -> None:
         console("x", done=0, total=8)
 
     assert words() == ["0/8", "x"] * 2  # at 20 s and at 40 s
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_an_important_text_is_always_printed(is_terminal: bool) -> None:
+    console = Console(record=True, width=80, force_terminal=is_terminal, file=io.StringIO())
+    with RunConsole(console, clock=lambda: 0.0) as live:
+        live("seed 0 fold 1 epoch 3/9", done=0, total=8)
+        live("seed 1 fold 1 resumes at epoch 108/400", done=0, total=8, important=True)
+
+    lines = console.export_text().splitlines()
+    assert "      0/8  seed 1 fold 1 resumes at epoch 108/400" in lines
+
+
+@pytest.mark.parametrize(
+    ("metadata", "end"),
+    [({REUSED: "10 of 10 trainings"}, f"  {REUSED}: 10 of 10 trainings"), ({}, "")],
+)
+def test_a_stage_says_what_it_did_not_compute_again(metadata: dict[str, str], end: str) -> None:
+    @dg.asset
+    def trained() -> dg.MaterializeResult[None]:
+        return dg.MaterializeResult(metadata=metadata)
+
+    out, run_id = io.StringIO(), str(uuid.uuid4())
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.add_event_listener(run_id, RunConsole(Console(file=out, width=100)).on_event)
+        dg.Definitions(
+            assets=[trained], jobs=[dg.define_asset_job("job", [trained])]
+        ).resolve_job_def("job").execute_in_process(instance=instance, run_id=run_id)
+
+    (line,) = (line for line in out.getvalue().splitlines() if "ok  trained" in line)
+    assert line.endswith(f" s{end}")
 
 
 def drawn(rows, *, width=80) -> list[str]:
