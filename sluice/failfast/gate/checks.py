@@ -177,7 +177,8 @@ CHECKS: tuple[GateCheck, ...] = (
             i.workload, required=i.served, raw=i.raw, frame=i.frame, folds=i.folds
         ),
         limit=lambda times: times.features,
-        needs=("features_are_valid",),
+        # A feature that looks ahead differs when it is computed for a request, without later rows.
+        needs=("features_are_valid", "features_do_not_look_ahead"),
         levels=_FULL,
     ),
     GateCheck(

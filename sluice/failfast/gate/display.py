@@ -16,6 +16,7 @@ from rich.text import Text
 from sluice.base.pluralize import pluralize
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
+from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.check_outcome import HardExample, Outcome
 
@@ -171,6 +172,8 @@ def _line(result: CheckResult) -> Text:
     line = Text("  ")
     line.append(f"{mark:<5}", style=style)
     line.append(f"{result.name:<34} {result.seconds:6.2f} s")
+    if result.name == WHOLE_GATE_CHECK:
+        line.append(" in all")
     return line
 
 

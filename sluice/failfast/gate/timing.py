@@ -21,18 +21,19 @@ def apply_time_limit(finding: CheckOutcome, seconds: float, limit: TimeLimit) ->
 
 def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     """Return the result for the total time of all checks, including the start of the process."""
-    finding = apply_time_limit(
-        CheckOutcome(outcome="pass", summary="All checks finished."), seconds, limit
-    )
+    finished = "All checks together finished, including the start of their process."
+    finding = apply_time_limit(CheckOutcome(outcome="pass", summary=finished), seconds, limit)
     return CheckResult.of(
         finding, name=WHOLE_GATE_CHECK, check_id="total_time", seconds=seconds, limit=limit
     )
 
 
 def _slow(outcome: Outcome, fault: FaultName, duration: str, finding: CheckOutcome) -> CheckOutcome:
+    # The fault, its cause and its fix concern only the time.
+    result = "Apart from the time, it passed: " if finding.outcome == "pass" else ""
     return CheckOutcome(
         outcome=outcome,
-        summary=f"{duration} {finding.summary}",
+        summary=f"{duration} {result}{finding.summary}",
         numbers=finding.numbers,
         fault=fault,
         examples=finding.examples,

@@ -17,6 +17,9 @@ from sluice.findings.finding import Number
 
 _DECIMALS = 6
 
+_WIDE_RATIO = 3.0
+"""Spread ratio above which a passed check says what is allowed: more than any accurate model's."""
+
 
 class PredictionSpread(Record):
     """Standard deviation of predictions divided by that of the targets, over all outputs."""
@@ -84,6 +87,8 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             f"{len(output):,} predictions vary by {spread.ratio:.4g} times the target's standard "
             "deviation"
         )
+        if not spread.problem and spread.ratio > _WIDE_RATIO:
+            seen += f", more than the targets (at most {limits.explosion_ratio:g} is allowed)"
     if spread.problem == "explosion":
         if _are_classes(output, y) and spread.ratio == _mean_deviation(output):
             seen = f"{len(output):,} class scores vary by {spread.ratio:.4g} nats"

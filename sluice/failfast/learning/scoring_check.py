@@ -20,6 +20,9 @@ _MAX_BASELINE_ROWS = 256
 _NEAR_SHARE = 0.5
 """Share of the loss gap between the best and the default simple rule that counts as near."""
 
+_NEAR_RATIO = 0.05
+"""Share of the best simple rule's loss by which a loss may exceed it and still count as near."""
+
 
 def check_scoring(
     workload: Workload,
@@ -116,11 +119,12 @@ def _compare_with_simple_rule(
     rule = best_rule(workload, frame, fold, BaselineSettings())
     best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
     trained = float(workload.losses(output, held_out.targets).double().mean())
-    if trained <= best + _NEAR_SHARE * (default - best):
+    if trained <= best + max(_NEAR_SHARE * (default - best), _NEAR_RATIO * abs(best)):
         return ""
     return (
-        f" The mini training has a loss of {trained:.4g} on the held-out rows, which is not near "
-        f"the {best:.4g} of the simple rule '{rule.name}' that the evaluation compares it with."
+        f" The mini training has a loss of {trained:.4g} on the held-out rows. This is clearly "
+        f"higher than the {best:.4g} of the simple rule '{rule.name}', with which the evaluation "
+        "compares it."
     )
 
 

@@ -27,6 +27,14 @@ def test_thresholds_are_relative_to_the_target(scale: float, problem: str) -> No
     assert prediction_spread(output * 1e-5, Y * 1e-5, SETTINGS).problem == problem
 
 
+@pytest.mark.parametrize(("scale", "is_wide"), [(1.0, False), (33.0, True)])
+def test_a_spread_above_that_of_the_targets_states_the_limit(scale: float, is_wide: bool) -> None:
+    finding = check_predictions((Y - Y.mean()) * scale, Y, PocSettings())
+
+    assert finding.outcome == "pass"
+    assert ("more than the targets (at most 100 is allowed)" in finding.summary) == is_wide
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_one_bad_number_is_reported(bad: float) -> None:
     output = Y.clone()

@@ -1,11 +1,13 @@
 """POC-9: metrics and baseline are called before the training, as in the evaluation."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from sluice.failfast.learning import scoring_check
 from sluice.failfast.learning.scoring_check import check_scoring
 from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
@@ -35,6 +37,21 @@ def test_a_metric_that_is_not_defined_is_reported_and_passes():
 
     assert finding.outcome == "pass"
     assert "undefined on these rows: sharpe" in finding.summary
+
+
+@pytest.mark.parametrize(("shift", "is_near"), [(0.0, True), (0.02, True), (9.0, False)])
+def test_a_loss_near_that_of_the_best_rule_is_not_called_higher(shift, is_near, monkeypatch):
+    workload = Signals()
+    frame = workload.compute_features(workload.load_rows())
+    fold = workload.plan_folds(frame)[0]
+    held_out = workload.examples(frame, fold.val)
+    rule = SimpleNamespace(name="linear", losses={"mean": 4.01, "linear": 4.0})
+    monkeypatch.setattr(scoring_check, "best_rule", lambda *_: rule)
+    output = held_out.y + 2 + shift  # a loss of 4, 4.08 or 121
+
+    finding = check_scoring(workload, output, held_out, frame, fold, compared=True)
+
+    assert ("clearly higher than the 4 of" not in finding.summary) == is_near
 
 
 @pytest.mark.parametrize(
