@@ -160,6 +160,31 @@ def _files_beside(path: Path) -> list[str]:
     return sorted(file.name for file in path.parent.glob("*.yaml"))
 
 
+def _misspelled_key(document: object) -> str:
+    """Return a sentence about a key that resembles 'attributes'; "" without such a key."""
+    for key in map(str, document) if isinstance(document, dict) else ():
+        hint = suggest_nearest(key, ["attributes"])
+        if hint and key != "attributes":
+            return f" It contains '{key}'.{hint}"
+    return ""
+
+
+def _yaml_error(path: Path, error: Exception) -> SettingsError:
+    """Return the error for a file that is not YAML, with the line of the problem if it is known."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return SettingsError(
+            f"{path} cannot be read as YAML: {error}.", fix="Correct the file and start again."
+        )
+    line = error.problem_mark.line + 1
+    return SettingsError(
+        f"{path} cannot be read as YAML: {error.problem or error.context}, at line {line}, column "
+        f"{error.problem_mark.column + 1}.",
+        cause="Often a line is indented by too few or too many blanks, or a colon, a quotation "
+        "mark or a bracket is missing.",
+        fix=f"Correct line {line} or the line before it.",
+    )
+
+
 def _attributes(path: Path) -> dict[str, Any]:
     try:
         document = load_yaml(path.read_text(encoding="utf-8"))
@@ -171,13 +196,13 @@ def _attributes(path: Path) -> dict[str, Any]:
             "list' shows.",
         ) from None
     except (OSError, ValueError, yaml.YAMLError) as error:  # ValueError: a nonexistent date
-        raise SettingsError(
-            f"{path} cannot be read as YAML: {error}.", fix="Correct the file and start again."
-        ) from None
+        raise _yaml_error(path, error) from None
     if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
         raise SettingsError(
-            f"{path} must contain 'type: {COMPONENT}' and a mapping 'attributes'.",
-            fix="Start from pipelines/defs/sp500_volatility/defs.yaml.",
+            f"{path} must contain 'type: {COMPONENT}' and a mapping 'attributes'."
+            f"{_misspelled_key(document)}",
+            fix="Write these two keys at the start of lines, and the settings of the pipeline "
+            "indented below 'attributes:'.",
         )
     if document.get("type") not in _COMPONENTS:
         raise SettingsError(

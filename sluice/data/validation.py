@@ -11,6 +11,9 @@ from sluice.base.errors import ContractError, SchemaError
 from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
+_MIN_ABBREVIATION = 3
+"""Minimum length of an abbreviation that is suggested for a longer name [characters]."""
+
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
 # exact.
 _DTYPE_KINDS: dict[ColumnKind, str] = {
@@ -57,12 +60,22 @@ def validate_schema(df: pd.DataFrame, required: Schema | Sequence[str], stage: s
 def nearest_name(name: str, known: list[str]) -> str | None:
     """Return the known name most similar to ``name``, ignoring case; None if none is similar.
 
+    A name and its abbreviation, of at least three letters, are similar.
+
     >>> nearest_name("close", ["Open", "CLOSE", "Volume"])
     'CLOSE'
+    >>> nearest_name("temperature", ["demand", "temp"])
+    'temp'
     """
     by_lower = {other.lower(): other for other in reversed(known)}
     matches = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
-    return by_lower[matches[0]] if matches else None
+    if matches:
+        return by_lower[matches[0]]
+    for lower, other in by_lower.items():
+        shorter, longer = sorted((name.lower(), lower), key=len)
+        if len(shorter) >= _MIN_ABBREVIATION and longer.startswith(shorter):
+            return other
+    return None
 
 
 def _column_problems(df: pd.DataFrame, required: Schema) -> list[str]:

@@ -16,6 +16,7 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError, SourceError
 from sluice.base.files import write_atomic
 from sluice.base.pluralize import pluralize
+from sluice.base.settings import suggest_nearest
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
@@ -280,6 +281,12 @@ def read_losses(path: Path, *, subject: str, window: str | None = None) -> LossT
     suffix = _suffix(path)
     try:
         frame = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
+    except FileNotFoundError:
+        names = [file.name for file in path.parent.glob(f"*{suffix}")]
+        raise SourceError(
+            f"There is no file {path}.{suggest_nearest(path.name, sorted(names))}",
+            fix="Correct the path of the losses.",
+        ) from None
     except (OSError, ValueError) as error:
         # pandas and pyarrow signal an unreadable table with subclasses of these two.
         raise SourceError(

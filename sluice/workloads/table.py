@@ -3,13 +3,14 @@
 ``sluice init`` writes a class of this kind, and every method may be overridden.
 """
 
+import inspect
 from pathlib import PurePath
 from typing import ClassVar
 
 import pandas as pd
 from pydantic import Field
 
-from sluice.base.errors import SettingsError
+from sluice.base.errors import SchemaError, SettingsError
 from sluice.data import sources
 from sluice.data.schema import Schema
 from sluice.data.source_settings import SqlSource, TableSource
@@ -68,7 +69,7 @@ class TableWorkload(ColumnsWorkload):
             SchemaError: A column is missing.
         """
         rows = sources.load_rows(self._located_source(), schema=self._numeric_schema())
-        validate_schema(rows, self.raw_schema.names, "raw")
+        self._require_columns(rows)
         for column in self.raw_schema.columns:
             if column.kind == "string":
                 rows[column.name] = as_labels(rows[column.name])
@@ -77,6 +78,31 @@ class TableWorkload(ColumnsWorkload):
         if self.settings.source.index is not None:
             return rows.sort_index(kind="stable")
         return self.in_key_order(rows)
+
+    def _require_columns(self, rows: pd.DataFrame) -> None:
+        """Raise an error that names the source and the class, unless all columns are present."""
+        try:
+            validate_schema(rows, self.raw_schema.names, "raw")
+        except SchemaError as error:
+            source, declaration = self._describe_source(), self._describe_declaration()
+            raise SchemaError(
+                f"{error.what} The rows are from {source}.",
+                cause=f"A column was renamed in {source}, or its name in {declaration} is wrong.",
+                fix=f"Rename the column in {source}, or correct its name in the inputs or the "
+                f"target_column of {declaration}.",
+            ) from None
+
+    def _describe_source(self) -> str:
+        source = self.settings.source
+        return str(getattr(source, "uri", "") or f"the source of kind '{source.kind}'")
+
+    def _describe_declaration(self) -> str:
+        """Return the name of this class with its file, which a class of a notebook lacks."""
+        name = f"the class {type(self).__name__}"
+        try:
+            return f"{name} in {PurePath(inspect.getfile(type(self))).name}"
+        except (TypeError, OSError):
+            return name
 
     def _numeric_schema(self) -> Schema:
         """Return the schema of the float columns; other columns are converted after reading."""

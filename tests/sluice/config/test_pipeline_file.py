@@ -1,5 +1,6 @@
 """CONF-1: a pipeline file can be based on another, and the command line overrides it."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,31 @@ def test_a_file_of_the_working_folder_is_found_by_its_name(
     assert locate_pipeline("digits", defs_folder()) == defs_folder() / "digits" / "defs.yaml"
     with pytest.raises(SettingsError, match="no pipeline 'prices'"):
         locate_pipeline("prices", defs_folder())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "type: {}\natributes:\n  name: a\n",
+            r"contains 'atributes'\. Did you mean 'attributes'\?",
+        ),
+        (
+            "type: {}\nattributes:\n  name: a\n   seeds: [0]\n",
+            r"mapping values are not allowed here, at line 4, column 9\. .*Correct line 4 or",
+        ),
+    ],
+)
+def test_a_misspelled_key_or_indentation_is_located(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    (tmp_path / "a.yaml").write_text(text.format(COMPONENT))
+
+    with pytest.raises(SettingsError) as refused:
+        read_pipeline(tmp_path / "a.yaml")
+
+    assert re.search(message, str(refused.value))
+    assert "defs/sp500" not in str(refused.value)
 
 
 def test_a_misspelled_file_name_suggests_the_file_beside_it(tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ def test_an_unreadable_file_is_a_source_error(tmp_path, name, content):
         read_losses(tmp_path / name, subject="m")
 
 
+def test_a_missing_file_is_named_with_the_nearest_name(tmp_path):
+    (tmp_path / "new.parquet").write_bytes(b"")
+
+    with pytest.raises(SourceError, match=r"no file .*nwe\.parquet\. Did you mean 'new\.parquet'"):
+        read_losses(tmp_path / "nwe.parquet", subject="m")
+
+
 @pytest.mark.parametrize("form", ["%d.%m.%Y", "%m/%d/%Y", "bar%-d-%Y"])
 def test_labels_that_do_not_sort_in_time_order_are_rejected(form):
     """STAT-1: sorted as text, dependent rows look independent; 27 % false promotions by d.m.Y."""

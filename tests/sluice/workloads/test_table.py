@@ -170,6 +170,18 @@ def test_a_missing_column_is_refused_with_the_nearest_name(rows, tmp_path):
         workload.load_rows()
 
 
+def test_a_missing_column_names_the_source_and_the_class(rows, tmp_path):
+    workload = build(Prices, rows.rename(columns={"area": "ar_m2", "city": "cit"}), tmp_path)
+
+    with pytest.raises(SchemaError, match=r"'city' is missing \(nearest: 'cit'\)") as refused:
+        workload.load_rows()
+
+    file = workload.settings.source.uri
+    assert f"The rows are from {file}." in refused.value.what
+    assert refused.value.fix.startswith(f"Rename the column in {file}, or correct")
+    assert "the class Prices in test_table.py" in refused.value.fix
+
+
 def test_a_lag_without_time_order_is_refused(rows, tmp_path):
     with pytest.raises(ContractError, match=r"Lag\('price'\) requires rows in time order"):
         build(Sales, rows, tmp_path)
