@@ -142,10 +142,12 @@ def resolve(settings: PipelineSettings) -> ResolvedPipeline:
 
     Raises:
         SettingsError: The workload cannot be imported (with file and line) or is not a workload,
-            one of its settings is invalid, or the search space does not suit these settings.
+            one of its settings is invalid, the architecture is unknown, or the search space does
+            not suit these settings.
     """
     where, space = f"{settings.name}: workload_settings", settings.space
     workload = load_workload(settings.workload, settings.workload_settings, where=where)
+    workload.require_known_architecture(settings.model)
     pipeline = ResolvedPipeline(settings=settings, workload=workload)
     if space is not None and workload_names(space):
         workload_settings = settings.workload_settings

@@ -36,6 +36,20 @@ _BUILT_IN_PREFIX = "sluice.models."
 """Prefix of import paths of built-in networks."""
 
 
+def require_known_architecture(name: str) -> None:
+    """Raise an error for a name that is neither a built-in architecture nor 'module:Class'.
+
+    Raises:
+        SettingsError: The architecture is unknown.
+    """
+    if name not in ARCHITECTURES and ":" not in name:
+        raise SettingsError(
+            f"The architecture '{name}' is not known.{suggest_nearest(name, list(ARCHITECTURES))} "
+            f"Known: {', '.join(sorted(ARCHITECTURES))}.",
+            fix="Use one of these, or name your own class as 'module:Class'.",
+        )
+
+
 def build_network(num_features: int, num_outputs: int, settings: ModelSettings) -> nn.Module:
     """Return a newly initialised network from (B, L, D) to (B, O).
 
@@ -61,12 +75,7 @@ def build_network(num_features: int, num_outputs: int, settings: ModelSettings) 
         )
     if builder is not None:
         return builder(num_features, num_outputs, settings)
-    if ":" not in name:
-        raise SettingsError(
-            f"The architecture '{name}' is not known.{suggest_nearest(name, list(ARCHITECTURES))} "
-            f"Known: {', '.join(sorted(ARCHITECTURES))}.",
-            fix="Use one of these, or name your own class as 'module:Class'.",
-        )
+    require_known_architecture(name)
     architecture = require_architecture_type(import_object(name, what="architecture"), name)
     try:
         network = architecture(num_features, num_outputs, settings)

@@ -329,6 +329,17 @@ class Workload(ABC):
 
         return build_network(num_features, num_outputs, settings)
 
+    def require_known_architecture(self, settings: ModelSettings) -> None:
+        """Raise an error for an unknown architecture, unless ``build_model`` is overridden.
+
+        Raises:
+            SettingsError: The architecture is unknown.
+        """
+        if type(self).build_model is Workload.build_model:
+            from sluice.models.build import require_known_architecture
+
+            require_known_architecture(settings.architecture)
+
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return the parameter groups to train; by default one group of all parameters.
 

@@ -154,6 +154,34 @@ def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("command", ["poc", "run"])
+def test_an_unknown_architecture_is_refused_before_the_checks(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = edited(tmp_path, lambda a: a.update(model={"architecture": "mpl"}))
+
+    assert run_command([command, path]) == 2
+
+    told = capfd.readouterr().err
+    assert "'mpl' is not known. Did you mean 'mlp'?" in told
+    assert "data_loads" not in told
+
+
+def test_a_class_with_required_settings_points_to_its_pipeline_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "sluice.workloads.table:TableWorkload"
+    (tmp_path / "other.yaml").write_text("a: b")
+    (tmp_path / "prices.yaml").write_text(f"attributes:\n  workload: {name}\n")
+
+    assert run_command(["poc", name]) == 2
+
+    told = " ".join(capfd.readouterr().err.split())
+    assert "'source' is required and missing." in told
+    assert "sluice poc prices.yaml." in told
+
+
 def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = edited(tmp_path, lambda a: a["training"].update(learning_rte=0.1))  # type: ignore[attr-defined]
 

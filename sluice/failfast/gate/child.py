@@ -15,7 +15,7 @@ import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -189,7 +189,7 @@ def _resolve(target: Target) -> _GateTarget:
                     f"without one, got {', '.join(overrides)}.",
                     fix="Write a pipeline YAML with this workload, and run the gate on it.",
                 )
-            return _resolve(WorkloadTarget(path=name))
+            return _with_advice(_resolve(WorkloadTarget(path=name)))
         case NamedTarget(name=name, overrides=overrides):
             pipeline = find_pipeline(name, defs_folder(), overrides)
             return _resolve(
@@ -203,12 +203,17 @@ def _resolve(target: Target) -> _GateTarget:
                 )
             )
         case PipelineTarget(name=name, path=path, workload_settings=settings):
-            where = f"{name}: workload_settings"
+
+            def build(cls: type[Workload]) -> Workload:
+                where = f"{name}: workload_settings"
+                parsed = cls.settings_type.parse(dict(settings), where=where)
+                workload = build_workload(cls, parsed, path=path)
+                workload.require_known_architecture(target.model)
+                return workload
+
             return _GateTarget(
                 path=path,
-                build=lambda cls: build_workload(
-                    cls, cls.settings_type.parse(dict(settings), where=where), path=path
-                ),
+                build=build,
                 model=target.model,
                 training=target.training,
                 poc=target.poc,
@@ -225,6 +230,34 @@ def _resolve(target: Target) -> _GateTarget:
                 training=target.training,
                 poc=target.poc,
             )
+
+
+def _with_advice(target: _GateTarget) -> _GateTarget:
+    """Return the target of a class named by the user, whose settings are in a pipeline file."""
+
+    def build(cls: type[Workload]) -> Workload:
+        try:
+            cls.settings_type.parse({}, where=target.path)
+        except SettingsError as error:
+            file = _find_pipeline_file(target.path)
+            raise SettingsError(
+                error.what,
+                cause=f"{target.path} is built without a pipeline file, so all of its settings "
+                "must have defaults.",
+                fix=f"Run the gate on the pipeline file, which contains them: sluice poc {file}.",
+            ) from None
+        return target.build(cls)
+
+    return replace(target, build=build)
+
+
+def _find_pipeline_file(path: str) -> str:
+    """Return the name of a YAML file in the working folder that contains the import path."""
+    for file in sorted(Path.cwd().glob("*.yaml")):
+        with suppress(OSError, ValueError):
+            if path in file.read_text(encoding="utf-8"):
+                return file.name
+    return "my_model.yaml"
 
 
 def _is_import_path(name: str) -> bool:
