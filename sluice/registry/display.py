@@ -35,6 +35,8 @@ _NUM_SHOWN = 5
 _GAIN_DIRECTION = (
     "A gain is the loss of the reference minus that of the candidate: above 0 is better."
 )
+_TABLE_PREFIX = "tables "
+"""Prefix of the names of digests in the mapping 'tables' of the evidence."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {
@@ -175,7 +177,8 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
     against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
     if reference is not None:
         against = f"version {reference.number} ({short(digest)})"
-    shown = {*receipt.subject, "outcome", "reason"}
+    # The hashes of rows are compared by programs; the number of rows is a value of its own.
+    shown = {*receipt.subject, "outcome", "reason", "rows"}
     symptoms = receipt.evidence.get("symptoms") or ()
     if all(str(symptom) in receipt.reason for symptom in symptoms):
         shown.add("symptoms")
@@ -184,7 +187,10 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
     texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
         Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
-        *(Text(f"{_spaced(name)}: {_shortened(text)}") for name, text in texts.items()),
+        *(
+            Text(f"{_spaced(name)}: {_shortened(texts[name])}")
+            for name in sorted(texts, key=lambda name: name.startswith(_TABLE_PREFIX))
+        ),
         *([Text(_GAIN_DIRECTION, style="dim")] if "gain" in evidence else []),
         Text(""),
         _pairs({name: value for name, value in values.items() if name not in texts}),
@@ -328,8 +334,21 @@ def _metrics_line(metrics: Mapping[str, float]) -> str:
     return ", ".join(f"{_spaced(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
 
 
+_LABELS: Mapping[str, str] = {
+    "seed_se": "standard error of seeds",
+    "row_se": "standard error of rows",
+    "alpha_of_all": "alpha of all attempts",
+    "lacking": "missing evidence",
+    "remedy": "advice at the decision",
+    "symptoms": "training",
+}
+"""Labels of values of the evidence whose field names are not clear alone."""
+
+
 def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    if name.startswith(_TABLE_PREFIX):
+        return f"digest of {name.removeprefix(_TABLE_PREFIX)}".replace("_", " ")
+    return _LABELS.get(name, name.replace("_", " "))
 
 
 def _table(*columns: str) -> Table:

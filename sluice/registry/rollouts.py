@@ -323,7 +323,9 @@ class RolloutLedger(Ledger):
         loading.require_loadable(version, store)
         at: datetime = self._clock()
         reason = f"every step of rollout {rollout.id[:12]} passed"
-        transition = transitions.promote(rollout, now=at, actor=actor, reason=f"Because {reason}.")
+        transition = transitions.promote(
+            rollout, now=at, actor=actor, reason=f"{reason[:1].upper()}{reason[1:]}."
+        )
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
             queries.lock_model(connection, model, at=at)

@@ -115,7 +115,7 @@ def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
         else "",
         "which parameters are trained (no network or no optimizer was called)",
     )
-    yield ", ".join(kinds), "the training loss (no known loss function was called)"
+    yield ", ".join(kinds), "the kind of the loss (no known loss function was called)"
     yield "inputs" if trace.inputs else "", "inputs (no network was called with a tensor)"
     yield (
         _count("evaluation", trace.evaluations),

@@ -22,7 +22,11 @@ def test_a_long_list_of_the_evidence_is_shortened(
         promote_chain(ledger, store, 1)
         version = ledger.version(MODEL, 1)
     receipt = promotion_receipt(version.candidate)
-    lists = {"rows": {"hashes": list(range(1000, 1200))}, "seeds": list(range(12))}
+    lists = {
+        "rows": {"hashes": list(range(2000, 2200))},
+        "labels": list(range(1000, 1200)),
+        "seeds": list(range(12)),
+    }
     changed = receipt.model_copy(update={"evidence": {**receipt.evidence, **lists}})
 
     Console(width=200).print(
@@ -32,6 +36,7 @@ def test_a_long_list_of_the_evidence_is_shortened(
     page = " ".join(capsys.readouterr().out.split())
     assert "1000, 1001, 1002, 1003, 1004 and 195 more" in page
     assert "1005" not in page
+    assert "2000" not in page  # hashes of rows
     assert "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11" in page
 
 
@@ -66,7 +71,7 @@ def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
         pages.append(" ".join(gate.split()))
 
     assert "above 0 is better" in pages[0]
-    assert "tables losses: ab12ab12ab12 " in pages[0]
+    assert "digest of losses: ab12ab12ab12 " in pages[0]
     assert "nan" not in pages[0]
     assert pages[0].count("Stopped too early.") == 1
     assert pages[1].count("Stopped too early.") == 1
