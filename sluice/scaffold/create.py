@@ -109,7 +109,7 @@ def _write_pipeline(folder: Path, files: dict[str, str], description: _Descripti
 
 def _describe_table(guess: TableGuess) -> _Description:
     columns = tuple(dict.fromkeys(each.name for each in guess.inputs))
-    order = "in time order" if guess.order.value == "time" else "independent"
+    order = "in time order" if guess.order.value == "time" else "without a time order"
     return _Description(
         task=str(guess.task.value),
         summary=f"{str(guess.task.value).capitalize()} of '{guess.target}' "

@@ -39,6 +39,10 @@ _MAX_UNITS_ABOVE = 10.0
 """A last loss further above the constant baseline [units] reflects only the target's level. A rare
 class (2 %) and a mixture density are up to 4.5 units above after a slow start, and do learn."""
 
+_MIN_UNITS_BELOW = 0.05
+"""A last loss less than this far below the constant baseline [units] is no sign that a model uses
+its inputs."""
+
 _PRETRAINED_UNITS_BELOW = 0.5
 """A model whose first loss is further below the constant baseline [units] is pretrained."""
 
@@ -224,6 +228,11 @@ def judge_mini_training(
             summary=seen,
             numbers=numbers,
             fault="loss not decreasing",
+        )
+    if 0 < below < _MIN_UNITS_BELOW:
+        seen = (
+            f"{seen} The loss is hardly below that of the constant output, so the decrease does "
+            "not show that the inputs are used."
         )
     if not below <= 0:
         return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)

@@ -12,12 +12,14 @@ from sluice.base.errors import SettingsError
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.loss_decrease import bound_loss_decrease, interim_confidence
 from sluice.failfast.learning.mini_training import (
+    MiniTraining,
     check_mini_training,
     judge_mini_training,
     run_mini_training,
 )
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.constant_baseline import ConstantBaseline
 from tests.support import failfast_workloads as planted
 from tests.support.plain import Plain, digits, examples, normal
 
@@ -81,6 +83,22 @@ def test_a_rate_of_a_billionth_fails(check, architecture, seed):
 
     assert (finding.outcome, finding.fault) == ("fail", "loss not decreasing")
     assert finding.numbers["largest_rise_ratio"] < 1.001
+
+
+@pytest.mark.parametrize(("last", "is_doubtful"), [(0.99, True), (0.9, False)])
+def test_a_loss_near_that_of_the_constant_output_is_said_to_prove_little(last, is_doubtful):
+    mini = MiniTraining(
+        loss_SE=np.array([[2.0, last], [2.01, last], [1.99, last]]),
+        model=nn.Identity(),
+        examples=examples(torch.zeros(64, 1, 1), torch.zeros(64, 1)),
+        baseline=ConstantBaseline(loss=1.0, unit=1.0),
+        step_share=1.0,
+    )
+
+    finding = judge_mini_training(mini, PocSettings(), learning_rate=1e-3)
+
+    assert finding.outcome == "pass"
+    assert ("hardly below that of the constant output" in finding.summary) == is_doubtful
 
 
 def test_a_loss_with_the_wrong_sign_fails(check):
