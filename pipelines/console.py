@@ -107,7 +107,8 @@ class RunConsole:
             self.seconds[stage] = seconds
             mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
             note = self._notes.pop(stage, "")
-            self._console.print(f"  {mark}  {stage:<42} {seconds:6.1f} s{note}", highlight=False)
+            line = f"  {mark}  {stage:<42} {seconds:6.1f} s{note}"
+            self._console.print(line, highlight=False, soft_wrap=True)
         elif pool := _blocking_pool(happened):
             self._console.print(
                 f"      {stage} waits: another run uses the concurrency pool '{pool}'",

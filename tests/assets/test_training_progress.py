@@ -27,7 +27,7 @@ STARTED = FoldRunEvent(kind="started", seed=1, fold_id=0, epochs_done=0, max_epo
 def test_a_resumed_training_says_at_which_epoch(
     event: FoldRunEvent, text: str, is_important: bool
 ) -> None:
-    received = []
+    received: list[tuple[str, bool]] = []
 
     def progress(shown: str, *, important: bool = False, **_: object) -> None:
         received.append((shown, important))
