@@ -29,7 +29,7 @@ DEFAULT_PIPELINE = "sp500_volatility"
 
 def rehearse(
     pipeline: Annotated[
-        str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
+        str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
     ] = DEFAULT_PIPELINE,
     fault: Annotated[
         str,

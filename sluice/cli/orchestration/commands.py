@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def run(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
         rehearsal: Annotated[
             bool, typer.Option(help="After a promotion, rehearse a rollout in a sandbox.")
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def tune(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
         trials: Annotated[
             int | None,
@@ -155,7 +155,7 @@ def register(app: typer.Typer) -> None:
         The pages of SLUICE_HOME/reports, which checks link to, are served on port 3001 or the next
         free one, unless SLUICE_REPORTS_URL names another port of this machine.
 
-        Example: sluice dev --port 4000
+        Example: sluice dev --port 3001
         """
         from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
         from sluice.pipelines.definitions import EXTRA_PIPELINES_VARIABLE
@@ -197,7 +197,7 @@ def register(app: typer.Typer) -> None:
     @doctor_group(app).command()
     def expectations(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
+            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
         ] = DEFAULT_PIPELINE,
         window_rows: Annotated[int, typer.Option(help="Window length [rows].", min=10)] = 250,
         step_rows: Annotated[
