@@ -15,7 +15,8 @@ The line from raw rows to production, in order:
 - ``rollout_review``: live quality of the rollout, and the rows on which it failed.
 - ``production_model``: version that the registry's production pointer refers to.
 
-Beside the line; without drift settings there is no ``drift_report``, and the reference is empty:
+Two assets are beside the line. Without drift settings, ``drift_report`` does not exist and
+``drift_reference`` is empty.
 
 - ``drift_reference``: distributions of training rows and held-out predictions, for drift tests.
 - ``drift_report``: drift of new rows, requests, predictions, latency and losses.
