@@ -4,7 +4,7 @@ The line from raw rows to production, in order:
 
 - ``raw_data``: rows of the source, stored under the digest of their content.
 - ``features``: the feature frame with its target, and the walk-forward folds.
-- ``poc_report``: result of the proof-of-concept gate, minutes of checks before hours of training.
+- ``poc_report``: result of the proof-of-concept gate, seconds of checks before hours of training.
 - ``best_config``: settings of network and training, from a hyperparameter search or the YAML file.
 - ``trained_models``: one trained network for each seed and fold.
 - ``evaluation``: test losses of the candidate and of its reference, and regression suite results.

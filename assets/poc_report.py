@@ -1,4 +1,4 @@
-"""Asset ``poc_report``: the proof-of-concept gate, minutes of checks before hours of training."""
+"""Asset ``poc_report``: the proof-of-concept gate, seconds of checks before hours of training."""
 
 import dagster as dg
 
