@@ -34,6 +34,7 @@ from sluice.checks.rollout import rollout_check
 from sluice.checks.trained_models import trained_models_checks
 from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.drift_sensor import drift_sensor
+from sluice.pipelines.failure_sensor import failure_sensor
 from sluice.pipelines.jobs import (
     approval_job,
     drift_job,
@@ -176,5 +177,6 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
                 name, promotion_jobs, rolls_out=rolls_out, rules=rules, approvals=approvals
             ),
             *sensors,
+            failure_sensor(name, jobs),
         ],
     )

@@ -30,6 +30,7 @@ from sluice.pipelines.executor import interruptible_pools
 from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
+from sluice.pipelines.run_failures import failed_checks
 from sluice.pipelines.run_process import RunProcess
 from sluice.pipelines.sensors import read_model_status, request_promotion
 from sluice.registry.ledger import Ledger
@@ -249,16 +250,7 @@ def _execute(
 
 def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
     """Return the error that lists the failed checks with their descriptions."""
-    failed = [
-        record.event_log_entry.dagster_event.asset_check_evaluation_data
-        for record in instance.get_records_for_run(
-            run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
-        ).records
-        if record.event_log_entry.dagster_event is not None
-        and not record.event_log_entry.dagster_event.asset_check_evaluation_data.passed
-        and record.event_log_entry.dagster_event.asset_check_evaluation_data.blocking
-    ]
-    lines = [f"  {e.asset_key.path[-1]} / {e.check_name}: {e.description}" for e in failed]
+    lines = [f"  {check}" for check in failed_checks(instance, run_id)]
     return GateBlocked(
         "\n".join(["A gate stopped the run.", *lines]),
         fix="Fix what the checks report and run again. The pages of the checks in the UI "

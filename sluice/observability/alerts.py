@@ -43,7 +43,7 @@ _MAX_AGE = timedelta(days=1)
 
 _LOG = logging.getLogger("sluice.alerts")
 
-AlertKind = Literal["rolled_back", "rollout_paused", "drift", "work_failed"]
+AlertKind = Literal["rolled_back", "rollout_paused", "drift", "run_failed"]
 Severity = Literal["info", "warning", "critical"]
 
 

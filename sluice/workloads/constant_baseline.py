@@ -21,10 +21,19 @@ from sluice.workloads.workload import Workload
 
 _UNIT_ROWS = 512
 """Maximum number of examples from which the unit is measured."""
+_MAX_VALUES = 2**20
+"""Maximum number of output values per evaluation of a loss. If outputs are larger, such as the
+logits of all tokens of a block, fewer examples are used, but at least two."""
+_MAX_TABLE_VALUES = 2**22
+"""Constant outputs with more values are not optimised: only their initial values are evaluated."""
+_MAX_EVALUATED_VALUES = 2**25
+"""Output values of all evaluations of one search, approximately. Of large outputs, L-BFGS and Adam
+make fewer steps, but begin close to the best output if targets are classes."""
 _MAX_ITERATIONS = 60
 """Maximum number of iterations of L-BFGS."""
 _NUM_REFINE_STEPS = 60
 """Number of steps of Adam after L-BFGS, for non-smooth losses."""
+_MAX_STEPS = _MAX_ITERATIONS + _NUM_REFINE_STEPS
 
 _HINT_ERROR_SHARE = 0.1
 """Share of hints that are wrong. With perfect hints, a Gaussian likelihood would be unbounded for a
@@ -114,14 +123,28 @@ def grouped_constant_loss(workload: Workload, y: Tensor, group_N: NDArray[np.int
         Exception: Any exception of the workload's losses for an output of the declared shape.
 
     Cost:
-        A few hundred evaluations of the loss; convex losses of up to 512 examples take 0.05 s.
+        A few hundred evaluations of the loss; convex losses of up to 512 examples take 0.05 s, and
+        those of ``_MAX_VALUES`` output values a few seconds.
     """
+    y, group_N = _limit_examples(workload, y, group_N)
     try:
         return _search(workload, y.double() if y.is_floating_point() else y, group_N, torch.double)
     except RuntimeError:
         # A loss with class weights in single precision does not accept an output in double
         # precision.
         return _search(workload, y, group_N, torch.float)
+
+
+def _limit_examples(
+    workload: Workload, y: Tensor, group_N: NDArray[np.int64]
+) -> tuple[Tensor, NDArray[np.int64]]:
+    """Return evenly spaced examples whose outputs together have at most ``_MAX_VALUES`` values."""
+    max_rows = max(2, _MAX_VALUES // max(1, math.prod(workload.output_shape(y)[1:])))
+    if len(y) <= max_rows:
+        return y, group_N
+    rows = np.linspace(0, len(y) - 1, max_rows).round().astype(np.int64)
+    _, group_N = np.unique(group_N[rows], return_inverse=True)
+    return y[torch.from_numpy(rows).to(y.device)], group_N.astype(np.int64)
 
 
 def _measure_unit(workload: Workload, y: Tensor) -> float:
@@ -191,10 +214,12 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
     with torch.no_grad():
         values = [float(evaluate(start)) for start in starts]
     finite = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
-    if finite:
+    if finite and starts[0].numel() <= _MAX_TABLE_VALUES:
         table = starts[min(finite)[1]].clone().requires_grad_()
         with torch.enable_grad():
-            _minimise(table, evaluate)
+            num_values = math.prod(output_shape) * len(y)
+            share = min(1.0, _MAX_EVALUATED_VALUES / (num_values * _MAX_STEPS))
+            _minimise(table, evaluate, step_share=share)
     return lowest
 
 
@@ -216,16 +241,45 @@ def _initial_outputs(
         shares = (counts + 1e-3) / (counts + 1e-3).sum(dim=1, keepdim=True)
         if len(output_shape) == 1:
             return [zeros, shares.log(), shares]
+    if _are_tokens(y, output_shape):
+        return [zeros, _token_log_shares(y, index_N, zeros)]
     return [zeros]
 
 
-def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
-    """Minimise ``evaluate(table)`` in place; ``evaluate`` records the lowest value."""
+def _are_tokens(y: Tensor, output_shape: tuple[int, ...]) -> bool:
+    """Return whether the targets are one class per position (N, L), and outputs (N, L, classes)."""
+    return (
+        not y.is_floating_point()
+        and y.ndim == 2
+        and len(output_shape) == 2
+        and output_shape[0] == y.shape[1]
+        and int(y.min()) >= 0
+        and int(y.max()) < output_shape[1]
+    )
+
+
+def _token_log_shares(y: Tensor, index_N: Tensor, zeros: Tensor) -> Tensor:
+    """Return the log of the share of each class at each position, by group (G, L, classes)."""
+    counts = torch.full_like(zeros, 1e-3 / zeros.shape[2])
+    position_L = torch.arange(y.shape[1], device=y.device)
+    index = (index_N[:, None].expand_as(y), position_L.expand_as(y), y.long())
+    counts.index_put_(index, counts.new_ones(()), accumulate=True)
+    return (counts / counts.sum(dim=2, keepdim=True)).log()
+
+
+def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor], *, step_share: float) -> None:
+    """Minimise ``evaluate(table)`` in place; ``evaluate`` records the lowest value.
+
+    Args:
+        table: Constant outputs, one per group.
+        evaluate: Loss of a table.
+        step_share: Share of the steps to make, in (0, 1].
+    """
     if not evaluate(table).requires_grad:
         return
     optimizer = EagerLBFGS(
         [table],
-        max_iter=_MAX_ITERATIONS,
+        max_iter=math.ceil(step_share * _MAX_ITERATIONS),
         history_size=10,
         tolerance_change=1e-12,
         line_search_fn="strong_wolfe",
@@ -242,7 +296,7 @@ def _minimise(table: Tensor, evaluate: Callable[[Tensor], Tensor]) -> None:
         return
     step = 0.1 * float(table.detach().abs().mean() + 0.1)
     refine = EagerAdam([table], lr=step)
-    for index in range(_NUM_REFINE_STEPS):
+    for index in range(math.ceil(step_share * _NUM_REFINE_STEPS)):
         refine.param_groups[0]["lr"] = step * 0.9**index
         refine.zero_grad()
         evaluate(table).backward()

@@ -171,14 +171,13 @@ def test_a_receipt_about_another_decision_is_rejected_and_not_stored(ledger: Led
     asked, answered = promotion_receipt(OTHER), promotion_receipt("e" * 64)
 
     other_gate = asked.model_copy(update={"gate": "poc"})
-    for wrong, got in (
-        (answered, "got a receipt of the promotion gate about another candidate"),
-        (poc_receipt(), "got a receipt of the poc gate about another candidate, reference, window"),
-        (other_gate, r"got a receipt of the poc gate\. "),
-    ):
-        with pytest.raises(
-            ContractError, match=f"A promotion receipt about the requested decision .*{got}"
-        ):
+    cases: list[tuple[Receipt, str]] = [
+        (answered, "of the promotion gate about another candidate"),
+        (poc_receipt(), "of the poc gate about another candidate, reference, window"),
+        (other_gate, r"of the poc gate\. "),
+    ]
+    for wrong, got in cases:
+        with pytest.raises(ContractError, match=f"requested decision is required, got .*{got}"):
             ledger.decide(MODEL, asked.subject, lambda _, wrong=wrong: wrong)
 
     assert ledger.latest_decision(MODEL, candidate=OTHER, window=WINDOW) is None

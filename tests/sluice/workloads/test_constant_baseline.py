@@ -154,3 +154,39 @@ def test_a_class_too_rare_for_the_sample_still_counts():
     baseline = measure_constant_baseline(Plain(losses=cross_entropy, shape=two_values), y)
 
     assert baseline.loss == pytest.approx(entropy(1 / 4000), rel=1e-2)
+
+
+def token_loss(output, y):
+    losses = F.cross_entropy(output.flatten(0, 1), y.flatten(), reduction="none")
+    return losses.reshape(y.shape).mean(dim=1)
+
+
+def test_the_best_constant_of_tokens_has_the_shares_of_each_position():
+    y = torch.stack([torch.arange(60) % 2, torch.arange(60) % 3], dim=1)
+    workload = Plain(losses=token_loss, shape=lambda y: (*y.shape, 5))
+
+    baseline = measure_constant_baseline(workload, y)
+
+    assert baseline.loss == pytest.approx((math.log(2) + math.log(3)) / 2, rel=1e-3)
+    assert baseline.unit == pytest.approx(baseline.loss, rel=1e-2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("length", "vocabulary", "rows"), [(64, 512, 32), (128, 50_000, 2)])
+def test_outputs_of_many_values_are_measured_on_fewer_examples(length, vocabulary, rows):
+    """A language model with 50,000 tokens has 6.4 million logits per block of 128 tokens."""
+    y = torch.randint(vocabulary, (512, length), generator=torch.Generator().manual_seed(0))
+    evaluated = []
+
+    def losses(output, y):
+        evaluated.append(len(output))
+        return token_loss(output, y)
+
+    baseline = measure_constant_baseline(
+        Plain(losses=losses, shape=lambda y: (*y.shape, vocabulary)), y
+    )
+
+    assert set(evaluated) == {rows}
+    assert len(evaluated) < 150  # 1,000 of small outputs
+    assert baseline.loss == pytest.approx(math.log(rows), rel=0.1)
+    assert baseline.unit == pytest.approx(baseline.loss, rel=0.1)

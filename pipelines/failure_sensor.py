@@ -1,0 +1,69 @@
+"""The failure sensor: raises an alert when a run fails that was not started in a terminal."""
+
+import os
+
+import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+from dagster._core.storage.tags import WILL_RETRY_TAG
+
+from sluice.assets.resources import SluiceState, utc_now
+from sluice.observability.alerts import Alert, raise_alert
+from sluice.pipelines.run_failures import failure_reason
+from sluice.pipelines.run_process import PROCESS_TAG
+
+_MAX_REASON_CHARS = 1000
+
+
+def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> dg.SensorDefinition:
+    """Return the sensor that raises an alert for each failed run of the pipeline.
+
+    Runs of ``sluice run`` raise none, because the command prints the error. A run that Dagster
+    retries raises one only when its last attempt fails.
+
+    Args:
+        pipeline: Name of the pipeline.
+        jobs: All jobs of the pipeline.
+    """
+
+    @dg.run_failure_sensor(
+        name=f"{pipeline}_failure_sensor",
+        monitored_jobs=jobs,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=30,
+        description="Raises an alert when a run of the pipeline fails that a schedule, a sensor or "
+        "the UI started. The alert names the failed check or error, and is posted to "
+        "SLUICE_ALERT_WEBHOOK if that is set.",
+    )
+    def sensor(
+        context: dg.RunFailureSensorContext, sluice_state: dg.ResourceParam[SluiceState]
+    ) -> dg.SkipReason | None:
+        run = context.dagster_run
+        if PROCESS_TAG in run.tags:
+            return dg.SkipReason("The run was started in a terminal, which shows the error.")
+        if run.tags.get(WILL_RETRY_TAG) == "true":
+            return dg.SkipReason("Dagster retries the run.")
+        alert = failure_alert(pipeline, context)
+        result = raise_alert(alert, home=sluice_state.home, environ=os.environ)
+        for problem in result.problems:
+            context.log.warning(problem)
+        return None
+
+    return sensor
+
+
+def failure_alert(pipeline: str, context: dg.RunFailureSensorContext) -> Alert:
+    """Return the alert for a failed run."""
+    run = context.dagster_run
+    reason = failure_reason(context.instance, run.run_id) or str(context.failure_event.message)
+    if len(reason) > _MAX_REASON_CHARS:
+        reason = f"{reason[:_MAX_REASON_CHARS]} ..."
+    return Alert(
+        key=f"run/{run.run_id}",
+        kind="run_failed",
+        what=f"The job {run.job_name} failed (run {run.run_id[:8]}).",
+        why=reason,
+        do="Correct the cause and start the job again: completed work is kept.",
+        severity="warning",
+        model=pipeline,
+        at=utc_now(),
+    )

@@ -1,0 +1,125 @@
+"""A failed run that nobody started in a terminal raises one alert, which says why it failed."""
+
+import json
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import dagster as dg
+import pytest
+from dagster._core.storage.tags import WILL_RETRY_TAG
+
+from sluice.assets.resources import SluiceState
+from sluice.config.resolved import resolve
+from sluice.observability.alerts import WEBHOOK, read_alerts
+from sluice.pipelines.definitions_builder import build_definitions
+from sluice.pipelines.instance import open_instance
+from sluice.pipelines.resources import resources
+from sluice.pipelines.run_process import RunProcess
+from tests.support.echo import Echo
+
+LOST_COLUMN = "tests.support.echo:Deaf"
+CRASHES = f"{__name__}:Crashes"
+
+
+class Crashes(Echo):
+    """Its source raises an error of its own."""
+
+    def load_rows(self):
+        raise OSError("the exchange was closed")
+
+
+@pytest.fixture
+def webhook(monkeypatch):
+    """Receives alerts as a chat or paging service does."""
+    received = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        monkeypatch.setenv(WEBHOOK, f"http://127.0.0.1:{server.server_port}")
+        yield received
+        server.shutdown()
+        thread.join()
+
+
+def fail(echo, home, workload, *, tags=None):
+    """Run the training of a workload that fails; return the context that the daemon passes."""
+    given = resources(home)
+    pipeline = echo.model_copy(update={"workload": workload})
+    definitions = dg.Definitions.merge(
+        build_definitions(resolve(pipeline)), dg.Definitions(resources=given)
+    )
+    sensor = definitions.resolve_sensor_def("echo_failure_sensor")
+    with open_instance(home) as instance:
+        result = definitions.resolve_job_def("echo_training").execute_in_process(
+            instance=instance, raise_on_error=False, tags=tags
+        )
+        assert not result.success
+        (event,) = (
+            each for each in result.all_events if each.event_type is dg.DagsterEventType.RUN_FAILURE
+        )
+        context = dg.build_run_status_sensor_context(
+            sensor_name=sensor.name,
+            dagster_event=event,
+            dagster_instance=instance,
+            dagster_run=instance.get_run_by_id(result.run_id),
+            resources={"sluice_state": SluiceState.at(home)},
+        ).for_run_failure()
+        return [sensor(context) for _ in range(2)], result.run_id
+
+
+@pytest.mark.slow
+def test_a_failed_check_is_posted_once_with_what_it_found(echo, home, webhook):
+    skipped, run_id = fail(echo, home, LOST_COLUMN)
+
+    assert skipped == [None, None]
+    (alert,) = read_alerts(home)
+    assert (alert.kind, alert.model, alert.severity) == ("run_failed", "echo", "warning")
+    assert alert.what == f"The job echo_training failed (run {run_id[:8]})."
+    assert "raw_data / " in alert.why
+    assert "'call'" in alert.why
+    assert [each["key"] for each in webhook] == [f"run/{run_id}"]
+
+
+@pytest.mark.slow
+def test_an_error_of_the_workload_is_named_and_not_that_of_dagster(echo, home):
+    fail(echo, home, CRASHES)
+
+    (alert,) = read_alerts(home)
+    assert alert.why == "raw_data: OSError: the exchange was closed."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("tags", "reason"),
+    [
+        (RunProcess.this("x").tags, "started in a terminal"),
+        ({WILL_RETRY_TAG: "true"}, "Dagster retries the run"),
+    ],
+)
+def test_a_run_in_a_terminal_or_before_a_retry_raises_no_alert(echo, home, tags, reason):
+    skipped, _ = fail(echo, home, CRASHES, tags=tags)
+
+    assert all(reason in each.skip_message for each in skipped)
+    assert read_alerts(home) == []
+
+
+def test_the_sensor_watches_every_job_of_its_pipeline(echo):
+    definitions = build_definitions(resolve(echo))
+
+    sensor = next(s for s in definitions.sensors if s.name == "echo_failure_sensor")
+
+    watched = {job.name for job in sensor._monitored_jobs}
+    assert watched == {job.name for job in definitions.jobs}
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING
+    assert os.environ.get(WEBHOOK) is None
