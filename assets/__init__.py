@@ -4,7 +4,7 @@ The line from raw rows to production, in order:
 
 - ``raw_data``: rows of the source, stored under the digest of their content.
 - ``features``: the feature frame with its target, and the walk-forward folds.
-- ``poc_report``: result of the proof-of-concept gate, minutes of checks before hours of training.
+- ``poc_report``: result of the proof-of-concept gate, seconds of checks before hours of training.
 - ``best_config``: settings of network and training, from a hyperparameter search or the YAML file.
 - ``trained_models``: one trained network for each seed and fold.
 - ``evaluation``: test losses of the candidate and of its reference, and regression suite results.
@@ -15,7 +15,8 @@ The line from raw rows to production, in order:
 - ``rollout_review``: live quality of the rollout, and the rows on which it failed.
 - ``production_model``: version that the registry's production pointer refers to.
 
-Beside the line; without drift settings there is no ``drift_report``, and the reference is empty:
+Two assets are beside the line. Without drift settings, ``drift_report`` does not exist and
+``drift_reference`` is empty.
 
 - ``drift_reference``: distributions of training rows and held-out predictions, for drift tests.
 - ``drift_report``: drift of new rows, requests, predictions, latency and losses.

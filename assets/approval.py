@@ -21,9 +21,9 @@ def approval_asset(pipeline: str, approvals: ApprovalSettings) -> dg.AssetsDefin
         io_manager_key=RECORDS,
         group_name=pipeline,
         kinds={"sqlalchemy"},
-        description="Approval of a version whose verdict is PROMOTE, as 'sluice registry approve'. "
-        "Enter version, actor and reason in the launchpad. The promotion sensor then continues. "
-        "Where actors have keys of their own, approve on the command line with your key.",
+        description="Approval of a version whose verdict is PROMOTE, like 'sluice registry "
+        "approve'. Enter version, actor and reason in the launchpad. The promotion sensor then "
+        "continues. Where actors have keys of their own, approve with your key in a terminal.",
     )
     @spanned
     def approval(

@@ -84,7 +84,7 @@ def best_config_asset(
         description="Settings of the network and its training. With a `search` section, the best "
         "trial of a hyperparameter search on validation rows (test rows are never read); without "
         "one, the settings of the pipeline's YAML. Requires a passed proof-of-concept receipt. An "
-        "interrupted search resumes and reaches the same result.",
+        "interrupted search resumes; if it is ordered, it reaches the same result.",
     )
     @spanned
     def best_config(
@@ -145,9 +145,9 @@ def best_config_asset(
 
 def gpu_pool(compute: ComputeSettings, training: TrainSettings) -> str | None:
     """Return the concurrency pool of stages that use a GPU; None for stages that do not."""
-    here = compute.address is None
-    pool_type = here and device_type(training.device) == "cuda"
-    return "gpu" if pool_type or compute.gpus_per_worker > 0 else None
+    is_local = compute.address is None
+    uses_local_gpu = is_local and device_type(training.device) == "cuda"
+    return "gpu" if uses_local_gpu or compute.gpus_per_worker > 0 else None
 
 
 def _search(
@@ -168,10 +168,11 @@ def _search(
         context.log.warning(idle)
     # The same data and settings resume the stored search; any difference starts another one.
     folder = search_folder(state.home, subject)
-    if left := record_request(folder, _search_request(pipeline, inputs, features)):
+    if differences := record_request(folder, _search_request(pipeline, inputs, features)):
         context.log.warning(
-            "An unfinished search has other settings, so a new search starts. Differences: "
-            f"{'; '.join(left[:SHOWN_DIFFERENCES])}. Restore these settings to resume it."
+            "An unfinished search has other settings or rows, so a new search starts. "
+            f"Differences: {'; '.join(differences[:SHOWN_DIFFERENCES])}. Restore the earlier "
+            "values to resume it."
         )
     result = search_workload(
         inputs.base.path,
@@ -209,7 +210,7 @@ def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
 
 
 def _search_request(pipeline: str, inputs: SearchInputs, features: FeatureSet) -> dict[str, object]:
-    """Return the settings that identify the search, with the names of the pipeline's YAML."""
+    """Return the rows' digest and the settings of the search, by their names in the YAML."""
     assert inputs.search is not None
     return {
         "pipeline": pipeline,
@@ -249,7 +250,7 @@ class _SearchProgress:
         self._log = context.log
         self._progress = progress
         self._total = search.num_trials
-        self._news = SearchProgress(
+        self._search_progress = SearchProgress(
             num_trials=self._total, population=is_population(search.scheduler)
         )
         self._damaged = 0
@@ -263,9 +264,9 @@ class _SearchProgress:
             )
         self._damaged = damaged
         best = min(trials, key=lambda each: (each.loss, each.id))
-        for line in self._news.lines(trials):
+        for line in self._search_progress.lines(trials):
             self._log.info(line)
-        rows, ended = live_rows(trials), self._news.num_ended
+        rows, ended = live_rows(trials), self._search_progress.num_ended
         if 10 * ended // self._total > self._tenth:
             self._tenth = 10 * ended // self._total
             self._log.info(f"{ended} of {self._total} trials ended\n{table_text(rows)}")
@@ -282,7 +283,8 @@ def with_best(inputs: SearchInputs, best: BestConfig) -> TrainingInputs:
     """Return the inputs of a training with the selected settings.
 
     Raises:
-        GateBlocked: The settings were selected for other data, config, code or search rules.
+        GateBlocked: The settings were selected for another config, other code or search rules. The
+            data are not compared.
     """
     current = search_subject(inputs, best.subject["data"])
     for role, digest in current.items():

@@ -110,10 +110,10 @@ def candidate_asset(
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
             known = ledger.version_of(pipeline, trained_models.candidate)
-            has_own = known is not None and not known.is_imported
-            if known and has_own and ledger.receipts(pipeline, known.number):
+            is_trained_here = known is not None and not known.is_imported
+            if known and is_trained_here and ledger.receipts(pipeline, known.number):
                 git = known.lineage.git
-            else:  # new, or imported: an imported file records another checkout
+            else:  # new, or imported from a file that records another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)

@@ -56,8 +56,8 @@ def drift_reference_asset(
         description="Reference distributions for drift detection: training rows, predictions on "
         "held-out rows, and held-out losses. Distributions are stored as summaries, without the "
         "rows. They are stored with the version, so that drift is measured against the data that "
-        "the model in production was trained on. For images and texts also the embeddings of "
-        "held-out rows by the first network.",
+        "the model in production was trained on. For images and texts, the embeddings of held-out "
+        "rows by the first network are stored, too.",
     )
     @spanned
     def drift_reference(

@@ -161,7 +161,7 @@ def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str
     """Send the alert for a drift alarm, once for each alarm; return the problems of sending it."""
     names = ", ".join(SIGNALS[name] for name in alarm.signals)
     actions = {
-        "train": "The training job was started. Review the candidate that it produces.",
+        "train": "The drift sensor starts the training job. Review the candidate that it produces.",
         "repair": "Check the source of the rows and the servers. Retraining would not help.",
     }
     alert = Alert(

@@ -12,7 +12,7 @@ from sluice.assets.partitioned_features import (
     WorkloadSource,
     compute_partitioned_features,
 )
-from sluice.assets.receipt_subjects import feature_producer, raw_subject
+from sluice.assets.receipt_subjects import feature_producer, raw_subject, require_same
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState
 from sluice.assets.spans import spanned
@@ -135,3 +135,19 @@ def features_asset(
         )
 
     return features
+
+
+def require_current_features(
+    features: FeatureSet, raw_data: TableRecord, workload: Workload, *, path: str
+) -> None:
+    """Raise an error if features were computed from other rows, or by another workload.
+
+    Raises:
+        GateBlocked: The rows, the workload, its settings or its code differ.
+    """
+    remedy = "Materialize features first."
+    require_same(
+        "The features' raw rows", made_for=features.raw, now=raw_data.digest, remedy=remedy
+    )
+    producer = feature_producer(workload, path=path)
+    require_same("The features", made_for=features.maker, now=producer, remedy=remedy)

@@ -85,8 +85,8 @@ def compute_partition(workload: Workload, name: str, raw: pd.DataFrame) -> pd.Da
         raw: Raw rows of the partition and of its context.
 
     Raises:
-        ContractError: The feature frame lacks the column of the partitions.
-        TrainingFailed: ``compute_features`` raised an error.
+        ContractError: ``compute_features`` raised an error, or the feature frame lacks the column
+            of the partitions.
     """
     with wrap_user_errors(f"compute_features of the workload (partition '{name}')"):
         frame = workload.compute_features(raw.copy())
@@ -113,16 +113,17 @@ def compute_partitioned_features(
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. If the rest is expected to take longer than ``MIN_POOL_S``, it runs in
-            processes of this machine, or on the Ray cluster at the address.
+        compute: Machines. If the partitions that remain after the check are expected to take
+            longer than ``MIN_POOL_S``, they are computed in processes of this machine, or on the
+            Ray cluster at the address.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 
     Raises:
-        ContractError: The partitions are not valid, the features depend on rows outside of the
-            context, or the partitions have different columns.
-        TrainingFailed: ``compute_features`` raised an error, or a worker process was lost too
-            often.
+        ContractError: The partitions are not valid, ``compute_features`` raised an error, the
+            features depend on rows outside of the context, or the partitions have different
+            columns.
+        TrainingFailed: A worker process was lost too often.
     """
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]

@@ -1,16 +1,11 @@
-"""Asset ``poc_report``: the proof-of-concept gate, minutes of checks before hours of training."""
+"""Asset ``poc_report``: the proof-of-concept gate, seconds of checks before hours of training."""
 
 import dagster as dg
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.features import FeatureSet
+from sluice.assets.features import FeatureSet, require_current_features
 from sluice.assets.metadata import table
-from sluice.assets.receipt_subjects import (
-    feature_producer,
-    features_subject,
-    poc_subject,
-    require_same,
-)
+from sluice.assets.receipt_subjects import features_subject, poc_subject
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState, utc_now
 from sluice.assets.spans import spanned
 from sluice.base.receipts import require
@@ -51,12 +46,7 @@ def poc_report_asset(
         features: FeatureSet,
     ) -> dg.MaterializeResult[GateReport]:
         data = features.table.digest
-        require_same(
-            "The features",
-            made_for=features.raw + features.maker,
-            now=raw_data.digest + feature_producer(inputs.workload, path=inputs.path),
-            remedy="Materialize features first.",
-        )
+        require_current_features(features, raw_data, inputs.workload, path=inputs.path)
         subject = poc_subject(inputs, poc, data)
         request = GateRequest(
             target=PipelineTarget(

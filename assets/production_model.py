@@ -99,7 +99,10 @@ def _move(
     approvals: ApprovalSettings,
     run_id: str,
 ) -> Promotion:
-    """Move the production pointer: after a rollout, or on the verdict alone without rollouts.
+    """Move the production pointer, after a rollout or on the verdict alone.
+
+    The verdict suffices if no rollout is configured, if no version is in production, or if the
+    version is already in production.
 
     Raises:
         ApprovalMissing: A required approval is missing or has expired.
@@ -119,9 +122,14 @@ def _move(
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
+        latest = (
+            "no rollout was started"
+            if rollout is None
+            else f"the latest rollout is that of version {rollout.version}"
+        )
         raise GateBlocked(
             f"{pipeline} version {number} must complete a rollout before its promotion, but "
-            "no rollout was started for it.",
+            f"{latest}.",
             fix=f"Start the job {pipeline}_rollout with this version, or promote it manually: "
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )

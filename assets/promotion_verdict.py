@@ -162,7 +162,7 @@ def promotion_verdict_asset(
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
                 **_numbers(verdict, tests),
-                **_classes(
+                **_mcnemar_metadata(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
                 "folds": table([fold.model_dump() for fold in verdict.folds]),
@@ -187,7 +187,7 @@ def _headline_gap(workload: Workload) -> str:
 
 def _numbers(verdict: Verdict, tests: SecondaryTests) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit
-    beside = {
+    results = {
         "two-way bootstrap interval": f"{tests.percentile_low:.4g} to {tests.percentile_high:.4g}",
         "sign-flip test, p": f"{tests.sign_flip_p:.3g}",
         "Diebold-Mariano, p": f"{tests.diebold_mariano_p:.3g}",
@@ -201,12 +201,12 @@ def _numbers(verdict: Verdict, tests: SecondaryTests) -> Mapping[str, float | dg
         f"upper bound [{unit}]": verdict.upper_bound,
         "effect size": verdict.effect_size,
         "secondary tests (not decisive)": table(
-            [{"test": name, "result": value} for name, value in beside.items()]
+            [{"test": name, "result": value} for name, value in results.items()]
         ),
     }
 
 
-def _classes(
+def _mcnemar_metadata(
     evaluation: Evaluation, store: ArtifactStore, verdict: Verdict, *, horizon_rows: int
 ) -> dict[str, dg.MetadataValue | str]:
     """Return McNemar's tests for a classifier on independent rows; empty for other workloads."""

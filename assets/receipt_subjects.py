@@ -90,8 +90,8 @@ def require_same(what: str, *, made_for: str, now: str, remedy: str) -> None:
     """
     if made_for != now:
         raise GateBlocked(
-            f"{what} must match the current settings, code and data ({short(now)}), but was made "
-            f"for {short(made_for)}.",
+            f"{what} must match the current settings, code and data ({short(now)}), but the stored "
+            f"digest is {short(made_for)}.",
             cause="Settings, code or data changed afterwards.",
             fix=remedy,
         )

@@ -38,7 +38,8 @@ class RecordIOManager(dg.IOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         """Read the latest record of the upstream asset.
 
-        An input without the type of the record, such as one of an asset of the user, gets a dict.
+        If the input is not annotated with a Record, as in an asset of the user, the result is the
+        content of the JSON file, usually a dict.
         """
         path = self._path(context.asset_key)
         kind = context.dagster_type.typing_type

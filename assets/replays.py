@@ -1,7 +1,7 @@
 """Findings of the training tracer for a candidate, as text and as replay pages."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.assets.resources import SluiceState
@@ -20,7 +20,7 @@ class TraceSummary:
     """List of all findings, in Markdown."""
 
     errors: tuple[str, ...]
-    """Findings with the severity "error", one sentence each."""
+    """One text for each finding with the severity "error"."""
 
     replays: Mapping[str, str]
     """URLs of the replay pages, by seed and fold."""
@@ -29,7 +29,7 @@ class TraceSummary:
 def save_replays(
     pipeline: str, members: Sequence[Member], state: SluiceState, *, environ: Mapping[str, str]
 ) -> TraceSummary:
-    """Save replay pages of the members with findings, and of the first member.
+    """Save replay pages of the first member and of at most ``_MAX_PAGES`` members with findings.
 
     Raises:
         StorageError: A page cannot be written.
@@ -54,18 +54,18 @@ def save_replays(
     traced = sum(bool(member.replay) for member in members)
     return TraceSummary(
         markdown="\n".join(lines) or f"No findings in the traces of {traced} trainings.",
-        errors=tuple(sentence for member in members for sentence in trace_errors(member)),
+        errors=tuple(error for member in members for error in trace_errors(member)),
         replays=replays,
     )
 
 
-def trace_errors(member: Member) -> tuple[str, ...]:
-    """Return one sentence for each error in the member's trace."""
+def trace_errors(member: Member, *, faults: Container[str] | None = None) -> tuple[str, ...]:
+    """Return one text for each error in the member's trace, or for each error with these faults."""
     return tuple(
         f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
         f"False alarm if: {d.finding.contradicted_by}"
         for d in member.diagnoses
-        if d.finding.severity == "error"
+        if d.finding.severity == "error" and (faults is None or d.fault in faults)
     )
 
 

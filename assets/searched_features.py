@@ -25,25 +25,26 @@ def require_same_features(
         store: Artifact store with both tables.
 
     Raises:
-        SettingsError: The features differ at one end of the range; the message names the setting.
+        SettingsError: The features differ for an extreme value or an option of a setting, which the
+            message names.
     """
-    frame, repeated = None, None
+    raw_rows, expected = None, None
     for path, parameter in inputs.space.parameters.items():
         group, name, _ = split_path(path)
         if group != WORKLOAD:
             continue
-        if frame is None or repeated is None:
-            frame, repeated = load_table(raw, store), load_table(features, store)
+        if raw_rows is None or expected is None:
+            raw_rows, expected = load_table(raw, store), load_table(features, store)
         for value in boundary_values(parameter):
             settings = {**inputs.base.workload_settings, name: value}
             workload = load_workload(inputs.base.path, settings, where=path)
             with wrap_user_errors("compute_features of the workload"):
-                computed = workload.compute_features(frame.copy())
-            if not computed.equals(repeated):
+                computed = workload.compute_features(raw_rows.copy())
+            if not computed.equals(expected):
                 raise SettingsError(
                     f"'{path}' cannot be searched: with the value {value!r}, the workload computes "
                     "features that differ from those of this run.",
                     cause="Features are computed once, before the search.",
                     fix=f"Remove '{path}' from the search space, and compare its values in "
-                    "separate runs (--set workload_settings.NAME=VALUE).",
+                    f"separate runs (--set workload_settings.{name}=VALUE).",
                 )

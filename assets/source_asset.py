@@ -23,13 +23,13 @@ def source_key(workload: Workload) -> AssetPath | None:
 
 
 def source_inputs(workload: Workload) -> dict[str, dg.AssetIn]:
-    """Return the input of an asset that loads rows of the source; empty for other sources."""
+    """Return the Dagster input for a source that is an asset; empty for other sources."""
     key = source_key(workload)
     return {} if key is None else {SOURCE: dg.AssetIn(key=dg.AssetKey(key))}
 
 
 def require_readable_source(workload: Workload) -> None:
-    """Raise an error if the rows of a workload exist only in another Dagster project.
+    """Raise an error if the rows of a workload can be read only in the user's Dagster project.
 
     Raises:
         SourceError: The source is an asset.

@@ -247,21 +247,23 @@ class _TrainingProgress:
         self._finished = 0
 
     def __call__(self, event: FoldRunEvent) -> None:
-        unit = f"seed {event.seed} fold {event.fold_id}"
+        fold_run = f"seed {event.seed} fold {event.fold_id}"
         if event.kind in ("finished", "reused"):
             self._finished += 1
-            self._log.info(f"{self._finished}/{self._total} {unit} {event.kind}")
+            self._log.info(f"{self._finished}/{self._total} {fold_run} {event.kind}")
         if event.damaged_checkpoints:
-            self._log.warning(f"{unit}: skipped a damaged checkpoint and resumed from an older one")
+            self._log.warning(
+                f"{fold_run}: skipped a damaged checkpoint and resumed from an older one"
+            )
         if event.kind == "lost":
-            self._log.warning(f"{unit}: {event.reason}; it resumes from its last checkpoint")
+            self._log.warning(f"{fold_run}: {event.reason}; it resumes from its last checkpoint")
         if event.kind == "replaces":
             self._log.warning(
-                f"{unit}: an unfinished training used other settings, so the training restarts. "
-                f"Differences: {event.reason}. Restore the old settings to resume it."
+                f"{fold_run}: an unfinished training used other settings, so the training "
+                f"restarts. Differences: {event.reason}. Restore the old settings to resume it."
             )
         is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
-        text = f"{unit} {_describe_progress(event)}"
+        text = f"{fold_run} {_describe_progress(event)}"
         self._progress(text, done=self._finished, total=self._total, important=is_resumed)
 
 

@@ -71,10 +71,14 @@ def measure_alarms(
     progress(f"{len(good_rows)} windows of good rows")
     good = [run_through_pipeline(workload, window) for window in good_rows]
     progress("inserting corruptions into the raw rows")
-    bad_raw = list(plant_raw(workload, _some(good_rows, settings.plantings), settings))
+    bad_raw = list(
+        plant_raw(workload, _evenly_spaced_frames(good_rows, settings.plantings), settings)
+    )
     progress(f"{len(bad_raw)} corrupted windows; inserting corruptions into the features")
     frames = [trial.features for trial in good if trial.features is not None]
-    bad_features = list(plant_features(workload, _some(frames, settings.plantings), settings))
+    bad_features = list(
+        plant_features(workload, _evenly_spaced_frames(frames, settings.plantings), settings)
+    )
     progress(f"{len(bad_features)} corrupted feature windows; evaluating all windows")
     detected = _evaluate(workload, [*good, *bad_raw, *bad_features])
     disjoint = max(1, len(raw) // length)
@@ -97,7 +101,7 @@ def measure_alarms(
     )
 
 
-def _some(frames: Sequence[pd.DataFrame], wanted: int) -> list[pd.DataFrame]:
+def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], wanted: int) -> list[pd.DataFrame]:
     return [frames[position] for position in evenly_spaced(len(frames), wanted)]
 
 

@@ -64,7 +64,8 @@ class ExpectationRates(Record):
     table: Table
     sentence: str
     false_alarms: AlarmRate | None = Field(
-        description="None for a row count, which applies to the whole table."
+        description="None for a row count and for an expectation of the engine, which are not "
+        "evaluated on windows."
     )
     caught: int = Field(description="Number of corrupted windows it detected.")
 
@@ -75,7 +76,8 @@ class CorruptionRates(Record):
     planted_in: Table
     corruption: str
     planted: int = Field(
-        description="Windows changed by the corruption; unchanged ones are not counted."
+        description="Windows that the corruption changed, counted once for each corrupted column "
+        "or pair of columns; unchanged ones are not counted."
     )
     caught: int = Field(description="Windows detected by at least one expectation.")
     refused: int = Field(description="Windows rejected by a schema or the feature code only.")

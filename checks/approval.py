@@ -50,7 +50,7 @@ def approval_check(pipeline: str, approvals: ApprovalSettings) -> dg.AssetChecks
 def describe_approval(
     ledger: Ledger, version: Version, approvals: ApprovalSettings
 ) -> tuple[bool, str]:
-    """Return whether a version does not wait for an approval, and the state in words."""
+    """Return False if a version waits for an approval, otherwise True; and the status as text."""
     if version.state == "production":
         return True, f"Version {version.number} is in production."
     status = ledger.approval_status(version.model, version.number, approvals=approvals)

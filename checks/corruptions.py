@@ -18,7 +18,7 @@ from sluice.data.schema import Schema
 Values = NDArray[np.float64]
 Plant = Callable[[pd.DataFrame, tuple[str, ...], np.random.Generator], pd.DataFrame]
 
-_STRETCH = 0.1
+_ROWS_SHARE = 0.1
 """Share of the rows that a corruption of consecutive rows changes."""
 
 
@@ -27,8 +27,8 @@ class Corruption:
     """One type of corruption; ``plant`` returns a changed copy of a frame."""
 
     name: str
-    reach: Literal["column", "pair", "rows"]
-    """What it changes: one column, two columns with the same unit, or whole rows."""
+    inserted_into: Literal["column", "pair", "rows"]
+    """What it is inserted into: one column, two columns with the same unit, or the rows."""
 
     plant: Plant
 
@@ -54,13 +54,13 @@ def _column(change: Callable[[Values], Values]) -> Plant:
     return plant
 
 
-def _stretch(change: Callable[[Values], Any]) -> Plant:
+def _consecutive_rows(change: Callable[[Values], Any]) -> Plant:
     """Change consecutive rows of one column; ``change`` receives their values."""
 
     def plant(
         frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
     ) -> pd.DataFrame:
-        rows = _run(len(frame), rng)
+        rows = _random_row_range(len(frame), rng)
         return _changed(frame, columns[0], lambda v: _set(v, rows, change(v[rows])))
 
     return plant
@@ -90,7 +90,7 @@ def _repeat_rows(
     columns: tuple[str, ...],  # noqa: ARG001 - whole rows
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    rows = _run(len(frame), rng)
+    rows = _random_row_range(len(frame), rng)
     return pd.concat([frame.iloc[: rows.stop], frame.iloc[rows], frame.iloc[rows.stop :]])
 
 
@@ -99,51 +99,53 @@ def _drop_rows(
     columns: tuple[str, ...],  # noqa: ARG001 - whole rows
     rng: np.random.Generator,
 ) -> pd.DataFrame:
-    rows = _run(len(frame), rng)
+    rows = _random_row_range(len(frame), rng)
     return pd.concat([frame.iloc[: rows.start], frame.iloc[rows.stop :]])
 
 
 CORRUPTIONS = (
-    Corruption(name="one cell empty", reach="column", plant=_cell(lambda _: np.nan)),
-    Corruption(name="one cell infinite", reach="column", plant=_cell(lambda _: np.inf)),
-    Corruption(name="one cell x10", reach="column", plant=_cell(lambda x: 10 * x)),
-    Corruption(name="one cell x100", reach="column", plant=_cell(lambda x: 100 * x)),
-    Corruption(name="one cell / 100", reach="column", plant=_cell(lambda x: x / 100)),
-    Corruption(name="one cell zero", reach="column", plant=_cell(lambda _: 0.0)),
-    Corruption(name="one sign flipped", reach="column", plant=_cell(lambda x: -x)),
-    Corruption(name="one cell -999", reach="column", plant=_cell(lambda _: -999.0)),
-    Corruption(name="rows of zero", reach="column", plant=_stretch(lambda _: 0.0)),
-    Corruption(name="rows stale", reach="column", plant=_stretch(lambda v: v[0])),
-    Corruption(name="column x100", reach="column", plant=_column(lambda v: 100 * v)),
-    Corruption(name="column / 100", reach="column", plant=_column(lambda v: v / 100)),
-    Corruption(name="column x1,000,000", reach="column", plant=_column(lambda v: 1e6 * v)),
-    Corruption(name="column's sign flipped", reach="column", plant=_column(lambda v: -v)),
+    Corruption(name="one cell empty", inserted_into="column", plant=_cell(lambda _: np.nan)),
+    Corruption(name="one cell infinite", inserted_into="column", plant=_cell(lambda _: np.inf)),
+    Corruption(name="one cell x10", inserted_into="column", plant=_cell(lambda x: 10 * x)),
+    Corruption(name="one cell x100", inserted_into="column", plant=_cell(lambda x: 100 * x)),
+    Corruption(name="one cell / 100", inserted_into="column", plant=_cell(lambda x: x / 100)),
+    Corruption(name="one cell zero", inserted_into="column", plant=_cell(lambda _: 0.0)),
+    Corruption(name="one sign flipped", inserted_into="column", plant=_cell(lambda x: -x)),
+    Corruption(name="one cell -999", inserted_into="column", plant=_cell(lambda _: -999.0)),
+    Corruption(name="rows of zero", inserted_into="column", plant=_consecutive_rows(lambda _: 0.0)),
+    Corruption(name="rows stale", inserted_into="column", plant=_consecutive_rows(lambda v: v[0])),
+    Corruption(name="column x100", inserted_into="column", plant=_column(lambda v: 100 * v)),
+    Corruption(name="column / 100", inserted_into="column", plant=_column(lambda v: v / 100)),
+    Corruption(name="column x1,000,000", inserted_into="column", plant=_column(lambda v: 1e6 * v)),
+    Corruption(name="column's sign flipped", inserted_into="column", plant=_column(lambda v: -v)),
     Corruption(
         name="column constant",
-        reach="column",
+        inserted_into="column",
         plant=_column(lambda v: np.full_like(v, v[len(v) // 2])),
     ),
     Corruption(
-        name="column shifted by a row", reach="column", plant=_column(lambda v: np.roll(v, 1))
+        name="column shifted by a row",
+        inserted_into="column",
+        plant=_column(lambda v: np.roll(v, 1)),
     ),
-    Corruption(name="two cells swapped", reach="pair", plant=_swap_cell),
-    Corruption(name="two columns swapped", reach="pair", plant=_swap_columns),
-    Corruption(name="rows repeated", reach="rows", plant=_repeat_rows),
-    Corruption(name="rows missing", reach="rows", plant=_drop_rows),
+    Corruption(name="two cells swapped", inserted_into="pair", plant=_swap_cell),
+    Corruption(name="two columns swapped", inserted_into="pair", plant=_swap_columns),
+    Corruption(name="rows repeated", inserted_into="rows", plant=_repeat_rows),
+    Corruption(name="rows missing", inserted_into="rows", plant=_drop_rows),
 )
 
 
-def targets(corruption: Corruption, schema: Schema) -> Iterator[tuple[str, ...]]:
+def corruptible_columns(corruption: Corruption, schema: Schema) -> Iterator[tuple[str, ...]]:
     """Yield the numeric columns, or pairs with the same unit, that a corruption can change."""
-    numbers = [column for column in schema.columns if column.kind in ("float", "int")]
-    match corruption.reach:
+    numeric = [column for column in schema.columns if column.kind in ("float", "int")]
+    match corruption.inserted_into:
         case "rows":
             yield ()
         case "column":
-            yield from ((column.name,) for column in numbers)
+            yield from ((column.name,) for column in numeric)
         case "pair":
             yield from (
-                (a.name, b.name) for a, b in combinations(numbers, 2) if a.unit and a.unit == b.unit
+                (a.name, b.name) for a, b in combinations(numeric, 2) if a.unit and a.unit == b.unit
             )
 
 
@@ -156,7 +158,7 @@ def _set(values: Values, rows: slice, value: Any) -> Values:
     return values
 
 
-def _run(num_rows: int, rng: np.random.Generator) -> slice:
-    length = max(2, round(_STRETCH * num_rows))
+def _random_row_range(num_rows: int, rng: np.random.Generator) -> slice:
+    length = max(2, round(_ROWS_SHARE * num_rows))
     start = int(rng.integers(max(1, num_rows - length)))
     return slice(start, min(start + length, num_rows))

@@ -7,14 +7,9 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from sluice.assets.features import FeatureSet
+from sluice.assets.features import FeatureSet, require_current_features
 from sluice.assets.metadata import table
-from sluice.assets.receipt_subjects import (
-    feature_producer,
-    features_subject,
-    raw_subject,
-    require_same,
-)
+from sluice.assets.receipt_subjects import features_subject, raw_subject
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.base.errors import ContractError, SchemaError
 from sluice.base.home import Home
@@ -62,7 +57,7 @@ def raw_data_checks(pipeline: str, workload: Workload) -> dg.AssetChecksDefiniti
                 frame, workload.raw_expectations, asset, raw_data.digest, sluice_state.home
             ),
         ]
-        _keep_receipt(sluice_state, "raw_data", raw_subject(workload, raw_data.digest), results)
+        _record_receipt(sluice_state, "raw_data", raw_subject(workload, raw_data.digest), results)
         yield from results
 
     return raw_data_checks
@@ -91,12 +86,7 @@ def features_checks(
     def features_checks(
         sluice_state: dg.ResourceParam[SluiceState], raw_data: TableRecord, features: FeatureSet
     ) -> Iterator[dg.AssetCheckResult]:
-        require_same(
-            "The features",
-            made_for=features.raw + features.maker,
-            now=raw_data.digest + feature_producer(workload, path=path),
-            remedy="Materialize features first.",
-        )
+        require_current_features(features, raw_data, workload, path=path)
         frame = load_table(features.table, sluice_state.store)
         results = [
             _schema(frame, workload.feature_schema, asset),
@@ -119,7 +109,7 @@ def features_checks(
         subject = features_subject(
             workload, features.table.digest, path=path, look_ahead=look_ahead
         )
-        _keep_receipt(sluice_state, "features", subject, results)
+        _record_receipt(sluice_state, "features", subject, results)
         yield from results
 
     return features_checks
@@ -225,7 +215,7 @@ def _rows(report: ExpectationSuiteReport) -> list[dict[str, Any]]:
     ]
 
 
-def _keep_receipt(
+def _record_receipt(
     state: SluiceState, gate: str, subject: dict[str, str], results: list[dg.AssetCheckResult]
 ) -> None:
     passed = all(r.passed for r in results)

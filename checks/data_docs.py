@@ -64,11 +64,11 @@ def expectations_page(validation: TableValidation, *, title: str, digest: str) -
 
 
 def _head(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
-    held = len(report.results) - len(report.problems)
+    num_passed = len(report.results) - len(report.problems)
     return [
         f"<h1>Expectations of {escape(title)}</h1>",
         f"<p>{tag(_VERDICTS[report.outcome], _TONES[report.outcome])} "
-        f"{held} of {len(report.results)} expectations pass on {report.num_rows:,} rows.</p>",
+        f"{num_passed} of {len(report.results)} expectations pass on {report.num_rows:,} rows.</p>",
         f'<p class="soft">Suite <code>{escape(report.suite)}</code>, '
         f"table <code>{escape(digest[:12])}</code></p>",
     ]
@@ -82,7 +82,7 @@ def _problems(report: ExpectationSuiteReport) -> list[str]:
         if problem.outcome == "unmeasurable":
             unmeasured.setdefault(problem.message, []).append(problem.sentence)
     return [
-        "<h2>Failed expectations</h2>",
+        "<h2>Expectations that did not pass</h2>",
         *(_bad(problem) for problem in report.problems if problem.outcome == "fail"),
         *(_unmeasured(reason, sentences) for reason, sentences in unmeasured.items()),
     ]
@@ -101,7 +101,7 @@ def _bad(result: ExpectationResult) -> str:
 
 
 def _unmeasured(reason: str, sentences: list[str]) -> str:
-    """Return one card for each reason; a missing column usually affects several expectations."""
+    """Return the card of one reason; a missing column usually affects several expectations."""
     return (
         f'<div class="card unsure"><h3>{escape(reason)} '
         f"{tag('could not be measured', 'unsure')}</h3>"

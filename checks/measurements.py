@@ -6,7 +6,13 @@ from typing import Any
 
 import pandas as pd
 
-from sluice.checks.suite_report import BadRow, ExpectationResult, Outcome, describe
+from sluice.checks.suite_report import (
+    BadRow,
+    ExpectationResult,
+    Outcome,
+    columns_of,
+    describe,
+)
 from sluice.data.expectations import EngineExpectation, Expectation, RowCount, StdBetween
 
 
@@ -79,7 +85,13 @@ def _read_rows(
         return unmeasurable(expectation, "The engine returned no result.")
     num_rows = int(counts["element_count"]) - int(counts.get("missing_count", 0))
     if num_rows == 0:
-        return unmeasurable(expectation, "All values of this column are missing.")
+        columns = columns_of(expectation)
+        return unmeasurable(
+            expectation,
+            "All values of this column are missing."
+            if len(columns) == 1
+            else f"No row has values in all of the columns {', '.join(columns)}.",
+        )
     num_bad = int(counts["unexpected_count"])
     values = counts.get("partial_unexpected_list") or []
     positions = counts.get("partial_unexpected_index_list") or []

@@ -37,7 +37,7 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
 
 def _metadata(item: CheckResult) -> dict[str, Any]:
-    """Return the likely cause, the fix and the command that explains it, then the numbers."""
+    """Return the likely cause, the fix, the command that explains the fault, and the numbers."""
     command = "" if item.finding is None else item.finding.explain_command
     advice = {"likely cause": item.cause, "fix": item.fix, "explained by": command}
     return {

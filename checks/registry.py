@@ -23,9 +23,9 @@ def registry_check(pipeline: str) -> dg.AssetChecksDefinition:
             blocking(
                 CONSISTENT,
                 asset,
-                "Artifacts, receipts, lineage, history, production pointer, log and triggers of "
-                "the registry are consistent, as in 'sluice registry verify'. Reads every artifact "
-                "of the model.",
+                "Artifacts, receipts, lineage, history, production pointer, log and database "
+                "triggers of the registry are consistent, as in 'sluice registry verify'. Reads "
+                "every artifact of the model.",
             )
         ],
     )

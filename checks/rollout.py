@@ -50,7 +50,7 @@ def evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCh
 
 
 def severity(rollout: Rollout) -> dg.AssetCheckSeverity:
-    """Return ERROR after a rollback, which follows proven harm; WARN otherwise."""
+    """Return ERROR after a rollback; WARN otherwise."""
     failed = rollout.phase == "rolled_back"
     return dg.AssetCheckSeverity.ERROR if failed else dg.AssetCheckSeverity.WARN
 

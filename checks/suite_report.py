@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.data.expectations import (
     Between,
@@ -104,7 +105,7 @@ def describe(expectation: Expectation) -> str:
         case InSet(column=column, values=values):
             return f"{column} is one of {', '.join(map(repr, values))} in every row."
         case RowCount(low=low):
-            return f"The table has at least {low:,} rows."
+            return f"The table has at least {pluralize(low, 'row')}."
         case StdBetween(column=column, low=low, high=high):
             return f"The standard deviation of {column} is between {low:g} and {high:g}."
         case EngineExpectation(name=name, keywords=keywords):

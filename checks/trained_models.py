@@ -148,18 +148,21 @@ def _finite(state: SluiceState, trained: TrainedModels, asset: list[str]) -> dg.
 def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
     traced = [member for member in trained.members if member.replay]
     shared = shared_errors(trained.members)
-    errors = [sentence for member in trained.members for sentence in trace_errors(member)]
+    errors = [error for member in trained.members for error in trace_errors(member)]
     if shared:
+        first_shared = next(
+            error for member in traced for error in trace_errors(member, faults=shared)
+        )
         message = (
-            f"In most trainings: {', '.join(shared)}. {errors[0]} See the trace replay in the "
+            f"In most trainings: {', '.join(shared)}. {first_shared} See the trace replay in the "
             "metadata of trained_models. If all of this is intended, set training.trace to false."
         )
     elif not traced:
         message = "No training was traced. Set training.trace to true to enable the tracer."
     elif errors:
         message = (
-            f"Errors in less than half of {pluralize(len(traced), 'traced training')} "
-            f"({len(errors)} in total): {errors[0]}"
+            f"{pluralize(len(errors), 'error')} in {pluralize(len(traced), 'traced training')}, "
+            f"and no fault in more than half of them. The first error: {errors[0]}"
         )
     else:
         findings = sum(len(member.diagnoses) for member in traced)

@@ -10,7 +10,7 @@ import pandas as pd
 from sluice.base.errors import ContractError
 from sluice.base.seeding import derive_seed
 from sluice.checks.alarm_report import AlarmSettings
-from sluice.checks.corruptions import CORRUPTIONS, Corruption, targets
+from sluice.checks.corruptions import CORRUPTIONS, Corruption, corruptible_columns
 from sluice.data.schema import Schema
 from sluice.data.validation import validate_schema
 from sluice.findings.user_code import wrap_user_errors
@@ -66,7 +66,7 @@ def plant_features(
     """Yield the result of each corruption of a feature column, which simulates faulty code."""
     schema = workload.feature_schema
     for corruption, columns, changed in _planted(frames, schema, "features", settings):
-        if corruption.reach != "column":
+        if corruption.inserted_into != "column":
             continue
         refusal = _refusal(lambda c=changed: validate_schema(c, schema, "features"))  # type: ignore[misc]
         yield WindowTrial(
@@ -81,9 +81,9 @@ def plant_features(
 def _planted(
     frames: Sequence[pd.DataFrame], schema: Schema, stage: str, settings: AlarmSettings
 ) -> Iterator[tuple[Corruption, tuple[str, ...], pd.DataFrame]]:
-    """Yield each corruption of each target in each frame, unless it changes nothing."""
+    """Yield each corruption of each column, pair or row range of each frame that it changes."""
     for corruption in CORRUPTIONS:
-        for columns in targets(corruption, schema):
+        for columns in corruptible_columns(corruption, schema):
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
             rng = np.random.default_rng(seed)
             for frame in frames:

@@ -14,17 +14,17 @@ def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
     Runs whose process was killed are closed first; otherwise they would count forever.
     """
     close_ghost_runs(instance)
-    waiting = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
-    runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=waiting), limit=1)
+    statuses = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
+    runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=statuses), limit=1)
     if not runs:
         return ""
     run = runs[0]
-    text = f"Run {run.run_id[:8]} of {job} is in progress."
     if run.status not in UNFINISHED:
-        return text
+        return f"Run {run.run_id[:8]} of {job} is queued."
+    text = f"Run {run.run_id[:8]} of {job} is in progress."
     process = RunProcess.of(run.run_id, run.tags)
     if process is None:
-        return f"{text} Its process is unknown; if it does not exist any more, {_close(run)}"
+        return f"{text} Its process is unknown. If that process no longer exists, {_close(run)}"
     if not process.is_here:
         return (
             f"{text} It runs on host {process.host}, whose processes cannot be seen from host "

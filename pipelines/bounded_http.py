@@ -1,7 +1,7 @@
 """An HTTP server of the standard library with limits, so that no client can block it.
 
-Without them it waits for a request without a time limit, starts a thread for every connection, and
-reads 6 MB of headers.
+Without the limits, it waits for a request forever, starts a thread for every connection, and reads
+6 MB of headers.
 """
 
 import http.client
@@ -29,7 +29,7 @@ class HttpLimits(Settings):
         16_384, ge=1024, le=1_000_000, description="Largest request line and header [bytes]."
     )
     send_s: float = Field(
-        10.0, gt=0, le=600, description="Longest time to take 64 KiB of the answer [s]."
+        10.0, gt=0, le=600, description="Longest time to send a page, or a block of a file [s]."
     )
 
 
@@ -44,7 +44,7 @@ class BoundedServer(ThreadingHTTPServer):
         super().__init__(*args, **kwargs)
         self._free = threading.BoundedSemaphore(self.limits.threads)
         self._lock = threading.Lock()
-        self._silent: dict[socket.socket, None] = {}
+        self._incomplete: dict[socket.socket, None] = {}
         """Connections with an incomplete header, oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -55,7 +55,7 @@ class BoundedServer(ThreadingHTTPServer):
                 self.shutdown_request(request)
                 return
         with self._lock:
-            self._silent[request] = None
+            self._incomplete[request] = None
         super().process_request(request, client_address)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -63,20 +63,20 @@ class BoundedServer(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self.spoke(request)
+            self.mark_header_complete(request)
             self._free.release()
 
-    def spoke(self, request: Any) -> None:
+    def mark_header_complete(self, request: Any) -> None:
         """Record that a connection's header is complete, so that it is not closed for another."""
         with self._lock:
-            self._silent.pop(request, None)
+            self._incomplete.pop(request, None)
 
     def _close_oldest(self) -> None:
         with self._lock:
-            oldest = next(iter(self._silent), None)
+            oldest = next(iter(self._incomplete), None)
             if oldest is None:
                 return
-            del self._silent[oldest]
+            del self._incomplete[oldest]
             # Its thread then reads the end of the stream. The lock prevents a closed socket.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
@@ -104,7 +104,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         """Read the header and mark the connection as active."""
         parsed = super().parse_request()
-        self.server.spoke(self.connection)
+        self.server.mark_header_complete(self.connection)
         self.connection.settimeout(self.server.limits.send_s)
         return parsed
 
@@ -113,18 +113,18 @@ class _BoundedReader(io.RawIOBase):
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
         self._end_s = time.monotonic() + limits.header_s
-        self._room, self._limit = limits.header_bytes, limits.header_bytes
+        self._left_bytes, self._limit = limits.header_bytes, limits.header_bytes
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._room <= 0:
+        if self._left_bytes <= 0:
             raise http.client.HTTPException(f"The header is larger than {self._limit} bytes")
         left_s = self._end_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the header was not complete in time")
         self._connection.settimeout(left_s)
-        num_bytes = self._connection.recv_into(memoryview(buffer)[: self._room])
-        self._room -= num_bytes
+        num_bytes = self._connection.recv_into(memoryview(buffer)[: self._left_bytes])
+        self._left_bytes -= num_bytes
         return num_bytes

@@ -17,17 +17,17 @@ from rich.text import Text
 from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
-_LONG = 20
-"""Number of pieces of a stage above which only every tenth is printed."""
-_SILENT_S = 15.0
-"""Interval at which a stage with fewer pieces prints its progress [s]."""
+_MIN_PIECES_FOR_TENTHS = 20
+"""Number of pieces from which on a stage prints a line at each tenth of them."""
+_MAX_SILENT_S = 15.0
+"""Time without a printed line after which the next finished piece prints one [s]."""
 
 
 class RunConsole:
     """Shows the events of one run and the progress of its stages.
 
-    Draws a progress bar on a terminal; elsewhere prints one line per stage and per tenth of a long
-    stage.
+    Draws a progress bar on a terminal; elsewhere prints one line per stage, per tenth of a long
+    stage and after a long silence.
     """
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -36,7 +36,7 @@ class RunConsole:
         self._started: dict[str, float] = {}
         self._notes: dict[str, str] = {}
         self._tenth = -1
-        self._said = clock()
+        self._printed_at = clock()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -85,9 +85,10 @@ class RunConsole:
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
         tenth, now = 10 * done // max(total, 1), self._clock()
-        news = (total >= _LONG and tenth != self._tenth) or now - self._said > _SILENT_S
-        if important or (news and not self._console.is_terminal):
-            self._tenth, self._said = tenth, now
+        is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._tenth
+        is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
+        if important or (is_due and not self._console.is_terminal):
+            self._tenth, self._printed_at = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
     def on_event(self, event: dg.EventLogEntry) -> None:
@@ -97,7 +98,7 @@ class RunConsole:
             return
         stage = happened.step_key.split("__", 1)[-1].replace("_", " ")
         if happened.is_step_start:
-            self._started[stage] = self._said = self._clock()
+            self._started[stage] = self._printed_at = self._clock()
             self._tenth, self._rows = -1, ()
             self._bar.reset(self._task, description=stage, total=None, text="")
         elif happened.is_step_materialization:

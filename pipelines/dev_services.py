@@ -54,10 +54,10 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
     """
     configure_loggers(formatter="colored", log_level=_LOG_LEVEL.upper())
     with (
-        _own_path() as nowhere,
+        _safe_python_path() as empty_folder,
         dg.DagsterInstance.get() as instance,
-        _code_server(instance, nowhere) as workspace,
-        _daemon(workspace, nowhere) as daemon,
+        _code_server(instance, empty_folder) as workspace,
+        _daemon(workspace, empty_folder) as daemon,
     ):
         instance.optimize_for_webserver(_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW)
         with WorkspaceProcessContext(
@@ -87,7 +87,7 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _own_path() -> Iterator[Path]:
+def _safe_python_path() -> Iterator[Path]:
     """Keep the working folder off ``sys.path`` of Dagster's processes; yield an empty folder.
 
     Dagster starts Python without ``-P``, searches its working directory before the standard
@@ -104,9 +104,9 @@ def _own_path() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _code_server(instance: dg.DagsterInstance, nowhere: Path) -> Iterator[Path]:
+def _code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterator[Path]:
     """Start the code server, which loads the pipelines; yield the file with its address."""
-    target = ModuleTarget(DEFINITIONS, None, str(nowhere), None)
+    target = ModuleTarget(DEFINITIONS, None, str(empty_folder), None)
     with (
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
         tempfile.TemporaryDirectory() as folder,
@@ -117,7 +117,7 @@ def _code_server(instance: dg.DagsterInstance, nowhere: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _daemon(workspace: Path, nowhere: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def _daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the daemon, which runs schedules and sensors; stop it on exit.
 
     The instance is passed by DAGSTER_HOME: a command line, which could contain database passwords,
@@ -132,7 +132,7 @@ def _daemon(workspace: Path, nowhere: Path) -> Iterator["subprocess.Popen[bytes]
             *("--code-server-log-level", _LOG_LEVEL, "--workspace", str(workspace)),
         ],
         pass_fds=[read_end],
-        cwd=nowhere,
+        cwd=empty_folder,
     )
     os.close(read_end)
     try:

@@ -72,7 +72,8 @@ def drift_sensor(
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=EVERY_S,
         description="Starts the drift job when the source or the servers have a new window of "
-        "data, and the training job once for each persistent drift. Decides nothing itself.",
+        "data, and the training job for each persistent drift (again after a failed run). Decides "
+        "nothing itself.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -82,17 +83,17 @@ def drift_sensor(
             version = ledger.production(pipeline)
             if version is None:
                 return dg.SkipReason("No version is in production.")
-            watch = read_latest_record(
+            monitor_state = read_latest_record(
                 MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT
             )
-            if watch is not None and watch.candidate != version.candidate:
-                watch = None
+            if monitor_state is not None and monitor_state.candidate != version.candidate:
+                monitor_state = None
             busy = describe_active_run(context.instance, training_name(pipeline))
-            drift = watch.training if watch is not None else None
+            drift = monitor_state.training if monitor_state is not None else None
             answers = [
                 request_training(
                     pipeline,
-                    watch,
+                    monitor_state,
                     cursor,
                     busy=busy,
                     asked=find_requested_run(context.instance, {DRIFT_TAG: drift.id})
@@ -103,7 +104,7 @@ def drift_sensor(
                 request_drift_check(
                     pipeline,
                     version,
-                    watch,
+                    monitor_state,
                     cursor,
                     source,
                     settings,
@@ -116,9 +117,12 @@ def drift_sensor(
             ]
         requests = [request for request in answers if isinstance(request, dg.RunRequest)]
         if not requests:
-            return dg.SkipReason(" ".join(answer for answer in answers if isinstance(answer, str)))
+            return dg.SkipReason(
+                " ".join(answer for answer in answers if isinstance(answer, str) and answer)
+            )
         return dg.SensorResult(
-            run_requests=requests, cursor=_advance_cursor(cursor, requests, watch).model_dump_json()
+            run_requests=requests,
+            cursor=_advance_cursor(cursor, requests, monitor_state).model_dump_json(),
         )
 
     return sensor
@@ -126,7 +130,7 @@ def drift_sensor(
 
 def request_training(
     pipeline: str,
-    watch: MonitorState | None,
+    monitor_state: MonitorState | None,
     cursor: Cursor,
     *,
     busy: str,
@@ -139,18 +143,18 @@ def request_training(
 
     Args:
         pipeline: Name of the pipeline.
-        watch: State of the drift monitor; None before the first check.
+        monitor_state: State of the drift monitor; None before the first check.
         cursor: The last requests.
         busy: Description of a training in progress; empty for none.
-        asked: The last training started for this alarm.
+        asked: The last training started for this alarm; None if none was started.
         now: Present time.
     """
-    if watch is None:
+    if monitor_state is None:
         return ""
-    if watch.training is None:
-        cause = watch.repair
-        return f"A training would not remove the drift: {cause.reason}" if cause else ""
-    drift = watch.training
+    if monitor_state.training is None:
+        alarm = monitor_state.repair
+        return f"A training would not remove the drift: {alarm.reason}" if alarm else ""
+    drift = monitor_state.training
     since = f"the drift since {drift.began_at:%Y-%m-%d %H:%M}"
     if asked is None and drift.id == cursor.last_alarm:
         return f"A training was started for {since}."
@@ -180,7 +184,7 @@ def request_training(
 def request_drift_check(
     pipeline: str,
     version: Version,
-    watch: MonitorState | None,
+    monitor_state: MonitorState | None,
     cursor: Cursor,
     source: SourcePoll,
     settings: DriftSettings,
@@ -199,18 +203,20 @@ def request_drift_check(
         return "The source has no rows."
     samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
-        news = find_pending_windows(
+        pending = find_pending_windows(
             _labels(version, answer.index, store, horizon_rows=horizon_rows),
             samples,
-            watch,
+            monitor_state,
             settings,
             in_production_since=production_since(ledger, pipeline),
         )
     except SluiceError as error:
         return f"New windows cannot be determined: {error}"
-    if watch is not None and not news.signals:
-        return " ".join(news.wait_reasons) or "Neither the source nor a server has new data."
-    key = _key(version, news, str(answer.index[-1]), samples[-1].at.isoformat() if samples else "")
+    if monitor_state is not None and not pending.signals:
+        return " ".join(pending.wait_reasons) or "Neither the source nor a server has new data."
+    key = _key(
+        version, pending, str(answer.index[-1]), samples[-1].at.isoformat() if samples else ""
+    )
     if key == cursor.last_check:
         return _check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
     return dg.RunRequest(
@@ -218,7 +224,7 @@ def request_drift_check(
         job_name=drift_name(pipeline),
         tags={
             "sluice/version": str(version.number),
-            "sluice/new": ", ".join(news.signals) or "the version",
+            "sluice/new": ", ".join(pending.signals) or "the version",
         },
     )
 
@@ -247,22 +253,22 @@ def _labels(
     )
 
 
-def _key(version: Version, news: PendingWindows, row: str, sample: str) -> str:
-    """Return the run key of a check, which changes with new data to repeat a failed check."""
+def _key(version: Version, pending: PendingWindows, row: str, sample: str) -> str:
+    """Return the run key of a check. New data change it, so that a failed check is repeated."""
     evidence = {
-        "rows": row if {"rows", "losses"} & set(news.signals) or not news.signals else "",
-        "samples": sample if _SERVING_SIGNALS & set(news.signals) else "",
+        "rows": row if {"rows", "losses"} & set(pending.signals) or not pending.signals else "",
+        "samples": sample if _SERVING_SIGNALS & set(pending.signals) else "",
     }
-    return f"look-{digest_json([version.candidate, news.signals, evidence])[:16]}"
+    return f"look-{digest_json([version.candidate, pending.signals, evidence])[:16]}"
 
 
 def _advance_cursor(
-    cursor: Cursor, requests: list[dg.RunRequest], watch: MonitorState | None
+    cursor: Cursor, requests: list[dg.RunRequest], monitor_state: MonitorState | None
 ) -> Cursor:
     update: dict[str, str] = {}
     for request in requests:
         if request.run_key and request.run_key.startswith("look-"):
             update["last_check"] = request.run_key
-        elif watch is not None and watch.training is not None:
-            update["last_alarm"] = watch.training.id
+        elif monitor_state is not None and monitor_state.training is not None:
+            update["last_alarm"] = monitor_state.training.id
     return cursor.model_copy(update=update)

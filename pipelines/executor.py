@@ -23,7 +23,7 @@ _GHOST_CHECK_S = 10.0
 """Interval at which a waiting step looks for killed runs, whose slots it frees [s]."""
 
 
-class SigningExecutor(InProcessExecutor):
+class ProcessRecordingExecutor(InProcessExecutor):
     """Records the executing process in the run's tags before the first step."""
 
     def execute(
@@ -79,7 +79,7 @@ class _InterruptiblePools(InstanceConcurrencyContext):
 
 
 @dg.executor(name="in_process")
-def one_process(context: dg.InitExecutorContext) -> SigningExecutor:
+def one_process(context: dg.InitExecutorContext) -> ProcessRecordingExecutor:
     """Execute all steps of a run in the process of the run."""
     del context
-    return SigningExecutor(retries=RetryMode.ENABLED)
+    return ProcessRecordingExecutor(retries=RetryMode.ENABLED)

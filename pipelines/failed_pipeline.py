@@ -25,20 +25,18 @@ def load_or_explain(name: str, load: Callable[[], dg.Definitions]) -> dg.Definit
 
 
 def _explanation(name: str, error: Exception) -> dg.AssetsDefinition:
-    known = isinstance(error, SluiceError)
-    reason = str(error) if known else f"{type(error).__name__}: {error}"
-    trace = "" if known else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
+    is_explained = isinstance(error, SluiceError)
+    reason = str(error) if is_explained else f"{type(error).__name__}: {error}"
+    advice = "Correct the pipeline file or its code, and reload the definitions."
+    trace = "" if is_explained else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
 
     @dg.asset(
         key=[name, "not_loaded"],
         group_name=GROUP,
         kinds={"yaml"},
-        description=f"**This pipeline cannot be loaded.** {reason}\n\nCorrect it and reload the "
-        f"definitions.{trace}",
+        description=f"**This pipeline cannot be loaded.** {reason}\n\n{advice}{trace}",
     )
     def not_loaded() -> None:
-        raise dg.Failure(
-            f"Pipeline {name} cannot be loaded: {reason} Correct it and reload the definitions."
-        )
+        raise dg.Failure(f"Pipeline {name} cannot be loaded: {reason}\n{advice}")
 
     return not_loaded

@@ -69,7 +69,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     config = home.dagster / "dagster.yaml"
     if not config.exists():
         write_secret(config, CONFIG)  # private, because a database URL added later has a password
-    _require_no_call(config)
+    _reject_log_handlers(config)
     if not os.access(home.dagster, os.W_OK):
         raise StorageError(
             f"Cannot write {home.dagster} (Permission denied).",
@@ -89,7 +89,7 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
             yield instance
 
 
-def _require_no_call(config: Path) -> None:
+def _reject_log_handlers(config: Path) -> None:
     """Reject log handlers: ``logging.config.dictConfig`` calls any function that they name.
 
     A state folder may have been downloaded with untrusted files.
@@ -98,7 +98,7 @@ def _require_no_call(config: Path) -> None:
         content = load_yaml(read_regular(config, max_bytes=_MAX_CONFIG_BYTES).decode())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise SettingsError(
-            f"Dagster's settings in {config} must be valid YAML: {error}.",
+            f"Dagster's settings in {config} must be a readable YAML file: {error}.",
             fix="Correct the file, or remove it: Sluice creates it again.",
         ) from None
     logs = content.get("python_logs") if isinstance(content, dict) else None
@@ -148,7 +148,8 @@ class _Relay:
 def _full_disk_reported(folder: Path) -> Iterator[None]:
     """Raise a StorageError when a database of Dagster in a folder reports a full disk.
 
-    Converted where the error occurs, because Dagster prints some errors before it raises them.
+    The error is converted where it occurs, because Dagster prints some errors before it raises
+    them.
     """
 
     def explain(context: ExceptionContext) -> StorageError | None:

@@ -24,7 +24,7 @@ from sluice.rollout.state import RolloutPhase
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _KEPT_S = 5.0
-"""Time for which a scrape is cached, because it reads three databases [s]."""
+"""Time for which a scrape is cached, because it reads the registry and Dagster's databases [s]."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
 
@@ -162,7 +162,7 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
 
 
 class _FromRuns(Collector):
-    """Runs of each pipeline's jobs in Dagster's history."""
+    """Collects each pipeline's runs of the jobs in ``_JOBS`` from Dagster's history."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -222,7 +222,7 @@ class _FromRuns(Collector):
 
 
 class _FromAlerts(Collector):
-    """Alerts raised by Sluice, drift included."""
+    """Collects the alerts raised by Sluice, drift included."""
 
     def __init__(self, home: Home) -> None:
         self._home = home

@@ -19,13 +19,13 @@ from sluice.rollout_control.notifications import publish_transitions
 
 EVERY_S = 5
 REVIEW_EVERY_S = 600
-"""Interval of reviews during a rollout whose rows have keys [s]."""
+"""Interval of reviews during a rollout whose requests have row keys [s]."""
 PROMOTE_EVERY_S = 300
 """Interval after which a promotion whose run failed is requested again [s]; a run key starts one
 run only."""
 FAILED_EVERY_S = 86_400
 MAX_FAILED_REVIEWS = 7
-"""Maximum number of reviews after a rollback; failed rows reach the source later."""
+"""Number of daily reviews after the first one at a rollback; failed rows reach the source later."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
@@ -56,28 +56,28 @@ def rollout_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
         with sluice_state.ledger() as ledger:
-            looked = try_reconcile(ledger, pipeline, now=now)
+            checked = try_reconcile(ledger, pipeline, now=now)
             rollout = ledger.rollout(pipeline)
             if rollout is None:
                 return dg.SkipReason("No rollout has been started.")
-            news = _new_transitions(ledger, rollout, context.cursor)
+            transitions = _new_transitions(ledger, rollout, context.cursor)
             page = ""
-            if news:
+            if transitions:
                 environ, home = os.environ, sluice_state.home
                 try:
                     page = publish_transitions(
-                        ledger, news, failed=None, home=home, environ=environ, now=now
+                        ledger, transitions, failed=None, home=home, environ=environ, now=now
                     ).url
                 except StorageError as error:  # a full disk must not keep production from moving
                     context.log.warning(f"The rollout's page was not written: {error}")
             waits = _missing_approval(ledger, rollout, approvals)
             requests = [] if waits else requested_runs(pipeline, ledger, rollout, now)
-        if not news and not requests:
-            seen = looked.summary if looked else f"The last rollout is {rollout.phase}."
+        if not transitions and not requests:
+            seen = checked.summary if checked else f"The last rollout is {rollout.phase}."
             return dg.SkipReason(waits or seen)
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=_events(pipeline, news, page),
+            asset_events=_events(pipeline, transitions, page),
             cursor=f"{rollout.id} {rollout.revision}",
         )
 
@@ -93,7 +93,7 @@ def _new_transitions(
     return [t for t in ledger.rollout_transitions(rollout.id) if t.rollout.revision > after]
 
 
-def _events(name: str, news: list[Transition], page: str) -> Events:
+def _events(name: str, transitions: list[Transition], page: str) -> Events:
     shown = {"page": dg.MetadataValue.url(page)} if page else {}
     events: Events = [
         dg.AssetObservation(
@@ -101,10 +101,10 @@ def _events(name: str, news: list[Transition], page: str) -> Events:
             description=transition.summary,
             metadata={**rollout_metadata(transition), **shown},
         )
-        for transition in news
+        for transition in transitions
     ]
-    if news:
-        events.append(evaluation(name, news[-1].rollout, news[-1].summary))
+    if transitions:
+        events.append(evaluation(name, transitions[-1].rollout, transitions[-1].summary))
     return events
 
 
@@ -135,11 +135,11 @@ def requested_runs(
                 tags=tags,
             )
         ]
-    named = ledger.observations.has_keys(rollout.id)
+    has_keys = ledger.observations.has_keys(rollout.id)
     if rollout.phase == "rolled_back":
-        reviews = min(int(passed_s // FAILED_EVERY_S), MAX_FAILED_REVIEWS) if named else 0
+        reviews = min(int(passed_s // FAILED_EVERY_S), MAX_FAILED_REVIEWS) if has_keys else 0
         key = f"{rollout.id}:failed {reviews}"
-    elif not rollout.is_over and named:
+    elif not rollout.is_over and has_keys:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:
         return []

@@ -55,7 +55,7 @@ class RunReport(Record):
     created: bool
     production: int | None
     promoted: bool
-    rolls_out: bool = Field(False, description="Whether its rollout is in progress.")
+    rolls_out: bool = Field(False, description="Whether the rollout of the version is in progress.")
     waits_for: str = Field(
         "", description="Why neither a rollout nor a promotion was started; else empty."
     )
@@ -84,14 +84,17 @@ class RunReport(Record):
 
     @property
     def gate_passed(self) -> bool:
-        """Whether the candidate is in production, or its rollout is all that remains."""
+        """Whether the candidate is in production or has the verdict PROMOTE."""
         return self.in_production or self.verdict == "PROMOTE"
 
 
 def run_pipeline(
     pipeline: ResolvedPipeline, home: Home, console: RunConsole, *, started: float
 ) -> RunReport:
-    """Run the pipeline from raw rows to a verdict; the verdict PROMOTE promotes the candidate.
+    """Run the pipeline from raw rows to a verdict.
+
+    After the verdict PROMOTE, promote the candidate or start its rollout, unless an approval is
+    missing.
 
     Args:
         pipeline: The pipeline.
@@ -110,9 +113,9 @@ def run_pipeline(
         run_id = _execute(definitions, training_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
-            now = read_model_status(ledger, name, now=utc_now())
+            status = read_model_status(ledger, name, now=utc_now())
             rolls_out = pipeline.settings.rollout is not None
-            request = request_promotion(name, event, now, rolls_out=rolls_out)
+            request = request_promotion(name, event, status, rolls_out=rolls_out)
             metadata = _metadata(event)
             number = int(str(metadata[VERSION].value))
             missing = None
@@ -153,7 +156,7 @@ def run_pipeline(
         version=number,
         created=bool(metadata[NEW].value),
         production=after,
-        promoted=after == number and now.production != after,
+        promoted=after == number and status.production != after,
         rolls_out=is_rolling,
         waits_for=waits_for,
         needs_approval=missing is not None,
@@ -242,20 +245,20 @@ def _execute(
             "Interrupted.", fix="Start again: completed work is kept and training resumes."
         ) from None
     except Exception as error:
-        ours = _sluice_error(error)
-        if ours is None:
+        known_error = _sluice_error(error)
+        if known_error is None:
             raise
-        raise ours from None
+        raise known_error from None
     return run_id
 
 
 def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
     """Return the error that lists the failed checks with their descriptions."""
-    seen = [f"  {check}" for check in failed_checks(instance, run_id)]
+    lines = [f"  {check}" for check in failed_checks(instance, run_id)]
     return GateBlocked(
-        "\n".join(["A gate stopped the run.", *seen]),
-        fix="Fix what the check reports and run again; the check's page in the UI "
-        "('sluice dev') shows its numbers.",
+        "\n".join(["A gate stopped the run.", *lines]),
+        fix="Fix what the checks report and run again. The pages of the checks in the UI "
+        "('sluice dev') show the numbers.",
     )
 
 

@@ -143,14 +143,14 @@ def next_request(
 
 
 def request_promotion(
-    pipeline: str, event: dg.EventLogEntry, now: ModelStatus, *, rolls_out: bool
+    pipeline: str, event: dg.EventLogEntry, status: ModelStatus, *, rolls_out: bool
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for one materialization of a candidate, or the reason to skip.
 
     Args:
         pipeline: Name of the pipeline.
         event: Materialization of the candidate.
-        now: Status of the model.
+        status: Status of the model.
         rolls_out: Whether a rollout precedes a promotion.
     """
     materialization = event.asset_materialization
@@ -159,17 +159,17 @@ def request_promotion(
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
     version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
-    if version == now.production:
+    if version == status.production:
         return dg.SkipReason(f"Version {version} is in production already.")
-    is_first = now.production is None or not rolls_out
-    waits = "" if is_first else _waits(pipeline, version, now)
+    skips_rollout = status.production is None or not rolls_out
+    waits = "" if skips_rollout else _why_no_rollout(pipeline, version, status)
     if waits:
         return dg.SkipReason(waits)
-    asset = PRODUCTION if is_first else ROLLOUT
+    asset = PRODUCTION if skips_rollout else ROLLOUT
     return dg.RunRequest(
         # The key changes with time, so that a failed start is repeated.
-        run_key=f"{receipt}:{asset} {_slot(now.at)}",
-        job_name=promotion_name(pipeline) if is_first else rollout_name(pipeline),
+        run_key=f"{receipt}:{asset} {_start_interval(status.at)}",
+        job_name=promotion_name(pipeline) if skips_rollout else rollout_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={
             "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
@@ -178,26 +178,28 @@ def request_promotion(
     )
 
 
-def _slot(at: datetime) -> int:
+def _start_interval(at: datetime) -> int:
     return int(at.timestamp() // START_EVERY_S)
 
 
 def _next_start(at: datetime) -> datetime:
-    return datetime.fromtimestamp((_slot(at) + 1) * START_EVERY_S, UTC)
+    return datetime.fromtimestamp((_start_interval(at) + 1) * START_EVERY_S, UTC)
 
 
-def _waits(model: str, version: int, now: ModelStatus) -> str:
+def _why_no_rollout(model: str, version: int, status: ModelStatus) -> str:
     """Return why no rollout of a version can start now; empty when it can."""
-    last = now.rollout
+    last = status.rollout
     if last is not None and not last.is_over:
-        whose = "its own" if last.version == version else f"that of version {last.version}"
-        return f"A rollout is in progress, {whose} ({last.phase}): sluice rollout status {model}"
+        return (
+            f"The rollout of version {last.version} is in progress ({last.phase}): sluice rollout "
+            f"status {model}"
+        )
     if last is not None and last.version == version and last.phase == "rolled_back":
         return (
             f"Version {version} was rolled back ({last.id[:8]}) and is not retried automatically: "
             f"sluice rollout status {model}"
         )
-    if not now.num_servers:
+    if not status.num_servers:
         return (
             f"The verdict on version {version} is PROMOTE, but no server answers requests for "
             f"{model}, which a rollout requires. Start one: sluice serve {model} (for a pipeline "

@@ -63,15 +63,15 @@ class SourcePoll:
             load_asset: Loads the value of an asset, for a source that is an asset of the user.
         """
         self._hanging = [load for load in self._hanging if not load.done()]
-        full = len(self._loading) + len(self._hanging) >= MAX_LOADS
-        if not full and (not self._loading or self._num_waits >= MAX_WAITS):
+        is_full = len(self._loading) + len(self._hanging) >= MAX_LOADS
+        if not is_full and (not self._loading or self._num_waits >= MAX_WAITS):
             self._loading.append(in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
-        done = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
-        if not done:
+        finished = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
+        if not finished:
             self._num_waits += 1
-            return SourceUnavailable(reason=self._silence(), is_slow=True)
-        newest = next(load for load in reversed(self._loading) if load in done)
+            return SourceUnavailable(reason=self._describe_silence(), is_slow=True)
+        newest = next(load for load in reversed(self._loading) if load in finished)
         self._hanging += [load for load in self._loading if not load.done()]
         self._loading = []  # the next call starts a new load
         try:
@@ -79,7 +79,7 @@ class SourcePoll:
         except SluiceError as error:
             return SourceUnavailable(reason=f"The source cannot be read: {error}", is_slow=False)
 
-    def _silence(self) -> str:
+    def _describe_silence(self) -> str:
         text = f"The source has not answered within {self._max_wait_s:g} s."
         if len(self._loading) + len(self._hanging) < MAX_LOADS:
             return text

@@ -77,7 +77,7 @@ def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
         approve = f"registry approve {report.pipeline} {report.version} --reason '...'"
         steps.append((approve, "approve the promotion; the sensor or the next run continues"))
     if report.rolls_out:
-        steps.append((f"rollout watch {report.pipeline}", "status of its rollout"))
+        steps.append((f"rollout watch {report.pipeline}", "status of the rollout"))
     elif report.production is not None:
         steps.append((f"serve {pipeline}", "serve the production model"))
     return [*steps, (f"dev {pipeline}", "every decision as a page in the Dagster UI")]
@@ -86,18 +86,19 @@ def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
 def _headline(report: RunReport) -> str:
     name = f"[bold]{report.pipeline}[/bold]"
     number = report.version
-    price = f", with worse {escape(report.worse)}" if report.worse else ""
+    worse = f", with worse {escape(report.worse)}" if report.worse else ""
     if report.promoted:
-        return f"{name}: [green]PROMOTED[/green]{price}. Version {number} is in production."
+        return f"{name}: [green]PROMOTED[/green]{worse}. Version {number} is in production."
     if report.in_production:
         return f"{name}: version {number} is already in production; no decision was needed."
     if report.rolls_out:
         return (
-            f"{name}: [green]PROMOTE[/green]{price}. The rollout of version {number} has started; "
+            f"{name}: [green]PROMOTE[/green]{worse}. The rollout of version {number} has started; "
             f"version {report.production} stays in production until all steps have passed."
         )
     if report.verdict == "PROMOTE":
-        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{price}. {report.waits_for}"
+        waits_for = escape(report.waits_for)
+        return f"{name}: [yellow]PROMOTE, not in production yet[/yellow]{worse}. {waits_for}"
     serving = (
         f"version {report.production} stays in production"
         if report.production

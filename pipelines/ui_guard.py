@@ -68,7 +68,7 @@ def _wrong_path(scope: Scope) -> RequestRejection | None:
 
 
 def _foreign(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
-    """Reject requests of pages of another origin; programs send neither of the two headers."""
+    """Reject requests of pages of another origin, by headers that only browsers send."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return RequestRejection(

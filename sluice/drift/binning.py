@@ -21,14 +21,18 @@ Kind = Literal["numeric", "category"]
 MISSING = 0
 """Code of a missing value."""
 
+_ROUNDING = 2.0**-24
+"""Largest relative error of a number that is rounded to single precision. Requests arrive in single
+precision, and references may have double precision."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NumericCells:
     """Cells ``(previous edge, edge]``. The first and last are outside the reference's range."""
 
     edges: NDArray[np.float64]
-    """Ascending edges (G - 1,). A frequent value has an edge just below it, so it has a cell of its
-    own."""
+    """Ascending edges (G - 1,). A frequent value has edges just below and above it, so it has its
+    own cell, which also contains the value rounded to single precision."""
 
     @property
     def num_cells(self) -> int:
@@ -131,8 +135,23 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     # Values that need an edge just below them as well, so that they have their own cell.
     is_repeated = edges[1:] == edges[:-1]
     own_cell = distinct if distinct.size <= num_cells else edges[1:][is_repeated]
-    below = np.nextafter(np.concatenate((x_N[:1], own_cell)), -np.inf)
-    return NumericCells(edges=np.unique(np.concatenate((edges, own_cell, below))))
+    # The first and last edge enclose the range of the reference.
+    own = np.concatenate((x_N[:1], own_cell, x_N[-1:]))
+    shared = edges[~np.isin(edges, own)]
+    around = np.concatenate((_below(own[:-1]), _above(own[1:])))
+    return NumericCells(edges=np.unique(np.concatenate((_above(shared), around))))
+
+
+def _below(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the largest numbers below the values and their roundings to single precision."""
+    lower: NDArray[np.float64] = np.nextafter(values - np.abs(values) * _ROUNDING, -np.inf)
+    return lower
+
+
+def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return numbers that are not below the values and their roundings to single precision."""
+    upper: NDArray[np.float64] = values + np.abs(values) * _ROUNDING
+    return upper
 
 
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:

@@ -25,6 +25,11 @@ _LENGTH_ROWS = 10_000
 little, and the sums use several threads, whose synchronization is slow."""
 
 
+_EVEN_RATIO = 0.75
+"""Ratio to the variance of independent rows below which rows count as spread more evenly. Estimates
+for independent rows are rarely this low."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependence:
     """Parameters of the block bootstrap of one column."""
@@ -39,6 +44,10 @@ class Dependence:
 
 def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
+
+    The block length is 1 if the rows of a window vary less together than independent rows would,
+    such as weekdays, which are evenly frequent in consecutive rows. Servers sample requests at
+    random, and a random sample varies as independent rows do.
 
     The factor corrects two effects. First, rows of different blocks are independent, so resampling
     underestimates the variance; ``rows_component`` returns a corrected variance. Second, a variance
@@ -55,6 +64,9 @@ def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Depend
     if num_rows < 2 * length:
         return Dependence(block_length=length, inflation=math.nan)
     corrected = sum(rows_component(x_N, length).variance for x_N in series)
+    independent = sum(float(x_N.var()) for x_N in series) / num_rows
+    if corrected < _EVEN_RATIO * independent:
+        return Dependence(block_length=1, inflation=1.0)
     drawn = sum(circular_block_variance(x_N, length) for x_N in series)
     ratio = corrected / drawn if drawn > 0 else 1.0
     quantile = 1 - tail / 2

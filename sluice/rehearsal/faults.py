@@ -1,7 +1,8 @@
 """Faults of a rehearsal, injected into the networks of a loaded challenger.
 
-No other package imports this module. Which elements are affected follows from their bytes and the
-seed: always the same ones, in whatever batch they arrive, as with most real faults.
+Only rehearsals inject them; other packages import their names. Which elements are affected follows
+from their bytes and the seed: always the same ones, in whatever batch they arrive, as with most
+real faults.
 
 Shape legend: N = elements of a request, such as windows, O = outputs.
 """

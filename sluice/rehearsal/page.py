@@ -20,12 +20,12 @@ _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}.tag{
 
 FAULT_DESCRIPTIONS: dict[InjectedFault, str] = {
     "none": "Nothing is wrong with the challenger.",
-    "errors": "The challenger raises an error on a fifth of the windows.",
+    "errors": "The challenger raises an error on a fifth of the inputs.",
     "latency": "The challenger takes a tenth of a second longer for each answer.",
-    "nan": "The challenger predicts NaN for a fifth of the windows.",
+    "nan": "The challenger predicts NaN for a fifth of the inputs.",
     "drift": "The challenger's live predictions are shifted; on held-out rows they were not.",
     "quality": "The challenger predicts worse, on held-out rows too; only labels can show it.",
-    "crash": "The challenger's process crashes with a segmentation fault on some windows.",
+    "crash": "The challenger's process crashes with a segmentation fault on some inputs.",
     "no_traffic": "No user sends a request.",
 }
 _TONE: dict[TransitionOutcome, Tone] = {

@@ -74,9 +74,9 @@ class Replay:
 def open_replay(version: Version, current: Workload) -> Replay:
     """Return the test rows of the last fold, with features from the version's workload.
 
-    The version's settings name a source too, but may come from an imported file: its author could
-    choose an address that is then requested from here, with environment variables named in the
-    file.
+    The rows are read from the source of ``current``, not from that in the version's settings: these
+    may come from an imported file, whose author could choose an address that this machine then
+    requests, with the values of environment variables.
 
     Args:
         version: The version.

@@ -52,7 +52,8 @@ class RehearsalSample(Record):
     production: int = Field(description="Requests of production in this step so far.")
     evidence: dict[GuardName, float]
     distance: float | None = Field(
-        description="Distance of the predictions; None while unknown [x]."
+        description="Distance of both arms' predictions, as a multiple of that on held-out rows; "
+        "None while unknown."
     )
 
 
@@ -73,7 +74,8 @@ class Rehearsal(Record):
     remedy: str
     duration_s: float = Field(description="Time from the rollout's start to its end [s].")
     sync_delay_s: float | None = Field(
-        description="Time from its end until the server followed; None when it never did [s]."
+        description="Time from the rollout's end until the server followed; None if it never did "
+        "[s]."
     )
     sent: int = Field(description="Number of requests.")
     answered: int
@@ -118,13 +120,17 @@ class Rehearsal(Record):
 
     @property
     def as_expected(self) -> bool:
-        """Whether it ended as expected and no request failed."""
+        """Whether there are no deviations from the expected result."""
         return not self.deviations
 
     @property
     def summary(self) -> str:
         """Summary in one line."""
-        follows = "" if self.sync_delay_s is None else f", followed {self.sync_delay_s:.1f} s later"
+        follows = (
+            ""
+            if self.sync_delay_s is None
+            else (f", the server followed {self.sync_delay_s:.1f} s later")
+        )
         return (
             f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{follows}; "
             f"{pluralize(self.sent, 'request')}, {self.failed:,} failed"

@@ -87,7 +87,7 @@ def rehearse(
         store: The real artifact store, which is only read.
         fault: Injected into the clone.
         seconds: Longest time that a healthy rollout should need [s].
-        seed: Seeds the users and the windows that the fault affects.
+        seed: Seeds the users and the inputs that the fault affects.
         port: Port of the server; 0 takes a free one.
         on_sample: Called after each check.
 
@@ -95,16 +95,16 @@ def rehearse(
         GateBlocked: No version is in production.
         SettingsError: The seconds are out of range, or the port is taken.
         SourceError: The rows cannot be read.
-        ContractError: The version cannot be rehearsed: it has one seed, or too few held-out
-            rows.
+        ContractError: The version cannot be rehearsed: it has one seed, its workload cannot be
+            imported, or there are too few held-out rows.
 
     Cost:
         Two processes, for up to about twice ``seconds``; the requests use most of two cores.
     """
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise SettingsError(
-            f"A rehearsal takes {MIN_SECONDS:g} to {MAX_SECONDS:g} seconds, got {seconds:g}.",
-            fix=f"Give --seconds 60: with fewer than {MIN_SECONDS:g}, no step sees enough "
+            f"A rehearsal must take {MIN_SECONDS:g} to {MAX_SECONDS:g} seconds, got {seconds:g}.",
+            fix=f"Give --seconds 60. With fewer than {MIN_SECONDS:g}, no step gets enough "
             "requests.",
         )
     settings = pipeline.settings
@@ -159,18 +159,19 @@ def rehearse(
 
 
 def _require_labels(replay: Replay, needed: int) -> None:
-    """Refuse too few labels: the gate may not decide on the last quarter of them."""
+    """Refuse too few labels; the last quarter of them may arrive after the last decision."""
     labelled = int(0.75 * len(replay.keys))
     if labelled < needed:
         raise ContractError(
             f"To detect a worse model from labels the gate needs {needed} rows (gate.min_rows), "
-            f"but only about {labelled} of {len(replay.keys)} held-out rows get theirs in time.",
+            f"but only about {labelled} of {len(replay.keys)} held-out rows get their labels "
+            "in time.",
             fix="Rehearse another fault, or give the pipeline more rows.",
         )
 
 
 def _warm_up() -> None:
-    """Compare dummy losses once: the imports and compilation would take seconds of traffic."""
+    """Compare dummy losses once, before the traffic: imports and compilation take seconds."""
     rng = np.random.default_rng(0)
 
     def losses() -> LossTable:
@@ -231,7 +232,7 @@ class _Rehearsal:
     samples: list[RehearsalSample] = field(default_factory=list)
     problems: tuple[str, ...] = ()
     sync_delay_s: float | None = None
-    labels_at: float = 0.0
+    labels_due_at: float = 0.0
 
     def run(self, agreement: PredictionAgreement) -> None:
         """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
@@ -260,7 +261,7 @@ class _Rehearsal:
         self._report_status(None)
 
     def _reconcile(self) -> bool:
-        """Check the rollout once; True once only a person could change it."""
+        """Check the rollout once; return whether it is over, or paused until a person acts."""
         self._judge_labels()
         ledger, model = self.sandbox.ledger, self.settings.name
         transition = try_reconcile(ledger, model, now=_now())
@@ -274,9 +275,9 @@ class _Rehearsal:
 
     def _judge_labels(self) -> None:
         """Decide on the labels that arrived: those of replayed rows, delayed by the horizon."""
-        if time.monotonic() < self.labels_at:
+        if time.monotonic() < self.labels_due_at:
             return
-        self.labels_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
+        self.labels_due_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
         frame = self.replay.labelled(self.traffic.counts.position)
         evaluate_live_quality(
             self.sandbox.ledger,

@@ -55,7 +55,7 @@ def open_sandbox(
     Raises:
         ContractError: The version cannot be cloned.
         GateBlocked: The receipts of the real version would not allow its promotion today.
-        IntegrityError: An artifact of it is missing or changed.
+        IntegrityError: An artifact of the real version is missing or changed.
     """
     lineage = clone(production.lineage)
     home = Home(root=folder, registry_url=f"sqlite:///{folder / 'registry.db'}")

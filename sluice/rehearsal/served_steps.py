@@ -18,7 +18,8 @@ class ServedStep:
     """Planned share of the users that the challenger answers [rate]."""
 
     served: float
-    """Measured share of the requests that the challenger answered; NaN without requests [rate]."""
+    """Measured share of the requests that the challenger answered; NaN without requests. In a step
+    with shadow requests, the planned share [rate]."""
 
     is_shadowed: bool
     """Whether the arm that answers no user got shadow requests."""

@@ -13,7 +13,7 @@ RATE_PER_S = 40.0
 RECONCILE_INTERVAL_S = 0.5
 """Interval between two reconciliations of the rollout [s]."""
 FAULTY_SHARE = 0.2
-"""Share of the challenger's responses affected by an injected fault."""
+"""Share of the challenger's responses affected by the faults ``errors`` and ``nan``."""
 _SYNC_LAG_S = 1.5
 """Delay from a change of the traffic split to the first counts of the new step that a check can
 read."""

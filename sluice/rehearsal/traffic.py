@@ -22,7 +22,7 @@ class RequestCounts:
     answered: int = 0
     failed: int = 0
     position: int = 0
-    """Index of the newest requested window."""
+    """Highest index of a requested row, from 0."""
     problem: str = ""
     """Error of the first failed request."""
 

@@ -27,8 +27,8 @@ def publish_transitions(
     Args:
         ledger: Ledger with the rollout.
         transitions: Transitions of one rollout that were not published yet, at least one.
-        failed: Result of saving the rows that the challenger failed on; None while the rollout is
-            in progress.
+        failed: Result of saving the rows that the challenger failed on; None if they were not
+            saved.
         home: State folder.
         environ: Environment variables with the address of the page server and of the alert webhook.
         now: Current time.

@@ -11,6 +11,7 @@ from html import escape
 from typing import cast
 
 from sluice.base.digests import short
+from sluice.base.pluralize import pluralize
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.rollout.guards import GUARD_LABELS, format_evidence, read_guards
 from sluice.rollout.observations import ArmCounts, TrafficCounts
@@ -278,7 +279,8 @@ def _agreement(agreement: PredictionAgreement | None, drift: PredictionDrift | N
     if drift is None:
         return held_out
     if math.isnan(drift.distance):
-        live = f"Both arms answered {drift.rows} live requests, too few for a comparison."
+        requests = pluralize(drift.rows, "live request")
+        live = f"Both arms answered {requests}, too few for a comparison."
         return f"{held_out}<p>{tag('unknown', 'unsure')} {live}</p>"
     is_within = drift.distance <= drift.limit
     label, tone = ("within the limit", "good") if is_within else ("too large", "bad")

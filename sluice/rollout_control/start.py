@@ -53,8 +53,8 @@ def start_rollout(
 
     Raises:
         ApprovalMissing: A required approval is missing or has expired.
-        GateBlocked: The models take different inputs, or the evidence does not allow the
-            rollout.
+        GateBlocked: No version is in production, the models take different inputs, or the evidence
+            does not allow the rollout.
         RolloutConflict: Another rollout is in progress.
         IntegrityError: One of the models does not load.
     """

@@ -73,7 +73,7 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration in the largest unit that fits.
+    """Format a duration in its largest one or two units.
 
     >>> [format_duration(seconds) for seconds in (42, 90, 600, 5400, 200_000)]
     ['42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h']

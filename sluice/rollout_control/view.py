@@ -9,6 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from sluice.base.pluralize import pluralize
 from sluice.rollout.state import (
     GuardReading,
     PredictionDrift,
@@ -62,7 +63,7 @@ def status_view(status: RolloutStatus, *, drift: str = "") -> RenderableType:
 def describe_drift(drift: PredictionDrift) -> str:
     """Describe the distance between the predictions of both arms."""
     if math.isnan(drift.distance):
-        return f"not compared yet: both arms answered only {drift.rows} requests"
+        return f"not compared yet: both arms answered only {pluralize(drift.rows, 'request')}"
     return (
         f"{drift.distance:.3g} times the distance on held-out rows on {drift.rows} requests, rolls "
         f"back above {drift.limit:.3g}"

@@ -22,7 +22,7 @@ _MAX_PENDING_BYTES = 16 * 1024 * 1024
 
 
 class LineProcess:
-    """A process that reads lines from stdin until its end, and a pipe that never blocks.
+    """A process that reads lines until stdin ends, and a pipe to it that never blocks.
 
     Lines that do not fit into the pipe wait in memory until the next call of ``send``.
 
@@ -60,7 +60,7 @@ class LineProcess:
         self._pending += line
         if len(self._pending) > _MAX_PENDING_BYTES:
             self.kill()
-            raise MirrorFailed("it is too slow")
+            raise MirrorFailed("the process that sends them is too slow")
         self._write()
 
     def close(self, timeout_s: float) -> None:
@@ -109,4 +109,4 @@ class LineProcess:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            raise MirrorFailed(self.kill() or "its process ended early") from None
+            raise MirrorFailed(self.kill() or "the process that sends them ended early") from None

@@ -63,7 +63,7 @@ def mirror_to_mlflow(
     folder: Path,
     environ: Mapping[str, str],
 ) -> str:
-    """Mirror one history entry; an entry that is mirrored twice changes nothing.
+    """Mirror one history entry; mirroring it a second time changes nothing.
 
     Args:
         change: The history entry with its version.
@@ -105,8 +105,8 @@ def mirror_to_mlflow(
         },
     )
     return (
-        f"Mirrored to MLflow ({settings.uri}): {change.action} of version {change.version} is "
-        f"version {number} of {payload['registered_model']}."
+        f"Mirrored to MLflow ({settings.uri}): {change.action} of version {change.version}, which "
+        f"is version {number} of {payload['registered_model']} there."
     )
 
 
@@ -133,7 +133,7 @@ def _mirror(payload: Mapping[str, Any]) -> str:
 
 
 def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
-    """Return the finished run of the version; one that an interruption left is completed."""
+    """Return the finished run of the version; an interrupted one is completed."""
     experiment = client.get_experiment_by_name(payload["experiment"])
     experiment_id = (
         client.create_experiment(payload["experiment"])

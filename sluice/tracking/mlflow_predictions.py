@@ -65,7 +65,7 @@ def require_client() -> None:
     """Raise an error unless the client of MLflow is installed.
 
     Raises:
-        SettingsError: It is not; the message names the extra.
+        SettingsError: The client is not installed; the message names the extra.
     """
     if find_spec("mlflow") is None:
         missing = ModuleNotFoundError(name="mlflow")

@@ -1,9 +1,9 @@
 """Mirrors the registry's history to Weights & Biases and MLflow, as consumers of the outbox.
 
-Each entry of the history becomes one run of Weights & Biases. The id of the run is a digest of its
-content, so that an entry that is delivered twice is mirrored only once. After a failure the entry
-stays pending and is tried again the next time; nothing else is affected. Each server has its own
-record of what was delivered to it.
+Each entry that adds a version or moves production becomes one run of Weights & Biases. The id of
+the run is a digest of its content, so that an entry that is delivered twice is mirrored only once.
+After a failure the entry stays pending and is tried again the next time; nothing else is affected.
+Each server has its own record of what was delivered to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -164,9 +164,8 @@ def _tracked_run(
 def _loss_curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     """Return the losses of every epoch of every fold run, from the version's event log."""
     digest = version.lineage.artifacts.get("event log")
-    if (
-        digest is None or version.is_imported
-    ):  # An imported log is untrusted, so it is never parsed.
+    # An imported log is untrusted, so it is never parsed.
+    if digest is None or version.is_imported:
         return []
     store.get(digest)  # only verifies the content; read_events requires a path
     return [

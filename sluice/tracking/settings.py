@@ -36,8 +36,9 @@ class TrackingSettings(Settings):
 
     mode: Mode = Field(
         "offline",
-        description="'offline' writes files for a later sync, 'online' sends them with the key in "
-        "WANDB_API_KEY or of 'wandb login', 'off' does nothing.",
+        description="Mode of the mirror to W&B: 'offline' writes files for a later sync, 'online' "
+        "sends them with the key in WANDB_API_KEY or of 'wandb login', 'off' mirrors nothing to "
+        "W&B.",
     )
     project: str = Field("sluice", min_length=1, description="Project of the runs.")
     entity: str | None = Field(None, description="User or team; by default the key's owner.")
@@ -47,7 +48,8 @@ class TrackingSettings(Settings):
     tags: tuple[str, ...] = Field((), strict=False, description="Tags of every run.")
     fold_runs: bool = Field(
         True,
-        description="Whether each fold run of a training is a run too, written while it trains.",
+        description="Whether each fold run of a training is a run of W&B, too, written while it "
+        "trains.",
     )
     log_weights: bool = Field(
         False, description="Whether the weights of each fold run are stored as an artifact."

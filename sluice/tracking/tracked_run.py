@@ -105,8 +105,8 @@ class TrackedRun:
             key = (scalar.name, scalar.epoch)
             if key in known_keys:
                 raise ContractError(
-                    f"{scalar.name} must be tracked once per epoch, got it twice "
-                    f"for epoch {scalar.epoch}.",
+                    f"{scalar.name} must be tracked once per epoch, got it twice for "
+                    f"{'the whole run' if scalar.epoch is None else f'epoch {scalar.epoch}'}.",
                     fix="Use a separate task name for each fold run (fold_run_task).",
                 )
             known_keys.add(key)

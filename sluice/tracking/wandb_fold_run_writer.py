@@ -31,7 +31,7 @@ _LOST_REASON = "The process of the training ended. Run the training again to res
 
 
 class _FoldRunWriter:
-    """One run of W&B, whose step is the epoch."""
+    """Writes one fold run as a W&B run, whose step is the epoch."""
 
     def __init__(
         self, destination: Mapping[str, Any], run_id: str, *, name: str, config: Mapping[str, Any]
@@ -63,8 +63,8 @@ class _FoldRunWriter:
         reason: str = "",
         summary: Mapping[str, Any] | None = None,
         weights: Mapping[str, str] | None = None,
-        log: str | None = None,
-        done: str | None = None,
+        log_path: str | None = None,
+        done_path: str | None = None,
     ) -> None:
         """Write how the run ended, and wait until everything is written or sent.
 
@@ -73,11 +73,11 @@ class _FoldRunWriter:
             reason: Why it did not finish.
             summary: Results of the run.
             weights: Name, path and digest of the weights to store as an artifact.
-            log: Event log, from which epochs that no message reported are read.
-            done: File to create when the run is complete.
+            log_path: Event log, from which epochs that no message reported are read.
+            done_path: File to create when the run is complete.
         """
-        if log is not None:
-            for event in read_events(log).events:
+        if log_path is not None:
+            for event in read_events(log_path).events:
                 if event["event"] == "epoch_complete":
                     self.write_epoch(event)
         self._run.summary.update(dict(summary or {}))
@@ -85,8 +85,8 @@ class _FoldRunWriter:
             self._log_weights(weights, summary or {})
         folder = str(Path(self._run.dir).parent)
         finish_run(self._run, tags=self._tags, state=state, reason=reason)
-        if done is not None:
-            Path(done).write_text(json.dumps({"folder": folder}))
+        if done_path is not None:
+            Path(done_path).write_text(json.dumps({"folder": folder}))
 
     def _log_weights(self, weights: Mapping[str, str], summary: Mapping[str, Any]) -> None:
         log_file(

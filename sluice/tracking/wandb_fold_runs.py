@@ -152,7 +152,7 @@ class _FoldRuns:
 
     def _send_event(self, event: FoldRunEvent) -> None:
         run_id = f"{self._group}-{fold_run_task(event.seed, event.fold_id)}"
-        if event.kind == "reused" and run_id not in self._open and self._done(run_id).exists():
+        if event.kind == "reused" and run_id not in self._open and self._done_path(run_id).exists():
             return
         if event.kind in ("lost", "replaces"):
             return  # the fold run goes on, or has not started
@@ -177,7 +177,7 @@ class _FoldRuns:
         }
 
     def _results(self, member: Member) -> dict[str, Any]:
-        """Return the results of a fold run; ``log`` completes the curve of a reused one."""
+        """Return the results of a fold run; ``log_path`` completes the curve of a reused one."""
         task = fold_run_task(member.seed, member.fold_id)
         weights = {
             "artifact": f"weights-{self._pipeline}-{task}",
@@ -185,8 +185,8 @@ class _FoldRuns:
             "digest": member.weights,
         }
         return {
-            "done": str(self._done(f"{self._group}-{task}")),
-            "log": str(self._store.path(member.event_log).absolute()),
+            "done_path": str(self._done_path(f"{self._group}-{task}")),
+            "log_path": str(self._store.path(member.event_log).absolute()),
             "summary": {
                 "best_epoch": member.best_epoch,
                 "best/train_loss": member.train_loss,
@@ -197,7 +197,7 @@ class _FoldRuns:
             "weights": weights if self._settings.log_weights else None,
         }
 
-    def _done(self, run_id: str) -> Path:
+    def _done_path(self, run_id: str) -> Path:
         """Return the file that exists if the finished run is logged, with weights if required."""
         settings = self._settings
         weights = "-weights" if settings.log_weights else ""

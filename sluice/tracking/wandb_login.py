@@ -25,7 +25,7 @@ def find_wandb_server(environ: Mapping[str, str]) -> str:
     """
     if url := environ.get("WANDB_BASE_URL"):
         return url
-    if not ("WANDB_CONFIG_DIR" in environ or "HOME" in environ):
+    if not (environ.get("WANDB_CONFIG_DIR") or environ.get("HOME")):
         return DEFAULT_SERVER
     folder = environ.get("WANDB_CONFIG_DIR") or Path(environ["HOME"]) / ".config" / "wandb"
     settings = configparser.ConfigParser(interpolation=None)
@@ -47,7 +47,7 @@ def find_wandb_key(environ: Mapping[str, str]) -> str | None:
     """
     if key := environ.get("WANDB_API_KEY"):
         return key
-    if not ("NETRC" in environ or "HOME" in environ):
+    if not (environ.get("NETRC") or environ.get("HOME")):
         return None
     path = Path(environ.get("NETRC") or Path(environ["HOME"]) / ".netrc")
     host = urlsplit(find_wandb_server(environ)).hostname

@@ -2,8 +2,8 @@
 
 The mirror runs wandb in a separate process with a time limit, so that the output, side effects and
 failures of wandb do not affect the caller. Sluice never reads data from Weights & Biases. The
-default
-mode is offline: wandb writes files into one folder, and the user sends them with ``wandb sync``.
+default mode is offline: wandb writes files into one folder, and the user sends them with
+``wandb sync``.
 """
 
 import json
@@ -48,7 +48,7 @@ INIT_TIMEOUT_S = 15.0
 
 
 class MirrorResult(Record):
-    """Result of mirroring a run, which reports failures, because they are never raised."""
+    """Result of mirroring a run. It reports failures, which are never raised."""
 
     ok: bool
     mode: Mode

@@ -120,8 +120,8 @@ class RunSender:
             self.has_failed = True
             self._warn(
                 f"{self._runs} are no longer sent to Weights & Biases: {redact(str(error))}. The "
-                f"{self._work} continues. Correct WANDB_API_KEY, the connection or the disk before "
-                f"the next {self._work}.{self._sync_hint()}"
+                f"{self._work} is not affected. Correct WANDB_API_KEY, the connection or the "
+                f"disk before the next {self._work}.{self._sync_hint()}"
             )
 
     def _sync_hint(self) -> str:

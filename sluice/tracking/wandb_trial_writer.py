@@ -41,17 +41,17 @@ class _TrialWriter:
             # Without ``commit`` the row would wait for the next epoch.
             self._run.log(dict(result), step=epoch, commit=True)
 
-    def close(self, *, state: RunEnd, reason: str, done: str | None = None) -> None:
+    def close(self, *, state: RunEnd, reason: str, done_path: str | None = None) -> None:
         """Write how the run ended, and wait until everything is written or sent.
 
         Args:
             state: How the run ended.
             reason: Reason for that end.
-            done: File to create when the run is complete; None if it will be continued.
+            done_path: File to create when the run is complete; None if it will be continued.
         """
         finish_run(self._run, tags=self._tags, state=state, reason=reason)
-        if done is not None:
-            Path(done).write_text("{}")
+        if done_path is not None:
+            Path(done_path).write_text("{}")
 
 
 if __name__ == "__main__":

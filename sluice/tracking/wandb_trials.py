@@ -73,7 +73,7 @@ def wandb_callback(
 
     The step of a run is the epoch, and its history contains every epoch of the trial. When the
     search ends or is interrupted, the callback waits for the last uploads, for at most 30 s or
-    ``settings.timeout_s``.
+    ``settings.timeout_s``, whichever is less.
 
     Args:
         settings: Mode, project, entity, tags and time limit.
@@ -174,16 +174,20 @@ def wandb_callback(
 
         def _close_run(self, trials: list[Any], trial: Any, *, failed: bool) -> None:
             number = self._number(trials, trial)
-            done = folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
+            done_path = (
+                folder / "mirrored" / f"{settings.project}-{group}-{number}-{settings.mode}.json"
+            )
             # Trials that ended before the search was resumed have complete runs, unless the search
             # was interrupted at that moment.
-            if trial not in self._open and (trial in self._closed or done.exists()):
+            if trial not in self._open and (trial in self._closed or done_path.exists()):
                 return
             self._closed.add(trial)
             self._open_run(trials, trial)
             self._open.discard(trial)
             ending = _trial_end(trial.last_result or {}, failed=failed)
-            sender.send(do="close", id=self._id(trial), done=str(done.absolute()), **ending)
+            sender.send(
+                do="close", id=self._id(trial), done_path=str(done_path.absolute()), **ending
+            )
 
     return TrialRuns()
 

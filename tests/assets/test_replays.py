@@ -77,6 +77,8 @@ def test_a_sentence_names_the_training_the_step_and_what_to_do():
         "False alarm if: A weight that moved."
     )
     assert trace_errors(member(3, "warning")) == ()
+    assert trace_errors(member(3, "error"), faults=("weights not updating",)) == (told,)
+    assert trace_errors(member(3, "error"), faults=("gradient underflow",)) == ()
 
 
 def test_the_first_training_and_those_with_findings_have_their_page(tmp_path):

@@ -11,7 +11,7 @@ from scipy import stats
 from sluice.base.errors import ContractError
 from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmReport, AlarmSettings, wilson
-from sluice.checks.corruptions import CORRUPTIONS, targets
+from sluice.checks.corruptions import CORRUPTIONS, corruptible_columns
 from sluice.checks.expectations import evaluate, with_implied
 from sluice.checks.window_outcomes import find_alarms
 from sluice.data.expectations import (
@@ -250,12 +250,12 @@ def test_a_corruption_changes_a_copy_as_described(corruption) -> None:
     before = frame.copy()
     rng = np.random.default_rng(0)
 
-    for columns in targets(corruption, Walk.raw_schema):
+    for columns in corruptible_columns(corruption, Walk.raw_schema):
         changed = corruption.plant(frame, columns, rng)
 
         pd.testing.assert_frame_equal(frame, before)
         assert not changed.equals(frame)
-        if corruption.reach != "rows":
+        if corruption.inserted_into != "rows":
             others = [c for c in frame if c not in columns]
             pd.testing.assert_frame_equal(changed[others], frame[others])
 
@@ -263,9 +263,9 @@ def test_a_corruption_changes_a_copy_as_described(corruption) -> None:
 def test_text_is_not_corrupted_and_pairs_have_one_unit() -> None:
     by_name: dict[str, Callable[..., object]] = {}
     for corruption in CORRUPTIONS:
-        found = list(targets(corruption, Walk.raw_schema))
+        found = list(corruptible_columns(corruption, Walk.raw_schema))
         by_name[corruption.name] = corruption.plant
         assert ("place",) not in found
-        if corruption.reach == "pair":
+        if corruption.inserted_into == "pair":
             assert found == [("bid", "ask")]
     assert len(by_name) == len(CORRUPTIONS), "names are unique"

@@ -64,7 +64,7 @@ def test_a_page_shows_suite_outcome_and_every_column(bars: pd.DataFrame) -> None
     for part in ("echo / raw", "passed", "8 of 8 expectations pass on 200 rows", "echo_raw"):
         assert part in said
     assert "0123456789ab" in said
-    assert "Failed expectations" not in said
+    assert "Expectations that did not pass" not in said
     assert said.count("Observed Value") == 4  # the engine's tables: the table's own, three columns
     assert said.index("Table-Level") < said.index(" low Status") < said.index(" high Status")
     assert f"{bars['high'].std():.9f}"[:8] in said, "the engine shows the number it measured"

@@ -239,7 +239,10 @@ def test_an_empty_table_is_unmeasurable(bars, expectation):
 )
 def test_an_empty_column_is_unmeasurable(bars, expectation):
     """The engine calls a range over nothing but empty cells a success."""
-    assert one(bars.assign(low=np.nan), expectation).outcome == "unmeasurable"
+    result = one(bars.assign(low=np.nan), expectation)
+    assert result.outcome == "unmeasurable"
+    if isinstance(expectation, GreaterOrEqual):
+        assert result.message == "No row has values in all of the columns high, low."
 
 
 def test_one_row_has_no_standard_deviation(bars):

@@ -16,6 +16,7 @@ from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
 from sluice.pipelines.active_run import describe_active_run
+from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import one_process
 from sluice.pipelines.instance import close_ghost_runs, open_instance
@@ -101,8 +102,21 @@ def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Ho
         )
 
         assert close_ghost_runs(instance) == 0
-        assert "any more, close the run: in the UI" in describe_active_run(instance, "training")
+        assert "no longer exists, close the run: in the UI" in describe_active_run(
+            instance, "training"
+        )
         assert RunProcess.of(again.run_id, again.tags) is None
+
+
+def test_a_queued_run_counts_and_is_not_in_progress(home: Home) -> None:
+    with open_instance(home) as instance:
+        attribute_runs(instance, "training")
+        instance.create_run_for_job(
+            dg.GraphDefinition("training").to_job(),
+            run_id=RUN,
+            status=dg.DagsterRunStatus.QUEUED,
+        )
+        assert describe_active_run(instance, "training") == "Run 0c1c5b9e of training is queued."
 
 
 @pytest.mark.slow

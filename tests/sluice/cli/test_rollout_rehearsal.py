@@ -71,5 +71,6 @@ def test_json_is_left_alone() -> None:
 
 
 def test_predictions_that_are_not_compared_yet_are_no_number() -> None:
-    drift = PredictionDrift(distance=float("nan"), limit=4, rows=3)
-    assert describe_drift(drift) == "not compared yet: both arms answered only 3 requests"
+    for rows, requests in ((3, "3 requests"), (1, "1 request")):
+        drift = PredictionDrift(distance=float("nan"), limit=4, rows=rows)
+        assert describe_drift(drift) == f"not compared yet: both arms answered only {requests}"

@@ -42,6 +42,19 @@ def test_a_value_that_many_rows_share_has_its_own_cell_among_quantiles():
     assert (cells.encode(values) == zero).sum() == (values == 0).sum()
 
 
+@pytest.mark.parametrize("num_cells", [4, 20])
+def test_values_rounded_to_single_precision_stay_in_their_cells(num_cells):
+    """Requests are float32: a rating of 0.1, or a weekday as sine and cosine."""
+    day = np.arange(1400) % 7
+    repeated = [day * 0.1 + 0.1, np.sin(2 * np.pi * day / 7), np.cos(2 * np.pi * day / 7)]
+
+    for values in map(pd.Series, repeated):
+        cells = bin_numbers(values, num_cells)
+        rounded = values.astype(np.float32)
+        assert cells.encode(rounded).tolist() == cells.encode(values).tolist()
+        assert cells.encode(values).min() > 1
+
+
 def test_missing_and_infinite_numbers_have_code_zero():
     cells = bin_numbers(pd.Series(np.arange(100.0)), 10)
 

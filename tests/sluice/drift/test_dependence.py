@@ -59,3 +59,16 @@ def test_a_constant_series_needs_the_shortest_block():
 
     assert found.block_length == 10
     assert found.inflation == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("period", [2, 5, 7])
+def test_rows_that_are_spread_evenly_are_resampled_as_independent_rows(period):
+    """A random sample of weekdays varies more than the same number of consecutive days."""
+    monday = (np.arange(1500) % period == 0).astype(float)
+
+    found = measure_dependence([monday, ar1(np.random.default_rng(0), 0.0, 1500)], 0.01)
+    alone = measure_dependence([monday], 0.01)
+
+    assert alone.block_length == 1
+    assert alone.inflation == 1
+    assert found.inflation > 0.9

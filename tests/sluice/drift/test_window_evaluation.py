@@ -273,6 +273,29 @@ def test_latency_drift_is_the_same_on_one_column():
     assert report.joint is None
 
 
+def weekdays(num_days: int, first: int = 0) -> pd.DataFrame:
+    """Consecutive days: the weekday as sine, cosine and one-hot columns, and noise."""
+    day = (np.arange(num_days) + first) % 7
+    columns = {"sin": np.sin(2 * np.pi * day / 7), "cos": np.cos(2 * np.pi * day / 7)}
+    columns |= {f"weekday {number}": (day == number) * 1.0 for number in range(7)}
+    return pd.DataFrame(columns | {"x": np.random.default_rng(first).normal(size=num_days)})
+
+
+@pytest.mark.slow
+def test_random_requests_of_weekdays_in_single_precision_are_stable():
+    """A server samples requests at random, as float32; the reference is float64."""
+    days = weekdays(1400)
+    reference = reference_of(days)
+
+    def count_drifted(window) -> int:
+        return sum(judge(reference, window(seed)).verdict != "STABLE" for seed in range(20))
+
+    assert count_drifted(lambda seed: days.sample(300, random_state=seed).astype(np.float32)) <= 3
+    assert count_drifted(lambda seed: weekdays(300, seed)) <= 3
+    busy = days[days["weekday 0"] == 0]
+    assert count_drifted(lambda seed: busy.sample(300, random_state=seed)) == 20
+
+
 @pytest.mark.parametrize(
     ("frame", "message"),
     [

@@ -64,6 +64,9 @@ def test_an_invalid_name_is_rejected(parts):
 def test_the_same_name_twice_in_one_epoch_is_refused():
     with pytest.raises(ContractError, match=r"train/loss must be tracked once per epoch.*epoch 1"):
         dataclasses.replace(RUN, scalars=RUN.scalars * 2)
+    whole_run = (Scalar(split="test", metric="loss", value=1.0),) * 2
+    with pytest.raises(ContractError, match=r"got it twice for the whole run\."):
+        dataclasses.replace(RUN, scalars=whole_run)
 
 
 @pytest.mark.parametrize("field", ["config", "manifest"])

@@ -51,3 +51,10 @@ def test_without_a_readable_login_there_is_no_key(home, tmp_path):
     assert find_wandb_key(home | {"NETRC": "/dev/null"}) is None
     assert find_wandb_key(home | {"NETRC": str(tmp_path / "broken")}) is None
     assert find_wandb_key({"HOME": str(tmp_path / "missing")}) is None
+
+
+def test_empty_variables_are_as_good_as_none():
+    empty = {"WANDB_CONFIG_DIR": "", "NETRC": "", "HOME": ""}
+    for environ in (empty, {"WANDB_CONFIG_DIR": "", "NETRC": ""}):
+        assert find_wandb_server(environ) == "https://api.wandb.ai"
+        assert find_wandb_key(environ) is None
