@@ -20,12 +20,12 @@ _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}.tag{
 
 FAULT_DESCRIPTIONS: dict[InjectedFault, str] = {
     "none": "Nothing is wrong with the challenger.",
-    "errors": "The challenger raises an error on a fifth of the windows.",
+    "errors": "The challenger raises an error on a fifth of the requests.",
     "latency": "The challenger takes a tenth of a second longer for each answer.",
-    "nan": "The challenger predicts NaN for a fifth of the windows.",
+    "nan": "The challenger predicts NaN for a fifth of the requests.",
     "drift": "The challenger's live predictions are shifted; on held-out rows they were not.",
     "quality": "The challenger predicts worse, on held-out rows too; only labels can show it.",
-    "crash": "The challenger's process crashes with a segmentation fault on some windows.",
+    "crash": "The challenger's process crashes with a segmentation fault on some requests.",
     "no_traffic": "No user sends a request.",
 }
 _TONE: dict[TransitionOutcome, Tone] = {
@@ -50,7 +50,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
     tone: Tone = "good" if rehearsal.as_expected else "bad"
     verdict = "as expected" if rehearsal.as_expected else "not as expected"
     deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
-    remedy = f'<p class="soft">{escape(rehearsal.remedy)}</p>' if rehearsal.remedy else ""
+    remedy = f"<p>What to do: {escape(rehearsal.remedy)}</p>" if rehearsal.remedy else ""
     parts = [
         f"<h1>{escape(heading)} {tag(verdict, tone)}</h1>",
         f'<p class="soft">{rehearsal.started_at:%Y-%m-%d %H:%M:%S} UTC, seed {rehearsal.seed}; '
@@ -60,7 +60,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         f'<div class="card {tone}"><p><b>{escape(rehearsal.summary)}</b></p>'
         f"<p>{escape(FAULT_DESCRIPTIONS[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
         f"{_explanation(rehearsal.fault)}"
-        f"{remedy}{deviations}</div>",
+        f"{deviations}{remedy}</div>",
         "<h2>Traffic split</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
         f'<div class="card">{_steps(rehearsal)}</div>',

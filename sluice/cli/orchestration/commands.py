@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def run(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its file.")
         ] = DEFAULT_PIPELINE,
         rehearsal: Annotated[
             bool, typer.Option(help="After a promotion, rehearse a rollout in a sandbox.")
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def tune(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its file.")
         ] = DEFAULT_PIPELINE,
         trials: Annotated[
             int | None,
@@ -197,7 +197,7 @@ def register(app: typer.Typer) -> None:
     @doctor_group(app).command()
     def expectations(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its file.")
         ] = DEFAULT_PIPELINE,
         window_rows: Annotated[int, typer.Option(help="Window length [rows].", min=10)] = 250,
         step_rows: Annotated[
