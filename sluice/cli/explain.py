@@ -66,7 +66,7 @@ def _find(wanted: str, faults: "list[Fault]") -> "Fault | None":
 
 
 def _print_check(wanted: str, faults: "list[Fault]", *, as_json: bool) -> None:
-    """Print the check of this name or identifier, or raise if there is none."""
+    """Print the check of this name or identifier, or raise if it is unknown."""
     checks = _checks()
     check = next((c for c in checks if wanted in (c["name"], c["id"])), None)
     if check is None:
