@@ -64,6 +64,9 @@ def rollout_asset(
         return dg.MaterializeResult(
             value=transition,
             metadata={
+                # The overview of the asset shows these values until the next rollout.
+                "as of": "the start of the rollout; each later transition is an event of this "
+                "asset, with a link to the page of the rollout",
                 **rollout_metadata(transition),
                 "steps": table(steps_rows(transition.rollout)),
                 "difference on held-out rows": agreement.difference,

@@ -54,6 +54,7 @@ def with_rehearsal(
             [
                 f"rehearsed, fault {rehearsal.summary}.",
                 *rehearsal.deviations,
+                *([f"What to do: {rehearsal.remedy}"] if rehearsal.remedy else []),
                 f"Report: {page.path}",
             ]
         )

@@ -6,7 +6,7 @@ import shlex
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -61,8 +61,17 @@ class Examination(Record):
     fix: str = ""
 
 
-def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[Examination]:
-    """Yield the result of each check, in turn."""
+def examine(
+    home: Home, pipelines: Path, settings: DoctorSettings, *, own: Sequence[Path] = ()
+) -> Iterator[Examination]:
+    """Yield the result of each check, in turn.
+
+    Args:
+        home: State folder.
+        pipelines: Folder of the shipped pipelines.
+        settings: Thresholds.
+        own: Pipeline files of the user. If there are any, the shipped pipelines are not checked.
+    """
     from sluice.config.pipeline import known_pipelines
 
     yield Examination(
@@ -83,7 +92,7 @@ def examine(home: Home, pipelines: Path, settings: DoctorSettings) -> Iterator[E
             lambda p=production: _check_served_version(home, p),  # type: ignore[misc]
         )
     yield _attempt("devices", _devices)
-    for name in known_pipelines(pipelines):
+    for name in map(str, own) if own else known_pipelines(pipelines):
         yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
 
 
@@ -107,6 +116,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Check that everything a run needs is available; each problem is printed with its fix.
 
+        The pipeline files in the working folder are checked, or the shipped pipelines if it has
+        none.
+
         Example: sluice doctor
         """
         if context.invoked_subcommand is None:
@@ -121,9 +133,11 @@ def register(app: typer.Typer) -> None:
 
 def _examine_all(*, as_json: bool) -> None:
     from sluice.config.pipeline import defs_folder
+    from sluice.config.pipeline_file import pipeline_files
 
+    own = [file.relative_to(Path.cwd()) for file in pipeline_files(Path.cwd())]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    examinations = list(examine(home, defs_folder(), DoctorSettings()))
+    examinations = list(examine(home, defs_folder(), DoctorSettings(), own=own))
     if as_json:
         print(json.dumps([e.model_dump() for e in examinations], indent=1))
     else:

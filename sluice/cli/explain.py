@@ -1,4 +1,4 @@
-"""``sluice explain``: a fault of the catalogue, with its cause and fix."""
+"""``sluice explain``: a fault with its cause and fix, or a check of the POC gate."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,11 +22,13 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def explain(
         fault: Annotated[
-            str, typer.Argument(help="Name or identifier of a fault; without one, lists all.")
+            str, typer.Argument(help="Name of a fault or check; without one, lists all faults.")
         ] = "",
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
         """Explain a fault that the POC gate, the tracer, a diagnosis or a rollout reported.
+
+        The name of a check of the POC gate is explained as well.
 
         Example: sluice explain dead-units
         """
@@ -36,6 +38,9 @@ def register(app: typer.Typer) -> None:
             _print_list(list(CATALOGUE.values()), as_json=as_json)
             return
         entry = _find(fault, list(CATALOGUE.values()))
+        if entry is None:
+            _print_check(fault, list(CATALOGUE.values()), as_json=as_json)
+            return
         rules = _rules_of(entry)
         if as_json:
             print(json.dumps({**_fields(entry), "rules": rules}, indent=2))
@@ -56,15 +61,60 @@ def register(app: typer.Typer) -> None:
         results().print(text, end="")
 
 
-def _find(wanted: str, faults: "list[Fault]") -> "Fault":
-    for fault in faults:
-        if wanted in (fault.id, fault.name):
-            return fault
-    hint = suggest_nearest(wanted, [fault.id for fault in faults])
-    raise SettingsError(
-        f"{wanted!r} is not a fault of the catalogue.{hint}",
-        fix="List all faults with: sluice explain",
+def _find(wanted: str, faults: "list[Fault]") -> "Fault | None":
+    return next((fault for fault in faults if wanted in (fault.id, fault.name)), None)
+
+
+def _print_check(wanted: str, faults: "list[Fault]", *, as_json: bool) -> None:
+    """Print the check of this name or identifier, or raise if it is unknown."""
+    checks = _checks()
+    check = next((c for c in checks if wanted in (c["name"], c["id"])), None)
+    if check is None:
+        hint = suggest_nearest(
+            wanted, [*(fault.id for fault in faults), *(c["name"] for c in checks)]
+        )
+        raise SettingsError(
+            f"{wanted!r} is neither a fault of the catalogue nor a check of the POC gate.{hint}",
+            fix="List all faults with: sluice explain",
+        )
+    if as_json:
+        print(json.dumps(check, indent=2))
+        return
+    text = Text()
+    text.append(f"{check['name']}\n", style="bold")
+    text.append(f"{check['description']}\n\n")
+    for label in ("identifier", "needs", "time limits", "page"):
+        content = check["id"] if label == "identifier" else check[label.replace(" ", "_")]
+        if content:
+            text.append(f"{label}: ", style="bold")
+            text.append(f"{content if isinstance(content, str) else ', '.join(content)}\n")
+    results().print(text, end="")
+
+
+def _checks() -> "list[dict[str, Any]]":
+    """Return the checks of the POC gate. This imports torch, so only unknown names get here."""
+    from sluice.config.poc_settings import TimeLimits
+    from sluice.failfast.gate.checks import CHECKS
+    from sluice.failfast.gate.timing import (
+        WHOLE_GATE_CHECK,
+        WHOLE_GATE_CHECK_ID,
+        WHOLE_GATE_DESCRIPTION,
     )
+
+    times = TimeLimits()
+    whole = (WHOLE_GATE_CHECK, WHOLE_GATE_CHECK_ID, WHOLE_GATE_DESCRIPTION, (), times.whole_gate)
+    rows = [(c.name, c.check_id, c.description, c.needs, c.limit(times)) for c in CHECKS]
+    return [
+        {
+            "name": name,
+            "id": check_id,
+            "description": description,
+            "needs": list(needs),
+            "time_limits": f"warns after {limit.typical_s:g} s, fails after {limit.max_s:g} s",
+            "page": f"docs/checks/README.md#{name}",
+        }
+        for name, check_id, description, needs, limit in [*rows, whole]
+    ]
 
 
 def _rules_of(fault: "Fault") -> list[str]:

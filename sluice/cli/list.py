@@ -1,9 +1,11 @@
-"""``sluice list``: the shipped pipelines."""
+"""``sluice list``: the pipelines of the working folder, and the shipped ones."""
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from rich import box
 from rich.table import Table
 
@@ -20,24 +22,24 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """List the pipelines that other commands accept by name.
 
-        For a pipeline of your own, give the path of its file instead.
+        These are the pipeline files NAME.yaml of the working folder, and the shipped pipelines. For
+        any other pipeline, give the path of its file instead.
 
         Example: sluice list
         """
         from sluice.config.pipeline import defs_folder, known_pipelines
+        from sluice.config.pipeline_file import pipeline_files
 
         folder = defs_folder()
-        rows = []
-        for name in known_pipelines(folder):
-            file = folder / name / "defs.yaml"
-            attributes = load_yaml(file.read_text()).get("attributes", {})
-            rows.append(
-                {
-                    "name": name,
-                    "description": attributes.get("description", ""),
-                    "file": str(file),
-                }
-            )
+        shipped = known_pipelines(folder)
+        # A shipped pipeline of the same name is found first.
+        own = [file for file in pipeline_files(Path.cwd()) if file.stem not in shipped]
+        files = [(file.stem, file) for file in own]
+        files += [(name, folder / name / "defs.yaml") for name in shipped]
+        rows = [
+            {"name": name, "description": _description(file), "file": str(file)}
+            for name, file in files
+        ]
         if as_json:
             print(json.dumps(rows, indent=2))
             return
@@ -47,3 +49,12 @@ def register(app: typer.Typer) -> None:
         for row in rows:
             table.add_row(row["name"], row["description"])
         results().print(table)
+
+
+def _description(file: Path) -> str:
+    """Return the description in a pipeline file; empty if the file is not valid."""
+    try:
+        document = load_yaml(file.read_text(encoding="utf-8"))
+        return str(document["attributes"].get("description", ""))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
+        return ""

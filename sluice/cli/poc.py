@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         target: Annotated[
             str | None,
             typer.Argument(
-                help="A pipeline's name or defs.yaml, or 'module:Workload'.", show_default=False
+                help="A pipeline's name or YAML file, or 'module:Workload'.", show_default=False
             ),
         ] = None,
         minimum: Annotated[

@@ -31,7 +31,7 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
 
     Args:
         log: The NDJSON file.
-        target: A pipeline's name or file, or 'module:Workload'; None for any log.
+        target: A pipeline's name or YAML file, or 'module:Workload'; None for any log.
         as_json: Print the report as JSON instead of tables.
 
     Raises:

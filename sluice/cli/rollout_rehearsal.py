@@ -29,7 +29,7 @@ DEFAULT_PIPELINE = "sp500_volatility"
 
 def rehearse(
     pipeline: Annotated[
-        str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+        str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
     ] = DEFAULT_PIPELINE,
     fault: Annotated[
         str,
@@ -80,6 +80,7 @@ def rehearse(
         conclusion = {
             "as_expected": rehearsal.as_expected,
             "flaws": rehearsal.deviations,
+            "remedy": rehearsal.remedy,
             "report": report,
         }
         print_json(content | conclusion)
@@ -156,6 +157,8 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     console.print(f"  why      {rehearsal.reason}", markup=False)
     for flaw in rehearsal.deviations:
         console.print(f"  flaw     {flaw}", markup=False, style="red")
+    if rehearsal.remedy:
+        console.print(f"  do       {rehearsal.remedy}", markup=False)
     for problem in rehearsal.problems:
         console.print(f"  server   {problem}", markup=False)
     console.print()

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 def serve_command(
     pipeline: Annotated[
         str,
-        typer.Argument(help="A pipeline's name, or the path of its defs.yaml.", show_default=False),
+        typer.Argument(help="A pipeline's name, or the path of its YAML file.", show_default=False),
     ],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sluice.registry.ledger import Ledger
 
 Pipeline = Annotated[
-    str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.", show_default=False)
+    str, typer.Argument(help="A pipeline's name, or the path of its YAML file.", show_default=False)
 ]
 Name = Annotated[str, typer.Argument(help="Name of the suite.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -25,7 +25,7 @@ def add_probe(group: typer.Typer) -> None:
     def probe(
         target: Annotated[
             str,
-            typer.Argument(help="'module:Workload', or a pipeline's name or defs.yaml."),
+            typer.Argument(help="'module:Workload', or a pipeline's name or YAML file."),
         ],
         only: Annotated[
             str,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sluice.workloads.workload import Examples, Workload
 
 _GIB = 2**30
-_Pipeline = Annotated[str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")]
+_Pipeline = Annotated[str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

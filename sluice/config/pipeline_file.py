@@ -4,6 +4,7 @@
 form ``key.key=value`` with the value in YAML, as in ``training.learning_rate=0.01``.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,25 @@ COMPONENT = "sluice.ModelPipeline"
 
 _COMPONENTS = (COMPONENT, "sluice.pipelines.component.ModelPipeline")
 """Import paths of the component, which Dagster accepts as ``type``."""
+_TYPE_LINE = re.compile(
+    rf"^type:\s*['\"]?({'|'.join(map(re.escape, _COMPONENTS))})\b", re.MULTILINE
+)
+"""Identifies a pipeline file even if the rest of it is not valid YAML."""
 
 BASED_ON = "based_on"
 """Attribute with the path of another pipeline file, relative to the folder of this file."""
+
+
+def pipeline_files(folder: Path) -> list[Path]:
+    """Return the pipeline files NAME.yaml directly in a folder, sorted; other files are ignored."""
+    return sorted(path for path in folder.glob("*.yaml") if _is_pipeline(path))
+
+
+def _is_pipeline(path: Path) -> bool:
+    try:
+        return _TYPE_LINE.search(path.read_text(encoding="utf-8")) is not None
+    except (OSError, ValueError):
+        return False
 
 
 def read_attributes(path: Path) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
     tone: Tone = "good" if rehearsal.as_expected else "bad"
     verdict = "as expected" if rehearsal.as_expected else "not as expected"
     deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
-    remedy = f'<p class="soft">{escape(rehearsal.remedy)}</p>' if rehearsal.remedy else ""
+    remedy = f"<p>What to do: {escape(rehearsal.remedy)}</p>" if rehearsal.remedy else ""
     parts = [
         f"<h1>{escape(heading)} {tag(verdict, tone)}</h1>",
         f'<p class="soft">{rehearsal.started_at:%Y-%m-%d %H:%M:%S} UTC, seed {rehearsal.seed}; '
@@ -60,7 +60,7 @@ def rehearsal_page(rehearsal: Rehearsal) -> str:
         f'<div class="card {tone}"><p><b>{escape(rehearsal.summary)}</b></p>'
         f"<p>{escape(FAULT_DESCRIPTIONS[rehearsal.fault])}</p><p>{escape(rehearsal.reason)}</p>"
         f"{_explanation(rehearsal.fault)}"
-        f"{remedy}{deviations}</div>",
+        f"{deviations}{remedy}</div>",
         "<h2>Traffic split</h2>",
         _image(share_png(rehearsal), "share of the challenger over time"),
         f'<div class="card">{_steps(rehearsal)}</div>',

@@ -7,6 +7,7 @@ from pydantic import AwareDatetime, Field
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.rehearsal.faults import InjectedFault
+from sluice.rehearsal.settings import MAX_SECONDS, RATE_PER_S
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.state import Transition
 
@@ -71,7 +72,6 @@ class Rehearsal(Record):
     held_out_rows: int
     ended: RehearsalEnd
     reason: str = Field(description="Reason of the last transition.")
-    remedy: str
     duration_s: float = Field(description="Time from the rollout's start to its end [s].")
     sync_delay_s: float | None = Field(
         description="Time from the rollout's end until the server followed; None if it never did "
@@ -122,6 +122,49 @@ class Rehearsal(Record):
     def as_expected(self) -> bool:
         """Whether there are no deviations from the expected result."""
         return not self.deviations
+
+    @property
+    def remedy(self) -> str:
+        """What to do after an unexpected result; empty when it was as expected.
+
+        The advice of the last transition is that for a rollout of real users. The sandbox is
+        removed at the end, so nothing in it can be resumed or aborted.
+        """
+        if self.as_expected:
+            return ""
+        again = f"sluice rollout rehearse {self.model} --fault {self.fault}"
+        longer = f"{again} --seconds {min(2 * self.seconds, MAX_SECONDS):g}"
+        too_slow = self.expected != "paused" and self.ended in ("paused", "timed_out")
+        if too_slow or self.sync_delay_s is None:
+            return (
+                f"{self._measured_rate} A busy machine answers fewer. Rehearse again when the "
+                f"machine is less busy, with more time: {longer}"
+            )
+        if self.failed:
+            return (
+                "Production must answer when the challenger cannot. Correct the error of the first "
+                f"failed request, and rehearse again: {again}"
+            )
+        if self.ended == "promoted":
+            return (
+                "The guards did not detect the fault. Rehearse again with more time. If it ends "
+                "the same way, compare rollout.alpha and rollout.odds_ratios with their defaults. "
+                f"Run: {longer}"
+            )
+        planted = "No fault was planted" if self.fault == "none" else "It was not the planted fault"
+        return (
+            f"{planted}: the reason and the server's problems name what ended the rollout. "
+            "Rehearse again when the machine is less busy, and correct what they name if it ends "
+            f"the same way: {again}"
+        )
+
+    @property
+    def _measured_rate(self) -> str:
+        rate = self.sent / self.duration_s if self.duration_s else 0.0
+        return (
+            f"The server got {pluralize(self.sent, 'request')} in {self.duration_s:.0f} s, which "
+            f"is {rate:.1f} per second; {RATE_PER_S:g} per second are planned."
+        )
 
     @property
     def summary(self) -> str:

@@ -345,7 +345,6 @@ class _Rehearsal:
             held_out_rows=len(self.replay.keys),
             ended=_end(rollout),
             reason=last.reason,
-            remedy=last.remedy,
             duration_s=(last.at - rollout.started_at).total_seconds(),
             sync_delay_s=self.sync_delay_s,
             sent=counts.sent,

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -16,6 +17,13 @@ TUTORIAL = ROOT / "docs" / "tutorial"
 
 def chapter(name: str) -> list[Block]:
     return [block for block in blocks_of(TUTORIAL / name) if not block.reason]
+
+
+def post_of_the_second_chapter() -> str:
+    """Return the body that curl posts."""
+    (block,) = [b for b in blocks_of(TUTORIAL / "2-serve-it.md") if "curl" in b.text]
+    words = shlex.split(block.text)
+    return words[words.index("-d") + 1]
 
 
 def type_commands(block: Block, folder: Path) -> None:
@@ -63,6 +71,10 @@ def answers_of_the_second_chapter(folder: Path) -> str:
         try:
             assert server.stdout is not None
             url = json.loads(server.stdout.readline())["url"]
+            header = {"Content-Type": "application/json"}
+            body = post_of_the_second_chapter().encode()
+            with urlopen(Request(f"{url}/predict", body, header)) as response:
+                assert 80 < json.load(response)["outputs"][0][0] < 160  # a day in December
             (folder / program.file).write_text(program.text.replace("http://127.0.0.1:8000", url))
             done = subprocess.run(
                 [sys.executable, program.file, "50"],

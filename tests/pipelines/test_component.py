@@ -137,10 +137,14 @@ def test_every_asset_has_the_group_of_its_pipeline_owner_kind_and_description(
         assert len(spec.description or "") > 40, spec.key
 
 
-def test_extra_pipelines_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pipelines_of_the_environment_replace_the_shipped_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLUICE_PIPELINES", str(ECHO))
+    loaded = defs()
 
-    assert names_of(defs(), "echo") == STAGES
+    assert names_of(loaded, "echo") == STAGES
+    assert {key.path[0] for key in loaded.resolve_all_asset_keys()} == {"echo"}
 
 
 def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:

@@ -73,7 +73,7 @@ def serve(home: Home) -> "Iterator[tuple[str, subprocess.Popen[bytes]]]":
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [sys.executable, "-m", "sluice", "dev"]
+    command = [sys.executable, "-m", "sluice", "dev", "sp500_volatility"]
     process = subprocess.Popen(
         ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command, str(ECHO), "--port", str(port)],
         cwd=ROOT,

@@ -4,6 +4,11 @@ from sluice.bench.documentation import markdown
 from sluice.bench.poc.defects import DEFECTS
 from sluice.config.poc_settings import TimeLimits
 from sluice.failfast.gate.checks import CHECKS
+from sluice.failfast.gate.timing import (
+    WHOLE_GATE_CHECK,
+    WHOLE_GATE_CHECK_ID,
+    WHOLE_GATE_DESCRIPTION,
+)
 
 
 def check_page() -> dict[str, str]:
@@ -14,11 +19,11 @@ def check_page() -> dict[str, str]:
         planted.setdefault(defect.check, []).append(defect.name)
     parts = [
         "# Checks of the POC gate",
-        f"{len(CHECKS)} checks run in this order before a training. A check is named by a "
+        f"{len(CHECKS) + 1} checks run in this order before a training. A check is named by a "
         "statement that is true when it passes, and is skipped when a check that it needs did "
         "not pass. Its findings are described in the [fault catalogue](../faults/README.md). "
         "The planted defects are those of `sluice bench poc`, each of which the check must be "
-        "the first to report.",
+        "the first to report. `sluice explain CHECK_NAME` prints the description of a check.",
     ]
     for check in CHECKS:
         limit = check.limit(times)
@@ -33,4 +38,11 @@ def check_page() -> dict[str, str]:
             f"{len(defects)} planted {'defect' if len(defects) == 1 else 'defects'}"
             + (f": {'; '.join(defects)}." if defects else "."),
         ]
+    whole = times.whole_gate
+    parts += [
+        f"## `{WHOLE_GATE_CHECK}`",
+        WHOLE_GATE_DESCRIPTION,
+        f"Identifier `{WHOLE_GATE_CHECK_ID}`; gate level: minimum and full; warns after "
+        f"{whole.typical_s:g} s and fails after {whole.max_s:g} s.",
+    ]
     return {"checks/README.md": markdown.page(*parts)}

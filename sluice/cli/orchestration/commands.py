@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def run(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
         ] = DEFAULT_PIPELINE,
         rehearsal: Annotated[
             bool, typer.Option(help="After a promotion, rehearse a rollout in a sandbox.")
@@ -76,7 +76,7 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def tune(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
         ] = DEFAULT_PIPELINE,
         trials: Annotated[
             int | None,
@@ -131,7 +131,10 @@ def register(app: typer.Typer) -> None:
     @app.command()
     def dev(
         pipeline: Annotated[
-            list[str] | None, typer.Argument(help="Pipeline files to add to the shipped ones.")
+            list[str] | None,
+            typer.Argument(
+                help="Pipelines to load, by name or file; without one, the shipped ones."
+            ),
         ] = None,
         port: Annotated[
             int, typer.Option(help="Port of the UI on 127.0.0.1.", min=1, max=65535)
@@ -155,10 +158,10 @@ def register(app: typer.Typer) -> None:
         The pages of SLUICE_HOME/reports, which checks link to, are served on port 3001 or the next
         free one, unless SLUICE_REPORTS_URL names another port of this machine.
 
-        Example: sluice dev --port 3001
+        Example: sluice dev my_model.yaml
         """
         from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
-        from sluice.pipelines.definitions import EXTRA_PIPELINES_VARIABLE
+        from sluice.pipelines.definitions import PIPELINES_VARIABLE
         from sluice.pipelines.instance import close_ghost_runs, open_instance
 
         _require_free(port)
@@ -166,14 +169,12 @@ def register(app: typer.Typer) -> None:
         files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
         for file in files:
             read_pipeline(file)
-        shipped = defs_folder().resolve()
-        extra = [str(file) for file in files if not file.is_relative_to(shipped)]
         with open_instance(home) as instance:
             close_ghost_runs(instance)
         os.environ |= {
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
-            EXTRA_PIPELINES_VARIABLE: os.pathsep.join(extra),
+            PIPELINES_VARIABLE: os.pathsep.join(str(file) for file in files),
             "PYTHONWARNINGS": ",".join(
                 [os.environ.get("PYTHONWARNINGS", ""), *IGNORED_WARNINGS]
             ).strip(","),
@@ -197,7 +198,7 @@ def register(app: typer.Typer) -> None:
     @doctor_group(app).command()
     def expectations(
         pipeline: Annotated[
-            str, typer.Argument(help="A pipeline's name, or the path of its defs.yaml.")
+            str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
         ] = DEFAULT_PIPELINE,
         window_rows: Annotated[int, typer.Option(help="Window length [rows].", min=10)] = 250,
         step_rows: Annotated[

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedTarget:
-    """Target as typed by a user: a pipeline's name or file, or 'module:Workload'."""
+    """Target as typed by a user: a pipeline's name or YAML file, or 'module:Workload'."""
 
     name: str
     overrides: tuple[str, ...] = ()

@@ -6,6 +6,8 @@ from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome, Outcome
 
 WHOLE_GATE_CHECK = "gate_finishes_in_time"
+WHOLE_GATE_CHECK_ID = "total_time"
+WHOLE_GATE_DESCRIPTION = "All checks together finish within the time limit of the gate."
 
 
 def apply_time_limit(finding: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
@@ -24,7 +26,7 @@ def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     finished = "All checks together finished, including the start of their process."
     finding = apply_time_limit(CheckOutcome(outcome="pass", summary=finished), seconds, limit)
     return CheckResult.of(
-        finding, name=WHOLE_GATE_CHECK, check_id="total_time", seconds=seconds, limit=limit
+        finding, name=WHOLE_GATE_CHECK, check_id=WHOLE_GATE_CHECK_ID, seconds=seconds, limit=limit
     )
 
 

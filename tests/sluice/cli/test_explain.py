@@ -1,9 +1,16 @@
 """``sluice explain`` prints an entry of the fault catalogue without any file of the repository."""
 
 import json
+import re
+from pathlib import Path
 
 from sluice.cli.app import run_command
+from sluice.failfast.gate.checks import CHECKS
+from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.findings.catalogue import CATALOGUE
+
+DOCS = Path(__file__).parents[3] / "docs"
+CHECK_NAMES = [*(check.name for check in CHECKS), WHOLE_GATE_CHECK]
 
 
 def test_the_command_of_a_finding_explains_its_fault(capsys):
@@ -27,3 +34,26 @@ def test_all_faults_are_listed_and_an_unknown_one_is_suggested(capsys):
 
     assert run_command(["explain", "dead-unit"]) == 2
     assert "Did you mean 'dead-units'?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_check_of_the_gate_is_explained_by_its_name_and_identifier(capsys):
+    for name in CHECK_NAMES:
+        assert run_command(["explain", name, "--json"]) == 0
+        check = json.loads(capsys.readouterr().out)
+        path, _, anchor = check["page"].partition("#")
+        assert f"## `{anchor}`" in (DOCS.parent / path).read_text()
+
+    assert run_command(["explain", "data_loading"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("data_loads The rows load")
+    assert "page: docs/checks/README.md#data_loads" in printed
+    assert run_command(["explain", "data_load"]) == 2
+    assert "Did you mean 'data_loads'?" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_guide_to_the_gate_lists_the_checks_by_the_names_that_are_printed():
+    guide = (DOCS / "how-to" / "check-before-training.md").read_text()
+    table = guide.partition("## What is checked")[2].partition("## ")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(CHECK_NAMES)

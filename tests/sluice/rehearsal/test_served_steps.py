@@ -91,7 +91,6 @@ def promoted() -> Rehearsal:
         held_out_rows=100,
         ended="promoted",
         reason="Every step passed.",
-        remedy="",
         duration_s=240,
         sync_delay_s=0.1,
         sent=1,
@@ -142,3 +141,30 @@ def test_each_guard_has_its_own_row_in_the_figure(promoted: Rehearsal) -> None:
     for above, below in pairwise(boxes):
         assert below.y1 < above.y0
     assert [text.get_text() for text in figure.axes[-1].texts] == ["not measured"]
+
+
+def test_an_unexpected_end_has_advice_for_a_sandbox_and_an_expected_one_has_none(
+    promoted: Rehearsal,
+) -> None:
+    """On a busy machine a rehearsal may pause before the guards have enough evidence."""
+    slow = promoted.model_copy(
+        update={
+            "fault": "errors",
+            "ended": "paused",
+            "reason": "Guards warn.",
+            "duration_s": 121.4,
+            "sent": 785,
+            "answered": 785,
+            "seconds": 60.0,
+        }
+    )
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", rehearsal_page(slow)))
+
+    assert promoted.remedy == ""
+    assert "785 requests in 121 s, which is 6.5 per second; 40 per second" in slow.remedy
+    assert slow.remedy.endswith("sluice rollout rehearse m --fault errors --seconds 120")
+    assert slow.remedy in words
+    for ending in ("promoted", "rolled_back", "timed_out"):
+        other = slow.model_copy(update={"ended": ending})
+        assert "sluice rollout rehearse m --fault errors" in other.remedy
+        assert not re.search("resume|abort", other.remedy, re.IGNORECASE)
