@@ -82,9 +82,7 @@ STOPPED = "Stopped too early in 10 of 10 trainings. Set training.max_epochs to 2
         (f"{STOPPED} No significant difference.", f"  why      {STOPPED} No"),
     ],
 )
-def test_problems_of_the_trainings_are_printed_once(
-    tmp_path: Path, reason: str, line: str
-) -> None:
+def test_problems_of_the_trainings_are_printed_once(tmp_path: Path, reason: str, line: str) -> None:
     text = summary(tmp_path, symptoms=(STOPPED,), reason=reason)
 
     assert line in text

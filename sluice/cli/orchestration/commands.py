@@ -166,7 +166,8 @@ def register(app: typer.Typer) -> None:
 
         _require_free(port)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
-        files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
+        named = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
+        files = list(dict.fromkeys(named))  # the same file twice would define its assets twice
         for file in files:
             read_pipeline(file)
         with open_instance(home) as instance:
