@@ -122,7 +122,7 @@ def test_missing_weights_do_not_block_the_training_that_reproduces_them(home: Ho
     shutil.rmtree(home.store.root)
 
     assert home.open(subject=RECIPE) == ()
-    with pytest.raises(IntegrityError, match="in the same folder"):
+    with pytest.raises(IntegrityError, match="is in this home, so its artifacts were deleted"):
         home.open(subject=OTHER)
 
 
