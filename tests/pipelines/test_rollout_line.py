@@ -233,7 +233,7 @@ def test_a_healthy_challenger_becomes_production_and_nobody_is_refused(daemon: D
         while not daemon.tick("promotion_sensor"):
             time.sleep(0.1)
         assert daemon.tick("promotion_sensor") == []
-        assert "in progress, its own" in daemon.skipped[-1]
+        assert "The rollout of version 2 is in progress" in daemon.skipped[-1]
         assert production(daemon.home) == 1
         daemon.until(lambda: phase(daemon.home) == "promoted")
         daemon.tick("rollout_sensor")
