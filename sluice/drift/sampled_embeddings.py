@@ -75,6 +75,6 @@ def _unusable(samples: Sequence[Sample], network: str, version: int) -> str:
             "servers that still serve another version."
         )
     return (
-        f"None of {len(samples)} requests has an embedding. Restart servers of an older release; "
-        "a version that was created without a reference of its embedding stores none."
+        f"None of {len(samples)} requests has an embedding. Restart servers that run an older "
+        "release."
     )

@@ -53,7 +53,7 @@ class EvidenceCounts(Record):
 
 
 class BothArms(Record):
-    """Counts of both arms on one server."""
+    """Counts of both arms, of one server or of several together."""
 
     production: ArmCounts = ArmCounts()
     challenger: ArmCounts = ArmCounts()

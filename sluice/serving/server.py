@@ -292,7 +292,7 @@ def serve(
 def listen(host: str, port: int) -> socket.socket:
     """Return a socket bound to an address.
 
-    Called before anything expensive is started, so that an unusable address fails early.
+    Callers may also use it to check an address before they start anything expensive.
 
     Raises:
         SettingsError: The address cannot be used.

@@ -33,9 +33,7 @@ class StudySpeed(Record):
     ratio: float = Field(description="Duration over that of the baseline; below 1 is faster.")
     epochs: int = Field(description="Epochs of all trials.")
     best_loss: float = Field(description="Loss of the best trial.")
-    tuner_best_loss: float = Field(
-        description="Loss of the baseline's best trial at its last epoch."
-    )
+    tuner_best_loss: float = Field(description="Lowest loss of the baseline's best trial.")
 
 
 def measure_study(

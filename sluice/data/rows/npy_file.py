@@ -43,7 +43,7 @@ class NpyWriter:
 
 
 class MappedArray:
-    """Array of a file that is memory-mapped when it is first read, again in every process.
+    """Memory-mapped array of a file. An unpickled copy maps the file again when it is first read.
 
     Pickling it copies the path only. The operating system reads the parts that are used and may
     drop them from memory at any time, so the file may be larger than the memory.

@@ -62,10 +62,10 @@ def check_signal(
     """Test whether the targets depend on the features, by a permutation test.
 
     Generic ridge regressions predict the targets' ranks and the distance of the ranks from the
-    middle. Their inputs are the values, their products and random Fourier features, of the whole
-    window and of its last row; for integers also the count and position of each value. The best
-    regression must explain more than after shuffling the targets. The same search runs on every
-    shuffle, so the false positive rate is at most ``signal_alpha``.
+    middle. Their inputs are the values and random Fourier features of the window and of its last
+    row, products of values of the last row, and for integers the count and position of each value.
+    The best regression must explain more than after shuffling the targets. The same search runs on
+    every shuffle, so the false positive rate is at most ``signal_alpha``.
 
     Without a detected signal the check fails only where these maps are powerful: enough rows,
     enough rows per class, and inputs that are numbers and not too many. Otherwise, and when no

@@ -64,7 +64,7 @@ def end_statistics(
     *,
     sampled: int,
 ) -> list[OptimizerStatistics]:
-    """Request the norms of the updates.
+    """Compute update norms, changed shares and moments, and request all values.
 
     Returns:
         A list that contains the statistics once they are read.

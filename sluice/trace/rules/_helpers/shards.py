@@ -97,7 +97,9 @@ class LoaderShards:
 
     @property
     def are_copies(self) -> bool:
-        """Whether two ranks receive the same rows and, if the dataset is divided, in one order.
+        """Whether two ranks receive the same rows.
+
+        If the dataset is divided, the order of all ranks must be the same, too.
 
         Also true if the dataset is not divided and too few rows were recorded to decide.
         """

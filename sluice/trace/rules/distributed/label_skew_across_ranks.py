@@ -114,7 +114,8 @@ LABEL_SKEW_ACROSS_RANKS = RankRule(
     priority=20,
     requires="Integer labels in the batches of two ranks.",
     contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
-    abstains="There are more than 64 labels; fewer than five rows of each label are on a rank; or "
+    abstains="There are more than 64 labels; fewer than two labels have five expected rows on "
+    "every rank; or "
     "chance explains the difference.",
     settings=LabelSkewAcrossRanksSettings(),
     judge=_judge,
