@@ -9,7 +9,7 @@ from dagster._core.storage.tags import WILL_RETRY_TAG
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.observability.alerts import Alert, raise_alert
 from sluice.pipelines.run_failures import failure_reason
-from sluice.pipelines.run_process import PROCESS_TAG
+from sluice.pipelines.run_process import TERMINAL_TAG
 
 _MAX_REASON_CHARS = 1000
 
@@ -38,7 +38,7 @@ def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
         context: dg.RunFailureSensorContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.SkipReason | None:
         run = context.dagster_run
-        if PROCESS_TAG in run.tags:
+        if run.tags.get(TERMINAL_TAG) == run.run_id:
             return dg.SkipReason("The run was started in a terminal, which shows the error.")
         if run.tags.get(WILL_RETRY_TAG) == "true":
             return dg.SkipReason("Dagster retries the run.")

@@ -31,7 +31,7 @@ from sluice.pipelines.instance import close_ghost_runs, open_instance
 from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_failures import failed_checks
-from sluice.pipelines.run_process import RunProcess
+from sluice.pipelines.run_process import TERMINAL_TAG, RunProcess
 from sluice.pipelines.sensors import read_model_status, request_promotion
 from sluice.registry.ledger import Ledger
 from sluice.tuning.study_summary import StudySummary
@@ -234,6 +234,7 @@ def _execute(
                 run_id=run_id,
                 tags={
                     **RunProcess.this(run_id).tags,
+                    TERMINAL_TAG: run_id,
                     **({TRACEPARENT: span.traceparent} if span.traceparent else {}),
                     **(tags or {}),
                 },

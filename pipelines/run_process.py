@@ -9,6 +9,10 @@ from dataclasses import dataclass
 PROCESS_TAG = "sluice/process"
 """Run tag with run id, host, process id and start time of the executing process."""
 
+TERMINAL_TAG = "sluice/terminal"
+"""Run tag with the id of a run that ``sluice run`` executes in a terminal. A re-execution in the UI
+has the tags of the first run, but another id."""
+
 _TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _START_TOLERANCE_S = 1.0
 """Maximum difference at which two start times count as those of one process [s]."""

@@ -15,11 +15,12 @@ from sluice.observability.alerts import WEBHOOK, read_alerts
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
-from sluice.pipelines.run_process import RunProcess
+from sluice.pipelines.run_process import TERMINAL_TAG, RunProcess
 from tests.support.echo import Echo
 
 LOST_COLUMN = "tests.support.echo:Deaf"
 CRASHES = f"{__name__}:Crashes"
+ID = "6f1f4a52-1111-4222-8333-444455556666"
 
 
 class Crashes(Echo):
@@ -52,7 +53,7 @@ def webhook(monkeypatch):
         thread.join()
 
 
-def fail(echo, home, workload, *, tags=None):
+def fail(echo, home, workload, *, run_id=None, tags=None):
     """Run the training of a workload that fails; return the context that the daemon passes."""
     given = resources(home)
     pipeline = echo.model_copy(update={"workload": workload})
@@ -62,7 +63,7 @@ def fail(echo, home, workload, *, tags=None):
     sensor = definitions.resolve_sensor_def("echo_failure_sensor")
     with open_instance(home) as instance:
         result = definitions.resolve_job_def("echo_training").execute_in_process(
-            instance=instance, raise_on_error=False, tags=tags
+            instance=instance, raise_on_error=False, run_id=run_id, tags=tags
         )
         assert not result.success
         (event,) = (
@@ -80,7 +81,9 @@ def fail(echo, home, workload, *, tags=None):
 
 @pytest.mark.slow
 def test_a_failed_check_is_posted_once_with_what_it_found(echo, home, webhook):
-    skipped, run_id = fail(echo, home, LOST_COLUMN)
+    # Every run has the tag of its process, and a re-execution in the UI those of the first run.
+    tags = {**RunProcess.this("first").tags, TERMINAL_TAG: "first"}
+    skipped, run_id = fail(echo, home, LOST_COLUMN, tags=tags)
 
     assert skipped == [None, None]
     (alert,) = read_alerts(home)
@@ -103,12 +106,12 @@ def test_an_error_of_the_workload_is_named_and_not_that_of_dagster(echo, home):
 @pytest.mark.parametrize(
     ("tags", "reason"),
     [
-        (RunProcess.this("x").tags, "started in a terminal"),
+        ({TERMINAL_TAG: ID}, "started in a terminal"),
         ({WILL_RETRY_TAG: "true"}, "Dagster retries the run"),
     ],
 )
 def test_a_run_in_a_terminal_or_before_a_retry_raises_no_alert(echo, home, tags, reason):
-    skipped, _ = fail(echo, home, CRASHES, tags=tags)
+    skipped, _ = fail(echo, home, CRASHES, run_id=ID, tags=tags)
 
     assert all(reason in each.skip_message for each in skipped)
     assert read_alerts(home) == []
