@@ -70,14 +70,14 @@ def test_trainings_without_a_trace_count_for_nothing():
 
 
 def test_a_sentence_names_the_training_the_step_and_what_to_do():
-    (told,) = trace_errors(member(3, "error"))
+    (common_finding,) = trace_errors(member(3, "error"))
 
-    assert told == (
+    assert common_finding == (
         "seed 0 fold 3: weights not updating since step 7. No weight moved. Look at the rate. "
         "False alarm if: A weight that moved."
     )
     assert trace_errors(member(3, "warning")) == ()
-    assert trace_errors(member(3, "error"), faults=("weights not updating",)) == (told,)
+    assert trace_errors(member(3, "error"), faults=("weights not updating",)) == (common_finding,)
     assert trace_errors(member(3, "error"), faults=("gradient underflow",)) == ()
 
 

@@ -97,10 +97,10 @@ def test_bad_rows_are_named(
 
     assert run_command(["run", str(pipeline_of(csv))]) == code
 
-    told = capfd.readouterr().err
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "Traceback" not in printed
     for word in words:
-        assert word in told
+        assert word in printed
     assert not (tmp_path / "home" / "runs").exists()
 
 
@@ -116,9 +116,9 @@ def test_a_good_run_works_after_a_bad_one(
     bad.write_text(yaml.safe_dump(document))
 
     assert run_command(["run", str(bad)]) == 1
-    told = capfd.readouterr().err
-    assert "mini_training_lowers_loss" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "mini_training_lowers_loss" in printed
+    assert "Traceback" not in printed
     assert run_command(["run", "--no-rehearsal", str(good)]) == 0
     assert "PROMOTED" in capfd.readouterr().out
 
@@ -129,9 +129,9 @@ def test_empty_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
 
     assert run_command(["run", str(pipeline_of(csv))]) == 2
 
-    told = capfd.readouterr().err
-    assert "empty" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "empty" in printed
+    assert "Traceback" not in printed
 
 
 def test_file_that_is_not_there_offers_the_nearest(
@@ -141,9 +141,9 @@ def test_file_that_is_not_there_offers_the_nearest(
 
     assert run_command(["run", str(pipeline_of(tmp_path / "bar.csv"))]) == 2
 
-    told = capfd.readouterr().err
-    assert "bars.csv" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "bars.csv" in printed
+    assert "Traceback" not in printed
 
 
 def edited(tmp_path: Path, change: Callable[[dict[str, object]], None]) -> str:
@@ -162,9 +162,9 @@ def test_an_unknown_architecture_is_refused_before_the_checks(
 
     assert run_command([command, path]) == 2
 
-    told = capfd.readouterr().err
-    assert "'mpl' is not known. Did you mean 'mlp'?" in told
-    assert "data_loads" not in told
+    printed = capfd.readouterr().err
+    assert "'mpl' is not known. Did you mean 'mlp'?" in printed
+    assert "data_loads" not in printed
 
 
 def test_a_class_with_required_settings_points_to_its_pipeline_file(
@@ -177,9 +177,9 @@ def test_a_class_with_required_settings_points_to_its_pipeline_file(
 
     assert run_command(["poc", name]) == 2
 
-    told = " ".join(capfd.readouterr().err.split())
-    assert "'source' is required and missing." in told
-    assert "sluice poc prices.yaml." in told
+    printed = " ".join(capfd.readouterr().err.split())
+    assert "'source' is required and missing." in printed
+    assert "sluice poc prices.yaml." in printed
 
 
 def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -187,9 +187,9 @@ def test_unknown_key_offers_the_nearest(tmp_path: Path, capfd: pytest.CaptureFix
 
     assert run_command(["run", path]) == 2
 
-    told = capfd.readouterr().err
-    assert "'training.learning_rte' is not a setting. Did you mean 'learning_rate'?" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "'training.learning_rte' is not a setting. Did you mean 'learning_rate'?" in printed
+    assert "Traceback" not in printed
 
 
 def test_number_that_yaml_reads_as_text_says_how_to_write_it(
@@ -217,9 +217,9 @@ def test_workload_that_does_not_import(
 
     assert run_command(["run", path]) == 2
 
-    told = capfd.readouterr().err
-    assert word in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert word in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_settings_that_would_fail_later_fail_at_once(
 
     assert run_command(["run", path]) == 2
 
-    told = capfd.readouterr().err
-    assert word in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert word in printed
+    assert "Traceback" not in printed
 
 
 def test_bug_in_the_users_code_is_told_with_its_line(
@@ -252,10 +252,10 @@ def test_bug_in_the_users_code_is_told_with_its_line(
 
     assert run_command(["run", path]) == 2
 
-    told = capfd.readouterr().err
-    assert "KeyError: 'cal'" in told
-    assert "echo.py" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "KeyError: 'cal'" in printed
+    assert "echo.py" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.mark.parametrize("command", ["poc", "run"])
@@ -267,11 +267,11 @@ def test_inputs_that_no_client_can_send_stop_before_the_training(
     assert run_command([command, path]) == 1
 
     said = capfd.readouterr()
-    told = " ".join((said.out + said.err).split())
-    assert "inputs_can_be_served" in told
-    assert "columns, but 'examples' returns" in told
-    assert "super().examples()" in told
-    assert "trained models" not in told
+    printed = " ".join((said.out + said.err).split())
+    assert "inputs_can_be_served" in printed
+    assert "columns, but 'examples' returns" in printed
+    assert "super().examples()" in printed
+    assert "trained models" not in printed
 
 
 def test_unknown_pipeline_offers_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
@@ -287,9 +287,9 @@ def test_home_that_is_a_file(
 
     assert run_command(["run", str(ECHO)]) == 2
 
-    told = capfd.readouterr().err
-    assert "SLUICE_HOME" in told or "Check the path" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert "SLUICE_HOME" in printed or "Check the path" in printed
+    assert "Traceback" not in printed
 
 
 @pytest.fixture
@@ -315,10 +315,10 @@ def test_read_only_home(
 
     assert run_command(["run", str(ECHO)]) == 2
 
-    told = capfd.readouterr().err
-    assert f"Cannot write {read_only}" in told
-    assert "SLUICE_HOME" in told
-    assert "Traceback" not in told
+    printed = capfd.readouterr().err
+    assert f"Cannot write {read_only}" in printed
+    assert "SLUICE_HOME" in printed
+    assert "Traceback" not in printed
     assert list(read_only.iterdir()) == []
 
 
