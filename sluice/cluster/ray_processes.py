@@ -2,8 +2,13 @@
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+_MAX_WAIT_S = 1.0
+_POLL_INTERVAL_S = 0.005
 
 
 @contextlib.contextmanager
@@ -48,8 +53,19 @@ def ending_processes_on_error(folder: Path) -> Iterator[None]:
         ended = []
         for process in started:
             with contextlib.suppress(psutil.Error):
-                if any(str(folder) in argument for argument in process.cmdline()):
+                if any(str(folder) in argument for argument in _command_line(process)):
                     process.kill()
                     ended.append(process)
         psutil.wait_procs(ended, timeout=5)
         raise
+
+
+def _command_line(process: Any) -> list[str]:
+    """Return the arguments of a ``psutil.Process``, also if the process has only just started.
+
+    Linux shows an empty command line for a moment after a process executes its program.
+    """
+    end = time.monotonic() + _MAX_WAIT_S
+    while not (arguments := process.cmdline()) and time.monotonic() < end:
+        time.sleep(_POLL_INTERVAL_S)
+    return list(arguments)

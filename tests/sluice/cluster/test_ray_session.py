@@ -7,10 +7,12 @@ import sys
 import tempfile
 from ipaddress import ip_address
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from sluice.base.errors import SettingsError
+from sluice.cluster.ray_processes import _command_line
 from sluice.cluster.ray_session import MachineResponse, _init_with_retries, last_line
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
@@ -123,6 +125,16 @@ def test_ray_gets_another_attempt_on_a_busy_machine(tmp_path):
         for process in (other, *ray.processes, *never.processes):
             process.kill()
             process.wait()
+
+
+def test_a_process_that_has_just_started_has_no_command_line_yet():
+    class Starting:
+        answers: ClassVar = [[], [], ["raylet", "--temp-dir=/x"]]
+
+        def cmdline(self) -> list[str]:
+            return self.answers.pop(0)
+
+    assert _command_line(Starting()) == ["raylet", "--temp-dir=/x"]
 
 
 @pytest.mark.parametrize(
