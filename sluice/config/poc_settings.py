@@ -8,7 +8,10 @@ from sluice.base.settings import Settings
 
 
 class TimeLimit(Settings):
-    """Typical and maximum duration of a check."""
+    """Typical and maximum duration of a check.
+
+    On Linux, time in which the check waits for a CPU that other programs use does not count.
+    """
 
     typical_s: float = Field(
         gt=0, le=86_400, description="Duration above which a warning is given [s]."

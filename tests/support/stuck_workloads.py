@@ -23,6 +23,16 @@ class HangingLoader(OwnNet):
             time.sleep(0.05)
 
 
+class BusyLoader(OwnNet):
+    """Loading takes 1 s of CPU time."""
+
+    def load_rows(self) -> pd.DataFrame:
+        end = time.process_time() + 1.0
+        while time.process_time() < end:
+            pass
+        return super().load_rows()
+
+
 class EndlessNet(Net):
     def forward(self, x: Tensor) -> Tensor:
         while True:

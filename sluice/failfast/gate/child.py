@@ -16,11 +16,12 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from sluice.base.cpu_wait import cpu_wait_s
 from sluice.base.error_location import describe_error, locate_error, locate_running_code
 from sluice.base.errors import ContractError, SettingsError, SluiceError
 from sluice.base.imports import import_object, resolve_attribute
@@ -121,6 +122,11 @@ def _find_and_run(task: GateTask, send: Callable[[WorkerMessage], None]) -> None
     _run(task, target, _workload_type(task.request.target, target), send)
 
 
+def _uncontended_time() -> datetime:
+    """Return the time minus that for which this process waited for a CPU; for durations."""
+    return datetime.now(UTC) - timedelta(seconds=cpu_wait_s())
+
+
 def _run(
     task: GateTask, target: _GateTarget, cls: type, send: Callable[[WorkerMessage], None]
 ) -> None:
@@ -134,7 +140,7 @@ def _run(
         settings=target.poc,
         seed=task.request.seed,
         folder=task.scratch,
-        clock=lambda: datetime.now(UTC),
+        clock=_uncontended_time,
         stored=target.stored,
         served=target.served,
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sluice.base.cpu_wait import cpu_wait_s
 from sluice.base.errors import SluiceError
 from sluice.base.memory import available_bytes, proportional_bytes, resident_bytes
 from sluice.config.poc_settings import TimeLimit
@@ -64,6 +65,12 @@ class _Progress:
     results: dict[str, CheckResult] = field(default_factory=dict)
     running: str = ""
     running_since: float = 0.0
+    cpu_wait_s: float = 0.0
+    """Time for which the gate's processes, one after the other, waited for a CPU [s]."""
+
+    def now(self) -> float:
+        """Return a time for durations: other programs that use the CPU do not make them longer."""
+        return time.monotonic() - self.cpu_wait_s
 
     def record(self, message: GateEvent) -> None:
         match message:
@@ -72,7 +79,7 @@ class _Progress:
                     return
                 self.plan = message
             case CheckStarted(name=name):
-                self.running, self.running_since = name, time.monotonic()
+                self.running, self.running_since = name, self.now()
             case CheckResult():
                 self.running = ""
                 self.results[message.name] = message
@@ -130,7 +137,7 @@ def _report(request: GateRequest, scratch: Path, progress: _Progress) -> GateRep
     assert progress.plan is not None
     for check in progress.remaining:  # the whole gate exceeded its time limit
         progress.record(check.result(_not_run(), 0.0))
-    seconds = time.monotonic() - progress.started
+    seconds = progress.now() - progress.started
     progress.record(check_total_time(seconds, progress.plan.whole_gate))
     return GateReport(
         level=request.level,
@@ -143,9 +150,11 @@ def _report(request: GateRequest, scratch: Path, progress: _Progress) -> GateRep
 def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _Stop | None:
     """Run the remaining checks in one process; None when it finished normally."""
     task = GateTask(request=request, scratch=scratch, done=tuple(progress.results.values()))
-    begun = time.monotonic()
+    begun, earlier_wait_s = progress.now(), progress.cpu_wait_s
     with GateProcess(task) as process:
         while True:
+            wait_s = earlier_wait_s + cpu_wait_s(process.pid)
+            progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # 0 once it has ended
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
                     crashed = _crash_stop(process.status())
@@ -187,13 +196,13 @@ def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop
         cause, fix = finding.response
         when = "Between two checks" if progress.results else "Before the first check"
         raise SluiceError(f"{when}: {finding.summary}", cause=cause, fix=fix)
-    seconds = time.monotonic() - (progress.running_since or begun)
+    seconds = progress.now() - (progress.running_since or begun)
     progress.record(checks[name].result(finding, seconds))
     return stop
 
 
 def _over_time(progress: _Progress, begun: float) -> _Stop | None:
-    now = time.monotonic()
+    now = progress.now()
     plan = progress.plan
     if plan is not None and now - progress.started > plan.whole_gate.max_s:
         return _Stop(_timeout_finding("The whole gate", plan.whole_gate), whole_gate=True)

@@ -51,7 +51,8 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         description="A check exceeded its time limit.",
         cause=(
             "The check exceeded its time limit: the model or the data subset is too large for "
-            "this machine, the workload's code is slow, or other programs keep the machine busy."
+            "this machine, or the workload's code is slow. On Linux, waiting for a CPU that other "
+            "programs use does not count."
         ),
         fix=(
             "Use a smaller data subset (poc settings), profile the named check, or raise its "
@@ -64,7 +65,7 @@ RUNTIME_FAULTS: tuple[Fault, ...] = (
         name="slower than usual",
         severity="warning",
         description="A check took longer than usual.",
-        cause="The check is slower than usual: a busy machine or a large model.",
+        cause="The check is slower than usual: a large model, a slow disk or a busy machine.",
         fix="No action is required. Profile the named check if this repeats.",
         detectors=("POC gate",),
     ),
