@@ -35,7 +35,7 @@ def watch_clipping(sink: EventSink) -> None:
 
 
 def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
-    """Check gradients with a non-finite norm before clipping turns all of them into NaN."""
+    """Read the norm of the gradients, and publish a non-finite one before gradients are scaled."""
     local = sink.local
 
     @functools.wraps(original)
@@ -82,7 +82,7 @@ def _wrap_clip(
         return result
 
     def record_clip(thread: ThreadState, inputs: list[Tensor], result: Any, max_norm: Any) -> None:
-        entry = optimizers.of(inputs[0]) if inputs else None
+        entry = optimizers.find(inputs[0]) if inputs else None
         index = -1 if entry is None else entry.index
         code = None if entry is None else entry.clip_codes.get(flag)
         if code is None:
@@ -108,16 +108,17 @@ class _OptimizerLookup:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._known: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
-        sink.bus.subscribe(TraceBegan, lambda _: self._known.clear())
+        self._found: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
+        """Parameters that were found in an optimizer, by their ids, and the optimizer entries."""
+        sink.bus.subscribe(TraceBegan, lambda _: self._found.clear())
 
-    def of(self, parameter: Tensor) -> OptimizerEntry | None:
+    def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
-        known = self._known.get(id(parameter))
-        if known is not None and known[0]() is parameter and known[1].ref() is not None:
-            return known[1]
+        ref, found = self._found.get(id(parameter), (None, None))
+        if ref is not None and found is not None and ref() is parameter and found.ref() is not None:
+            return found
         for entry, _ in self._sink.objects.optimizers.live_items():
             if any(p is parameter for p in entry.parameters()):
-                self._known[id(parameter)] = weakref.ref(parameter), entry
+                self._found[id(parameter)] = weakref.ref(parameter), entry
                 return entry
         return None

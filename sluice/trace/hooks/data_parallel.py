@@ -29,7 +29,8 @@ _FIRST_STEPS = 8
 _COMPARED_NUMEL = 64
 """Number of values that are compared to distinguish weights from gradients."""
 
-_NAME = "comparison of ranks"
+_CONSUMER_NAME = "comparison of ranks"
+"""Name under which this module requests that every step is recorded fully."""
 
 ALL_REDUCE = "all_reduce"
 """Kind of a record of gradients that the program reduces itself."""
@@ -43,22 +44,23 @@ release a Python object of a traced backward pass (torch 2.13). The program woul
 
 @dataclass(slots=True)
 class _Wrapper:
-    ref: "weakref.ref[Any]"
-    inner: "weakref.ref[Any]"
-    written: DataParallelRecord | None = None
-    """Last written record; None before the first."""
+    wrapper: "weakref.ref[Any]"
+    module: "weakref.ref[Any]"
+    """The wrapped network."""
+    last_record: DataParallelRecord | None = None
+    """Last record that was written; None before the first."""
 
 
 def watch_parallel(sink: EventSink) -> None:
     """Record data-parallel wrappers, and periodically the weights of each rank."""
     watch = _DataParallelWatch(sink)
 
-    def created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
+    def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
         group = getattr(wrapper, "process_group", None)
         _KEPT_GROUPS[id(group)] = group
 
-    report_calls(sink, DistributedDataParallel, "__init__", created)
+    report_calls(sink, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
         _watch_reductions(sink, watch)
         sink.bus.subscribe(StepBegins, lambda _: watch.find_sharded())
@@ -93,8 +95,8 @@ class _DataParallelWatch:
 
     def _observe_steps(self) -> None:
         """Observe every step once ranks are known to share weights."""
-        if _NAME not in self._sink.sampling.every_step_needed_by:
-            self._sink.sampling.every_step_needed_by.add(_NAME)
+        if _CONSUMER_NAME not in self._sink.sampling.every_step_needed_by:
+            self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
             self._sink.bus.subscribe(StepEnded, self._after_step)
 
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
@@ -107,20 +109,19 @@ class _DataParallelWatch:
         """Write new wrappers, and known ones whose network indices changed."""
         sink = self._sink
         for index, entry in enumerate(self._wrappers):
-            inner, wrapper = entry.inner(), entry.ref()
+            module, wrapper = entry.module(), entry.wrapper()
             record = DataParallelRecord(
                 index=index,
                 kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
-                network=self._network_index(inner),
+                network=self._network_index(module),
                 wrapper=self._network_index(wrapper),
                 step=sink.steps.last,
             )
-            written = entry.written
+            last = entry.last_record
             if wrapper is not None and (
-                written is None
-                or (written.network, written.wrapper) != (record.network, record.wrapper)
+                last is None or (last.network, last.wrapper) != (record.network, record.wrapper)
             ):
-                entry.written = record
+                entry.last_record = record
                 sink.recorder.write("wrapper", record)
 
     def find_sharded(self) -> None:
@@ -141,7 +142,7 @@ class _DataParallelWatch:
                 self._sink.recorder.write("wrapper", record)
 
     def on_reduction(self, tensor: Any) -> None:
-        """Record that the program itself reduces gradients over ranks."""
+        """Record that the program reduces gradients itself, if ``all_reduce`` gets gradients."""
         self.num_reductions += 1
         is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
         if self._reduces_manually or not is_float:
@@ -184,19 +185,19 @@ class _DataParallelWatch:
         # 52 bits, because values are read from the device as floats.
         digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)
 
-        def fill(values: Sequence[float]) -> None:
+        def write_record(values: Sequence[float]) -> None:
             record = RankWeightsRecord(
                 step=step, optimizer=index, norm=values[0], digest=f"{int(values[1]):013x}"
             )
             sink.recorder.write("parallel", record)
 
-        sink.recorder.device_reads.request([norm, digest], fill)
+        sink.recorder.device_reads.request([norm, digest], write_record)
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
         if self._reduces_manually:
             return plain
-        modules = [m for m in (entry.inner() for entry in self._wrappers) if m is not None]
+        modules = [m for m in (entry.module() for entry in self._wrappers) if m is not None]
         wrapped = {id(p) for module in modules for p in module.parameters()}
         return [p for p in plain if id(p) in wrapped]
 
@@ -206,7 +207,7 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor is a gradient, shares its memory, or is all of them flattened."""
+    """Return whether a tensor shares memory with a gradient, or has the size of all flattened."""
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
     return any(
@@ -217,7 +218,7 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 
 
 def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Return whether a tensor contains weights.
+    """Return whether a tensor begins with the values of the first weights.
 
     Ranks that average weights instead of gradients have different weights between two averages.
     """
@@ -231,7 +232,7 @@ def _is_sharded(network: Any) -> bool:
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
-    """Return whether a network is sharded over all ranks, so that each rank has its own rows."""
+    """Return whether a network is sharded over all ranks, so that each rank receives other rows."""
     if not _is_sharded(network):
         return False
     ranks = torch.distributed.get_world_size()

@@ -27,12 +27,12 @@ def watch_optimizers(sink: EventSink) -> None:
     """Record steps and ``zero_grad`` of all optimizers, existing and later ones."""
     local = sink.local
 
-    def before(
+    def before_step(
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer
         if not sink.is_on or call.optimizer is not None:
-            return None  # a step inside another step counts as one
+            return None  # an optimizer step inside another one is a part of it
         try:
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
@@ -50,7 +50,7 @@ def watch_optimizers(sink: EventSink) -> None:
             sink.fail(error)
         return None
 
-    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+    def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         call = local.thread.optimizer
         if call.optimizer is optimizer and sink.is_on:
             call.optimizer = None
@@ -65,10 +65,10 @@ def watch_optimizers(sink: EventSink) -> None:
             call.optimizer = None  # an optimizer step raised and the program caught it
 
     sink.bus.subscribe(BackwardBegins, on_backward)
-    sink.patches.hook(register_optimizer_step_pre_hook, before)
-    sink.patches.hook(register_optimizer_step_post_hook, after)
-    _watch_zero(sink)
-    _watch_new(sink)
+    sink.patches.hook(register_optimizer_step_pre_hook, before_step)
+    sink.patches.hook(register_optimizer_step_post_hook, after_step)
+    _watch_zero_grad(sink)
+    _watch_creation(sink)
     for optimizer in _existing_optimizers():
         entry = sink.objects.optimizers.get_or_add(optimizer)
         entry.is_dormant = any(p.grad is not None for p in entry.parameters())
@@ -133,20 +133,20 @@ def _observed_closure(
 
 def _existing_optimizers() -> list[Any]:
     """Return the optimizers that were created before the trace."""
-    kinds, todo = set[type](), [torch.optim.Optimizer]
-    while todo:
-        kind = todo.pop()
-        if kind not in kinds:
-            kinds.add(kind)
-            todo += kind.__subclasses__()
+    classes, pending = set[type](), [torch.optim.Optimizer]
+    while pending:
+        cls = pending.pop()
+        if cls not in classes:
+            classes.add(cls)
+            pending += cls.__subclasses__()
     # Every object refers to its class, so this visits far fewer objects than ``gc.get_objects``.
-    return [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
+    return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
-def _watch_zero(sink: EventSink) -> None:
+def _watch_zero_grad(sink: EventSink) -> None:
     original, local = torch.optim.Optimizer.zero_grad, sink.local
 
-    def cleared(optimizer: Any) -> None:
+    def record_zero(optimizer: Any) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
@@ -163,23 +163,23 @@ def _watch_zero(sink: EventSink) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
-                cleared(optimizer)
+                record_zero(optimizer)
             except Exception as error:  # as in ``Tracer.run_safely``
                 sink.fail(error)
 
-    def module_cleared(*_: Any, **__: Any) -> None:
+    def record_module_zero(*_: Any, **__: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
-    report_calls(sink, torch.nn.Module, "zero_grad", module_cleared)
+    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
 
 
-def _watch_new(sink: EventSink) -> None:
-    def created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
+def _watch_creation(sink: EventSink) -> None:
+    def on_created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
         sink.bus.publish(OptimizerCreated(sink.local.thread))
         sink.objects.optimizers.get_or_add(optimizer)
         sink.objects.is_stale = True
 
-    report_calls(sink, torch.optim.Optimizer, "__init__", created)
+    report_calls(sink, torch.optim.Optimizer, "__init__", on_created)

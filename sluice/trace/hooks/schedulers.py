@@ -46,7 +46,7 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(original)
     def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
-        # A scheduler steps when it is created, and some schedulers call the step of others.
+        # A scheduler makes a step when it is created, and some schedulers call ``step`` of others.
         if not sink.is_on or thread.in_scheduler or getattr(scheduler, "_step_count", 1) == 0:
             return original(scheduler, *args, **kwargs)
         thread.in_scheduler = True

@@ -16,8 +16,11 @@ from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRe
 _MODULUS = 2**64
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MAX_FIELDS = 8
+"""Maximum number of tensors of a batch that are inspected."""
 _MAX_PENDING = 2**16
+"""Maximum number of row numbers that are kept before they are hashed."""
 _NUM_FIRST = 32
+"""Number of first row numbers that are stored."""
 _SKETCH_SIZE = 1024
 """Maximum number of values of a sketch; the sketch of a smaller set is complete."""
 _MAX_TENSORS, _ELEMENTS_PER_TENSOR = 1024, 16
@@ -144,6 +147,7 @@ class OrderFingerprint:
         self._ordered = (self._ordered + int((hashes * position_hashes).sum())) % _MODULUS
         self._any_order = (self._any_order + int(hashes.sum())) % _MODULUS
         self._first = self._first or self._pending[:_NUM_FIRST]
+        # One hash more than in a sketch shows whether the sketch is complete.
         self._smallest = torch.unique(torch.cat([self._smallest, hashes]))[: _SKETCH_SIZE + 1]
         self.count += len(numbers)
         self._pending = []
@@ -170,19 +174,21 @@ class FieldFingerprint:
 
     def record(self, position: int) -> FloatFieldRecord:
         """Return the record of the batches added so far, for a position in the batch."""
-        repeats = 1.0
+        repeat_share = 1.0
         if len({samples.shape[1] for samples in self._columns}) == 1:
             columns = torch.cat(self._columns).T.contiguous().sort().values
-            repeats = float((columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel())
+            repeat_share = float(
+                (columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel()
+            )
         return FloatFieldRecord(
             place=position,
             values=make_sketch(self._smallest),
-            is_continuous=repeats <= _MAX_REPEAT_SHARE,
+            is_continuous=repeat_share <= _MAX_REPEAT_SHARE,
         )
 
 
 def random_state_fingerprints() -> tuple[int, int, int]:
-    """Return fingerprints of the random states of torch, Python and NumPy; changes none."""
+    """Return fingerprints of the random states of torch, Python and NumPy, and change none."""
     state = torch.get_rng_state()
     numpy = sys.modules.get("numpy")
     numpy_state = 0
@@ -199,8 +205,8 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 def state_fingerprint(state: Any) -> int:
     """Return a fingerprint of a state dict, independent of its keys.
 
-    0 for other objects, and for states without float tensors, with meta tensors or with more than
-    1,024 tensors.
+    0 for other objects, and for states without float tensors, with meta tensors among them or with
+    more than 1,024 of them.
 
     Cost:
         Reads a few elements of each tensor, from whichever device holds it.
@@ -230,7 +236,7 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch: the batch itself, or the items of a sequence or mapping."""
+    """Return the first 8 tensors of a batch: itself, or items of a list, tuple or dict."""
     if isinstance(batch, Tensor):
         batch = [batch]
     if isinstance(batch, dict):

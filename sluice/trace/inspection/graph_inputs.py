@@ -20,9 +20,11 @@ from sluice.trace.inspection.autograd_graph import (
 )
 
 _MAX_HOPS = 8
+"""Maximum number of reshaping nodes between a product and its leaf."""
 _MAX_USES = 256
 """Maximum number of uses of a leaf per pass; inputs with more uses are skipped."""
 _MAX_ELEMENTS = 2**24
+"""Maximum number of elements of all uses of a leaf, if it is used several times."""
 _MIN_ELEMENTS = 2
 """Minimum number of elements of a factor; a single number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
@@ -73,9 +75,9 @@ class LeafInput:
 class _LeafUse(NamedTuple):
     leaf: Tensor
     values: Tensor | None
-    """Values of the operand; None if all of them have a gradient."""
+    """Values without a gradient in the other operand; None if there are none."""
     columns: slice | None
-    """Columns of the values in the operand; None for all columns."""
+    """Columns of the values in the other operand; None for all columns."""
     is_left_operand: bool
 
 
@@ -145,22 +147,20 @@ def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     """Return the leaves among the operands of a product, each with the other operand."""
     edges = node.next_functions
     if node.name() in LOOKUP_NODES:
-        leaf, ids = _leaf(edges[0][0]), _ids(node)
+        leaf, ids = _leaf(edges[0][0]), _lookup_ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
-    (left, at_left), (right, at_right) = _OPERANDS[node.name()]
+    left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
-    for position, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
-        leaf = _leaf(edges[position][0])
+    for (_, leaf_position), (name, position) in ((right, left), (left, right)):
+        leaf, is_left, source = _leaf(edges[leaf_position][0]), name == left[0], edges[position][0]
         if leaf is None:
             continue
-        if edges[other][0] is not None:
-            uses.append(
-                _LeafUse(leaf, *_concatenated_columns(node, edges[other][0], name), name == left)
-            )
+        if source is not None:
+            uses.append(_LeafUse(leaf, *_concatenated_columns(node, source, name), is_left))
         elif (values := saved_tensor(node, name)) is not None:
-            rows = as_rows(values, leaf, kind=node.name(), is_left=name == left)
+            rows = as_rows(values, leaf, kind=node.name(), is_left=is_left)
             if rows is not None:
-                uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, name == left))
+                uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, is_left))
     return uses
 
 
@@ -178,7 +178,8 @@ def _leaf(node: Any) -> Tensor | None:
     return None
 
 
-def _ids(node: Any) -> Tensor | None:
+def _lookup_ids(node: Any) -> Tensor | None:
+    """Return the integer ids of a lookup; None for positions, and for lookups by other indices."""
     ids = saved_tensor(node, "_saved_index")
     if ids is None:
         indices = saved_indices(node)
@@ -191,7 +192,9 @@ def _ids(node: Any) -> Tensor | None:
 
 
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
-    """Return an operand with rows first and the summed dimension last; None if it has no rows.
+    """Return an operand with rows first; None if it has no rows.
+
+    In a matrix product, the dimension that is summed comes last.
 
     Args:
         values: One operand of a product.
@@ -262,6 +265,10 @@ def _width(node: Any, position: int) -> int:
 
 
 def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
+    """Return the values of all uses of a leaf, (rows, uses, ...) for several uses.
+
+    None if their shapes or dtypes differ, or if they are too large.
+    """
     if columns is not None:  # the initial state without a gradient may be concatenated, too
         width = columns.stop - columns.start
         uses = [t if t.shape[-1] == width else t[..., columns] for t in uses]
@@ -273,9 +280,9 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
 
 
 def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Drop repeated inputs, and constant ones if there are others.
+    """Drop repeated inputs. Drop constant inputs, too, unless all are constant.
 
-    Constant inputs are an initial state of zeros, or an intercept.
+    A constant input is an initial state of zeros, or an intercept.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:

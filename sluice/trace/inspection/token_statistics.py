@@ -10,12 +10,13 @@ from sluice.trace.records.inputs import TokenRecord
 from sluice.trace.records.losses import NextTokenTargets
 
 _MIN_POSITIONS = 3
+"""Minimum length of a row of tokens."""
 IGNORE_INDEX = -100
 """Target value that torch losses ignore by default (``ignore_index``)."""
 
 
 def is_token_sequence(batch: Tensor) -> bool:
-    """Return whether a batch consists of integers of shape (rows, positions)."""
+    """Return whether a batch is integers of shape (rows, positions), with 3 or more positions."""
     return (
         batch.dim() == 2
         and batch.shape[1] >= _MIN_POSITIONS
@@ -39,6 +40,7 @@ class TokenCounts:
         self._num_longer = 0
         """Number of rows that begin with this token three or more times."""
         self._num_ignored_batches = 0
+        """Number of batches that contain only the ignore index."""
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:

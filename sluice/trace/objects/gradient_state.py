@@ -67,7 +67,12 @@ class GradientTracker:
         self.is_cleared = True
 
     def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
-        """Return the state of the gradients at a step, with 'carried' if nothing cleared them."""
+        """Return the state of the gradients at a step, with 'carried' if nothing cleared them.
+
+        Args:
+            owner: Optimizer that makes the step.
+            may_be_zero: Whether earlier events make it likely that all gradients are zero.
+        """
         is_none, is_stale, sampled = True, self._has_stepped, self._sampled
         for i, (parameter, previous, version) in enumerate(sampled):
             grad = parameter.grad
@@ -91,8 +96,7 @@ class GradientTracker:
             state = "none"
         elif is_stale and not is_none:
             state = "stale"
-        # Values are read only if the order of events makes zeros likely, because reading waits for
-        # the device.
+        # Values are read only if zeros are likely, because reading waits for the device.
         elif may_be_zero and all(
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
@@ -151,7 +155,7 @@ def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 
 
 class GradientSample:
-    """A sample of small gradients that is checked right after each backward pass.
+    """Sample of one or two small gradients, checked right after backward passes.
 
     Finds the first non-finite value before clipping and the step spread it. CPU tensors only,
     because reading a device value would wait.
@@ -162,14 +166,14 @@ class GradientSample:
         self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
         """Parameter, gradient and gradient version of the last nonzero gradient found."""
 
-    def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
-        """Return whether the sampled gradients are finite: all of them, or the one at ``which``."""
+    def is_finite(self, owner: "HasParameters", index: int | None = None) -> bool:
+        """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
         if self._chosen is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
             if not with_gradients:
                 return True
             self._chosen = self._choose(with_gradients)
-        for parameter in self._chosen if which is None else self._chosen[which : which + 1]:
+        for parameter in self._chosen if index is None else self._chosen[index : index + 1]:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # double backward
                 continue
@@ -181,8 +185,8 @@ class GradientSample:
                 self.last_nonzero = parameter, grad, grad._version
         return True
 
-    def is_cleared(self) -> bool:
-        """Return whether the last nonzero gradient was zeroed since its check; then discard it."""
+    def pop_was_zeroed(self) -> bool:
+        """Discard ``last_nonzero``; return whether its gradient was zeroed since it was checked."""
         last, self.last_nonzero = self.last_nonzero, None
         if last is None:
             return False

@@ -75,6 +75,7 @@ class NetworkEntry:
     index: int
     ref: "weakref.ref[Any]"
     name: str
+    """Class name; with a number from the second network of the class on, such as 'Net_2'."""
     has_no_parameters: bool
     """Whether the module has no parameters, such as a loss function. Calls of such a module are not
     recorded."""

@@ -145,7 +145,7 @@ class StepRecorder:
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return flags of a step: state and edits of its gradients, and where it is called."""
     may_be_zero = thread.backward.is_followed_by_zeroing or (
-        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
+        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.pop_was_zeroed()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
     has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running
