@@ -63,7 +63,7 @@ class CallGroup:
 
 
 class IterativeSamplingDetector:
-    """Counts calls whose input is a slightly changed previous input, as in iterative sampling.
+    """Counts calls whose input differs little from the previous one, as in iterative sampling.
 
     A diffusion model starts from noise and refines its own outputs: from one call to the next every
     row changes a little, and no optimizer step happens between the calls.

@@ -108,17 +108,19 @@ class _OptimizerLookup:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._found: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
-        """Parameters that were found in an optimizer, by their ids, and the optimizer entries."""
-        sink.bus.subscribe(TraceBegan, lambda _: self._found.clear())
+        self._entries: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
+        """Parameter and optimizer entry of earlier calls, by the id of the parameter."""
+        sink.bus.subscribe(TraceBegan, lambda _: self._entries.clear())
 
     def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
-        ref, found = self._found.get(id(parameter), (None, None))
-        if ref is not None and found is not None and ref() is parameter and found.ref() is not None:
-            return found
+        cached = self._entries.get(id(parameter))
+        if cached is not None:
+            ref, entry = cached
+            if ref() is parameter and entry.ref() is not None:
+                return entry
         for entry, _ in self._sink.objects.optimizers.live_items():
             if any(p is parameter for p in entry.parameters()):
-                self._found[id(parameter)] = weakref.ref(parameter), entry
+                self._entries[id(parameter)] = weakref.ref(parameter), entry
                 return entry
         return None

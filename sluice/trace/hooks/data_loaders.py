@@ -62,7 +62,7 @@ def watch_loaders(sink: EventSink) -> None:
             try:
                 iteration = watch.current
                 if iteration is None or iteration.ref() is not iterator:
-                    iteration = watch.find(iterator)
+                    iteration = watch.set_current(iterator)
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
@@ -181,7 +181,7 @@ class _LoaderWatch:
         if is_recorded and numbers and type(numbers[0]) is int:
             iteration.order.add(numbers)
 
-    def find(self, iterator: Any) -> IteratorEntry | None:
+    def set_current(self, iterator: Any) -> IteratorEntry | None:
         """Make the iterator of a batch the current one; return its entry, None if it is unknown."""
         self.current = self._iterators.get(iterator)
         return self.current

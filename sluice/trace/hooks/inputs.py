@@ -111,7 +111,7 @@ class InputWatch:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
             is_learning: Whether gradients may follow.
-            is_before_call: Whether the network is about to run. The record is written on its return.
+            is_before_call: Whether the network runs next. The record is written when it returns.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()

@@ -51,7 +51,7 @@ def _is_mean(node: Any) -> bool:
 
 
 def _is_scaled_by_one(node: Any) -> bool:
-    """Return whether a node multiplies or divides by 1, such as a number of accumulation steps."""
+    """Return whether a node multiplies or divides by 1: ``loss / accumulation_steps`` may do so."""
     other = getattr(node, "_saved_other", None)
     if node.next_functions[1][0] is not None or not isinstance(other, Tensor):
         return False

@@ -236,7 +236,10 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the first 8 tensors of a batch: itself, or items of a list, tuple or dict."""
+    """Return a batch that is a tensor, or the first 8 tensors of a list, tuple or dict.
+
+    Tensors of subclasses that store their values in another way are omitted.
+    """
     if isinstance(batch, Tensor):
         batch = [batch]
     if isinstance(batch, dict):

@@ -19,10 +19,11 @@ _MIN_POSITIONS = 8
 """Minimum length of a series."""
 
 _MIN_MATCH_SHARE = 0.98
-"""Minimum share of the included targets that equal the next token."""
+"""Minimum share of the included targets that equal the next token, or the same token of a copy."""
 
 _MAX_COPY_SHARE = 0.9
-"""Maximum share of targets that equal their own token; it is larger for copies and repeats."""
+"""Maximum share of targets that also equal the token at their own position. Copies of the input and
+text that repeats one token exceed it."""
 
 
 def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:

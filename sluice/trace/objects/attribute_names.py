@@ -25,7 +25,7 @@ _NEGATIONS = frozenset(("no", "not", "without"))
 
 
 def misspelled_requires_grad(owner: Any) -> list[str]:
-    """Return attributes that are misspelled, or are ``requires_grad`` flags of a module.
+    """Return flags that misspell ``requires_grad``, or that set it on a module.
 
     Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
     """
@@ -44,7 +44,7 @@ def _resembles_requires_grad(name: str) -> bool:
 
 
 def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
-    """Yield the flags of a module, or of its config, for tying output weights and embedding."""
+    """Yield the settings of a module or its config for tying output and embedding weights."""
     for name, value in vars(module).items():
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value

@@ -155,7 +155,7 @@ def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 
 
 class GradientSample:
-    """Sample of one or two small gradients, checked right after backward passes.
+    """Sample of at most two small gradients, checked right after backward passes.
 
     Finds the first non-finite value before clipping and the step spread it. CPU tensors only,
     because reading a device value would wait.

@@ -87,7 +87,7 @@ class StepPatterns:
         return pattern
 
     def _count(self, previous: StepPattern, pattern: StepPattern, num: int) -> None:
-        """Add ``num`` to the times that a pattern followed ``previous``; update the prediction."""
+        """Add ``num`` to the count of ``pattern`` after ``previous``, and update the prediction."""
         counts = previous.successor_counts
         old_count = counts.get(pattern, 0)
         counts[pattern] = count = old_count + num

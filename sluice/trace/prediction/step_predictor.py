@@ -127,21 +127,12 @@ class StepPredictor:
         patterns.sort(key=_last_step)
         for pattern in patterns:
             repeated, pattern.repeated_steps = pattern.repeated_steps, []
-            last_step, losses = repeated[-2:]
+            step, losses = repeated[-2:]
             thread.num_steps += len(repeated) // 2
             pattern.optimizer_entry.steps += len(repeated) // 2
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
-                last_step,
-                thread.index,
-                pattern.events_without_times,
-                repeated,
-                (),
-                None,
-                0,
-                0,
-                0,
-                0,
+                step, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
             )
         self._update_gradient_trackers(patterns, current, matched)
 
