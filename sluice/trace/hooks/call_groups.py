@@ -8,7 +8,7 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of later calls that are inspected, each after a backward pass of the same step."""
+"""Maximum number of inspected calls after the first 64: calls after a backward pass of their step."""
 _SAMPLE_SIZE = 64
 """Maximum number of rows, and of columns, in a sample of an input."""
 _WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
@@ -59,7 +59,7 @@ class CallGroup:
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
         """Whether a backward pass would show that the calls of this group are training calls."""
         self.pending_rows: list[RowsRecord] = []
-        """Rows of a network in evaluation mode, until a backward pass follows or the trace ends."""
+        """Row records of calls in evaluation mode, until a backward pass follows or the trace ends."""
 
 
 class IterativeSamplingDetector:
@@ -71,7 +71,7 @@ class IterativeSamplingDetector:
 
     def __init__(self) -> None:
         self._previous: Tensor | None = None
-        self._step = self._num_new = self._num_refined = 0
+        self._step = self._num_new_inputs = self._num_refined_inputs = 0
 
     def add(self, tensor: Tensor, step: int) -> None:
         """Compare a sample of the input with the previous call."""
@@ -82,15 +82,15 @@ class IterativeSamplingDetector:
         is_same_shape = previous is not None and previous.shape == sample.shape
         if previous is not None and is_same_shape and previous.equal(sample):
             return
-        self._num_new += 1
+        self._num_new_inputs += 1
         if previous is not None and is_same_shape and step == self._step:
-            self._num_refined += _is_correlated(previous, sample)
+            self._num_refined_inputs += _is_correlated(previous, sample)
         self._step = step
 
     @property
     def is_sampling(self) -> bool:
         """Whether at least half of the calls with a new input refine the previous one."""
-        return 0 < self._num_new <= 2 * self._num_refined
+        return 0 < self._num_new_inputs <= 2 * self._num_refined_inputs
 
 
 def is_continuous(tensor: Tensor) -> bool:
@@ -98,7 +98,7 @@ def is_continuous(tensor: Tensor) -> bool:
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
         return False
     sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]
-    # With 16 bits, a few values are equal by chance in one or two of thousands of rows.
+    # Of thousands of rows with a few 16-bit values each, some are equal by chance.
     min_columns = 2 if tensor.element_size() > 2 else _MIN_FLOAT16_COLUMNS
     min_unique = _MIN_UNIQUE_SHARE * sample.numel()
     if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:

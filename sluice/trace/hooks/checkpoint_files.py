@@ -15,7 +15,7 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _MAX_DENSE_ROWS = 128
-"""Records of each kind that are all kept; later ones are decimated by powers of two."""
+"""Number of first records of each kind that are all kept; later ones are decimated."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:

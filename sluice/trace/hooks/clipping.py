@@ -65,10 +65,10 @@ def _wrap_clip(
         if thread.edits.snapshots:
             sink.run_safely(thread.edits.detect)
         # Parameters may be a generator, which can be read only once.
-        inputs = [parameters] if isinstance(parameters, Tensor) else [*parameters]
-        forwarded: Any = inputs
-        if not inputs and isinstance(parameters, GeneratorType):
-            forwarded = (p for p in inputs)  # torch warns about an empty generator
+        tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
+        forwarded: Any = tensors
+        if not tensors and isinstance(parameters, GeneratorType):
+            forwarded = (p for p in tensors)  # torch warns about an empty generator
         try:
             result = original(forwarded, *args, **kwargs)
         except RuntimeError:  # a non-finite norm with error_if_nonfinite=True
@@ -76,13 +76,13 @@ def _wrap_clip(
             raise
         max_norm = args[0] if args else kwargs.get("max_norm")
         try:
-            record_clip(thread, inputs, result, max_norm)
+            record_clip(thread, tensors, result, max_norm)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
         return result
 
-    def record_clip(thread: ThreadState, inputs: list[Tensor], result: Any, max_norm: Any) -> None:
-        entry = optimizers.find(inputs[0]) if inputs else None
+    def record_clip(thread: ThreadState, tensors: list[Tensor], result: Any, max_norm: Any) -> None:
+        entry = optimizers.find(tensors[0]) if tensors else None
         index = -1 if entry is None else entry.index
         code = None if entry is None else entry.clip_codes.get(flag)
         if code is None:

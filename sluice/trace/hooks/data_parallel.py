@@ -168,18 +168,18 @@ class _DataParallelWatch:
         self.write_wrappers()
         if any(_is_sharded(network) for _, network in sink.objects.networks.live_items()):
             return
-        shared = self._shared_parameters(entry.parameters())
-        if shared:
-            self._request_digest(entry, shared)
+        parameters = self._shared_parameters(entry.parameters())
+        if parameters:
+            self._request_digest(entry, parameters)
 
-    def _request_digest(self, entry: OptimizerEntry, shared: Sequence[Tensor]) -> None:
+    def _request_digest(self, entry: OptimizerEntry, parameters: Sequence[Tensor]) -> None:
         sink, step, index = self._sink, self._sink.steps.last, entry.index
         sample_size = sink.settings.sampled_weights
         with torch.no_grad():
-            norms = torch._foreach_norm([p.detach() for p in shared])
+            norms = torch._foreach_norm([p.detach() for p in parameters])
             norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
             fingerprints = [
-                row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in shared
+                row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in parameters
             ]
         multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
         # 52 bits, because values are read from the device as floats.
@@ -194,12 +194,14 @@ class _DataParallelWatch:
         sink.recorder.device_reads.request([norm, digest], write_record)
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
+        plain_parameters = [
+            p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()
+        ]
         if self._reduces_manually:
-            return plain
+            return plain_parameters
         modules = [m for m in (entry.module() for entry in self._wrappers) if m is not None]
-        wrapped = {id(p) for module in modules for p in module.parameters()}
-        return [p for p in plain if id(p) in wrapped]
+        wrapped_ids = {id(p) for module in modules for p in module.parameters()}
+        return [p for p in plain_parameters if id(p) in wrapped_ids]
 
     def _network_index(self, module: Any) -> int:
         entry = None if module is None else self._sink.objects.networks.get(module)

@@ -31,12 +31,12 @@ def watch_optimizers(sink: EventSink) -> None:
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer
-        if not sink.is_on or call.optimizer is not None:
+        if not sink.is_on or call.running is not None:
             return None  # an optimizer step inside another one is a part of it
         try:
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
-            call.optimizer, call.has_closure = optimizer, callable(closure)
+            call.running, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, sink.objects.is_stale = len(optimizer.param_groups), True
             if callable(closure):
@@ -52,8 +52,8 @@ def watch_optimizers(sink: EventSink) -> None:
 
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         call = local.thread.optimizer
-        if call.optimizer is optimizer and sink.is_on:
-            call.optimizer = None
+        if call.running is optimizer and sink.is_on:
+            call.running = None
             try:
                 _end_step(sink, local.thread, call.entry, optimizer)
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -61,8 +61,8 @@ def watch_optimizers(sink: EventSink) -> None:
 
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer
-        if call.optimizer is not None and not call.has_closure:
-            call.optimizer = None  # an optimizer step raised and the program caught it
+        if call.running is not None and not call.has_closure:
+            call.running = None  # an optimizer step raised and the program caught it
 
     sink.bus.subscribe(BackwardBegins, on_backward)
     sink.patches.hook(register_optimizer_step_pre_hook, before_step)
@@ -120,9 +120,9 @@ def _observed_closure(
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
-            thread.optimizer.optimizer = None  # the program may catch it
+            thread.optimizer.running = None  # the program may catch it
             raise
-        if sink.is_on and thread.optimizer.optimizer is optimizer:
+        if sink.is_on and thread.optimizer.running is optimizer:
             thread.optimizer.num_closure_calls += 1
             if thread.optimizer.num_closure_calls == 1:
                 sink.run_safely(_begin_step, sink, thread, entry, optimizer)
@@ -150,7 +150,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
-        if thread.optimizer.optimizer is optimizer and tracker.is_before_update():
+        if thread.optimizer.running is optimizer and tracker.is_before_update():
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True

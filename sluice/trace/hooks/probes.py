@@ -59,10 +59,11 @@ class NetworkProbes:
             loss: Tensor of the backward pass; None if there are several.
         """
         arguments = (inspected.args, inspected.kwargs)
-        tokens = None if loss is None else find_next_token_input(loss, arguments)
-        if tokens is not None:
+        match = None if loss is None else find_next_token_input(loss, arguments)
+        if match is not None:
+            tokens, position_dim = match
             probe = functools.partial(
-                perturb_later_tokens, network, arguments, tokens[0], position_dim=tokens[1]
+                perturb_later_tokens, network, arguments, tokens, position_dim=position_dim
             )
             self._run_once(inspected, "later tokens", probe)
         else:
@@ -81,7 +82,7 @@ class NetworkProbes:
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
-        names = []
+        names: list[str] = []
         if self._sink.steps.last >= 2:
             names = self._parameters_without_gradient(inspected, network)
         if names and loss is not None:

@@ -115,7 +115,7 @@ class TargetSampler:
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
         """Return whether the last network call computed the values.
 
-        True if there is no other call since the last backward pass, or if this cannot be determined.
+        True if no other call follows the last backward pass, or if this cannot be determined.
         """
         interner, calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):

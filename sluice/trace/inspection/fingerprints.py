@@ -114,10 +114,10 @@ class OrderFingerprint:
     def __init__(self) -> None:
         self._pending: list[int] = []
         self.count = 0
-        self._ordered = 0
-        self._any_order = 0
+        self._ordered_digest = 0
+        self._unordered_digest = 0
         self._first: list[int] = []
-        self._smallest = torch.zeros(0, dtype=torch.int64)
+        self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class OrderFingerprint:
     def sketch(self) -> SketchRecord:
         """Return a sketch of the distinct numbers."""
         self._fold()
-        return make_sketch(self._smallest)
+        return make_sketch(self._smallest_hashes)
 
     def add(self, numbers: Sequence[int]) -> None:
         """Add the next numbers."""
@@ -138,17 +138,21 @@ class OrderFingerprint:
     def digests(self) -> tuple[str, str]:
         """Return both fingerprints of the numbers added so far."""
         self._fold()
-        return f"{self._ordered:016x}", f"{self._any_order:016x}"
+        return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
     def _fold(self) -> None:
         numbers = torch.tensor(self._pending, dtype=torch.int64)
         hashes = mix64(numbers)
         position_hashes = mix64(torch.arange(self.count, self.count + len(numbers))) | 1
-        self._ordered = (self._ordered + int((hashes * position_hashes).sum())) % _MODULUS
-        self._any_order = (self._any_order + int(hashes.sum())) % _MODULUS
+        self._ordered_digest = (
+            self._ordered_digest + int((hashes * position_hashes).sum())
+        ) % _MODULUS
+        self._unordered_digest = (self._unordered_digest + int(hashes.sum())) % _MODULUS
         self._first = self._first or self._pending[:_NUM_FIRST]
         # One hash more than in a sketch shows whether the sketch is complete.
-        self._smallest = torch.unique(torch.cat([self._smallest, hashes]))[: _SKETCH_SIZE + 1]
+        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes]))[
+            : _SKETCH_SIZE + 1
+        ]
         self.count += len(numbers)
         self._pending = []
 
@@ -157,7 +161,7 @@ class FieldFingerprint:
     """Sketch of the values of one floating-point tensor over batches."""
 
     def __init__(self) -> None:
-        self._smallest = torch.zeros(0, dtype=torch.int64)
+        self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
         self._columns: list[Tensor] = []
 
     def add(self, tensor: Tensor) -> None:
@@ -166,9 +170,9 @@ class FieldFingerprint:
         rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
         hashes = mix64(rows.view(_INTEGERS[rows.element_size()]))
         self._columns.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
-        if len(self._smallest) > _SKETCH_SIZE:
-            hashes = hashes[hashes < self._smallest[-1]]
-        self._smallest = torch.unique(torch.cat([self._smallest, hashes.flatten()]))[
+        if len(self._smallest_hashes) > _SKETCH_SIZE:
+            hashes = hashes[hashes < self._smallest_hashes[-1]]
+        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes.flatten()]))[
             : _SKETCH_SIZE + 1
         ]
 
@@ -182,7 +186,7 @@ class FieldFingerprint:
             )
         return FloatFieldRecord(
             place=position,
-            values=make_sketch(self._smallest),
+            values=make_sketch(self._smallest_hashes),
             is_continuous=repeat_share <= _MAX_REPEAT_SHARE,
         )
 

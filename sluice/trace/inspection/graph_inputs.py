@@ -1,7 +1,7 @@
 """Finds the inputs of a functional network (not an nn.Module) in the autograd graph of its loss.
 
-A node that multiplies a leaf by values without a gradient, or looks up rows of a leaf, saves these
-values for its backward pass. They are the inputs of the network.
+A node that multiplies a leaf by values without a gradient saves these values for its backward pass,
+and a node that looks up rows of a leaf saves their ids. These are the inputs of the network.
 """
 
 from collections.abc import Sequence
@@ -99,19 +99,19 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     leaves: dict[int, Tensor] = {}
     values: dict[int, list[Tensor]] = {}
     details: dict[int, tuple[bool, str, slice | None]] = {}
-    inner = set[int]()
+    inner_weights = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
         for leaf, used, columns, is_left in _leaf_uses(node, consumers.get(node)):
             leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), columns)
             if used is None:
-                inner.add(id(leaf))
+                inner_weights.add(id(leaf))
             else:
                 values.setdefault(id(leaf), []).append(used)
     inputs = [
         LeafInput(leaves[key], len(uses), stacked, *details[key])
         for key, uses in values.items()
-        if key not in inner and (stacked := _stack_uses(uses, details[key][2])) is not None
+        if key not in inner_weights and (stacked := _stack_uses(uses, details[key][2])) is not None
     ]
     # Inputs with rows come first, then 1-D ids.
     return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)

@@ -90,20 +90,21 @@ def clamped_index_records(
     integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
     columns = [c for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS for c in t.unbind(-1)]
     for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
-        ids, rows = lookup.ids.detach(), lookup.table.shape[0]
+        ids, num_allowed = lookup.ids.detach(), lookup.table.shape[0]
         for input_ids in (*integers, *columns):
-            if input_ids.shape != ids.shape or int(input_ids.max()) < rows:
+            if input_ids.shape != ids.shape or int(input_ids.max()) < num_allowed:
                 continue
             input_ids = input_ids.to(ids.device)
-            is_beyond, is_valid = input_ids >= rows, (input_ids >= 0) & (input_ids < rows)
-            matches = torch.where(is_beyond, ids == rows - 1, (ids == input_ids) | ~is_valid)
+            is_beyond = input_ids >= num_allowed
+            is_valid = (input_ids >= 0) & ~is_beyond
+            matches = torch.where(is_beyond, ids == num_allowed - 1, (ids == input_ids) | ~is_valid)
             if bool(matches.all()) and input_ids[is_valid].unique().numel() >= _MIN_DISTINCT_IDS:
                 yield OutOfRangeIndexRecord(
                     step=step,
                     network=network,
                     loader=loader,
                     kind="clamped",
-                    num_allowed=rows,
+                    num_allowed=num_allowed,
                     smallest=int(input_ids.min()),
                     largest=int(input_ids.max()),
                     num_outside=int(is_beyond.sum()),

@@ -26,8 +26,8 @@ def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | Non
         if is_token_batch(values):
             return _token_padding(values)
         if values.dim() == 3 and values.is_floating_point():
-            ends = _trailing_run(~values.detach().any(-1))
-            return _if_plausible(ends)
+            in_run = _trailing_run(~values.detach().any(-1))
+            return _if_plausible(in_run)
     return None
 
 
@@ -50,12 +50,12 @@ def _token_padding(ids: Tensor) -> Tensor | None:
         if int(has_run.sum()) < _MIN_RUNS:
             continue
         token = rows[:, -1][has_run].mode().values
-        ends = _if_plausible(_trailing_run(rows == token))
+        in_run = _if_plausible(_trailing_run(rows == token))
         # A token that ends rows may also occur inside other rows; padding does not.
-        if ends is None or bool((rows == token)[~ends].any()):
+        if in_run is None or bool((rows == token)[~in_run].any()):
             continue
-        if len(rows[~ends].unique()) > 1:
-            return ends if is_right_padded else ends.flip(1)
+        if len(rows[~in_run].unique()) > 1:
+            return in_run if is_right_padded else in_run.flip(1)
     return None
 
 
@@ -64,10 +64,10 @@ def _trailing_run(mask: Tensor) -> Tensor:
     return mask.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
 
 
-def _if_plausible(ends: Tensor) -> Tensor | None:
+def _if_plausible(in_run: Tensor) -> Tensor | None:
     """Return the positions if enough rows have a run, and no row is all padding; else None."""
-    runs = int((ends.sum(1) >= 2).sum())
-    return ends if runs >= _MIN_RUNS and not bool(ends.all(1).any()) else None
+    runs = int((in_run.sum(1) >= 2).sum())
+    return in_run if runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
 
 
 def masked_positions(mask: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def _perturb_second_half(
     call_args: CallArguments,
     values: Tensor,
     change: Callable[[Tensor], Tensor],
-    split_positions: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
+    pair_outputs: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
     *,
     position_dim: int = 1,
     with_first_changed: bool = False,
@@ -122,12 +122,14 @@ def _perturb_second_half(
         perturbed = run_copy(network_copy, _replace_rows(few_args, values, new_values, kept_rows))
         if plain is None or repeated is None or perturbed is None:
             return None
+        if not len(plain) == len(repeated) == len(perturbed):
+            return None
         shape = tuple(new_values.shape[:2])
         pairs = [
             (one.narrow(position_dim, 0, num_compared), other.narrow(position_dim, 0, num_compared))
             for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
             if torch.equal(output, again)
-            for one, other in split_positions(output, new_output, shape)
+            for one, other in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
             return None
@@ -174,11 +176,11 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             return None
         few_args, kept_rows = _truncate_rows(call_args, ids)
         pads, ids = pads[kept_rows], ids[kept_rows]
-        real = ~pads
+        is_real = ~pads
         # The first real token may be a class token and is not perturbed. The others are perturbed
         # in two runs, every second one in each, and compared where they are not perturbed.
-        order = real.cumsum(1)
-        real_halves = [real & (order > 1) & (order % 2 == parity) for parity in (0, 1)]
+        order = is_real.cumsum(1)
+        real_halves = [is_real & (order > 1) & (order % 2 == parity) for parity in (0, 1)]
         if not bool(pads.any()) or not bool(real_halves[0].any()):
             return None
         is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
@@ -187,7 +189,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
             run_with_perturbed_embeddings(network_copy, few_args, ids, positions)
             for positions in (nothing, nothing, pads, even_rows, *real_halves)
         ]
-        if any(run is None for run in runs):
+        if any(run is None for run in runs) or len({len(run or []) for run in runs}) > 1:
             return None
         plain, repeated, padding_outputs, row_outputs, *real_outputs = (
             [*(run or [])] for run in runs
@@ -207,7 +209,7 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         def effect(outputs: list[Tensor], excluded: Tensor) -> float:
             """Return the change of outputs at real tokens, except those at ``excluded``."""
             return _relative_effect(
-                [_select_positions(plain[i], outputs[i], real & ~excluded) for i in repeatable]
+                [_select_positions(plain[i], outputs[i], is_real & ~excluded) for i in repeatable]
             )
 
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
@@ -242,10 +244,12 @@ def perturb_weights(
         perturbed = run_copy(network_copy, call_args)
         if plain is None or repeated is None or perturbed is None:
             return None
+        if not len(plain) == len(repeated) == len(perturbed):
+            return None
         pairs = [
             (plain[i], perturbed[i])
             for i in output_indices
-            if i < min(len(plain), len(perturbed)) and torch.equal(plain[i], repeated[i])
+            if i < len(plain) and torch.equal(plain[i], repeated[i])
         ]
         if not pairs:
             return None

@@ -144,7 +144,7 @@ def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the methods of a class that are defined in the program's code; one may call another."""
+    """Yield the methods of a class, without those of libraries; any of them may draw numbers."""
     for cls in kind.__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue

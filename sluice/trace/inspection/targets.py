@@ -114,15 +114,16 @@ def _is_series(values: Tensor) -> bool:
 
 
 def _is_unshifted(ids: Tensor, targets: Tensor) -> bool:
+    """Return whether the targets are the tokens themselves."""
     if targets.numel() != ids.numel():
         return False
     is_included = targets >= 0
-    same = (targets == ids.reshape(-1)) & is_included
-    return 0 < int(is_included.sum()) * _MIN_MATCH_SHARE <= int(same.sum())
+    is_same = (targets == ids.reshape(-1)) & is_included
+    return 0 < int(is_included.sum()) * _MIN_MATCH_SHARE <= int(is_same.sum())
 
 
 def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
-    """Return the same as ``_is_shifted`` for tokens of shape (positions, rows)."""
+    """Return whether the targets are the next tokens, for tokens of shape (positions, rows)."""
     rows = ids.shape[1]
     if targets.numel() % rows:
         return False
@@ -130,15 +131,16 @@ def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
+    """Return whether the targets are the next tokens, with or without one for the last token."""
     rows, length = ids.shape
     for width in (length, length - 1):
         if targets.numel() != rows * width:
             continue
         columns = targets.reshape(rows, width)[:, : length - 1]
         is_included = columns >= 0
-        total = int(is_included.sum())
-        following = int(((columns == ids[:, 1:]) & is_included).sum())
-        same = int(((columns == ids[:, :-1]) & is_included).sum())
-        if total and following >= _MIN_MATCH_SHARE * total and same <= _MAX_COPY_SHARE * total:
+        num_included = int(is_included.sum())
+        next_share = int(((columns == ids[:, 1:]) & is_included).sum()) / max(num_included, 1)
+        same_share = int(((columns == ids[:, :-1]) & is_included).sum()) / max(num_included, 1)
+        if next_share >= _MIN_MATCH_SHARE and same_share <= _MAX_COPY_SHARE:
             return True
     return False

@@ -149,7 +149,8 @@ class StepPredictor:
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward, is_carried = self._sink.events.backward_codes, self._patterns.is_carried
         last_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
-        for entry in {current.optimizer_entry: -1, **last_index}:
+        # The optimizer of the running step comes first, even if it made none of the repeated steps.
+        for entry in dict.fromkeys((current.optimizer_entry, *last_index)):
             tracker, zero, i = entry.gradient_tracker, entry.zero_code, last_index.get(entry, -1)
             codes_since = [
                 *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
