@@ -8,7 +8,7 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of inspected calls after the first 64: calls after a backward pass of their step."""
+"""Maximum number of inspected calls after the first 64, each after a backward pass of its step."""
 _SAMPLE_SIZE = 64
 """Maximum number of rows, and of columns, in a sample of an input."""
 _WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
@@ -59,7 +59,7 @@ class CallGroup:
         self.awaits_backward = self.is_grad_enabled and not self.is_learning
         """Whether a backward pass would show that the calls of this group are training calls."""
         self.pending_rows: list[RowsRecord] = []
-        """Row records of calls in evaluation mode, until a backward pass follows or the trace ends."""
+        """Row records of calls in evaluation mode, until a backward pass or the end of a trace."""
 
 
 class IterativeSamplingDetector:
