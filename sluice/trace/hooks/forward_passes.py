@@ -41,13 +41,13 @@ _MAX_PENDING_PASSES = 4
 """Maximum number of inspected passes that wait for a backward pass."""
 
 _MAX_MASK_RECORDS = 32
-"""Maximum number of padding mask records in a trace."""
+"""Number of padding mask records after which masks are no longer recorded."""
 
 _MIN_LENGTH_GROWTH = 1.5
 """Probes are repeated if a sequence is longer than this multiple of the previous maximum."""
 
 _MAX_INDEX_RECORDS = 64
-"""Maximum number of records of out-of-range indices in a trace."""
+"""Number of records of out-of-range indices after which indices are no longer checked."""
 
 
 class ForwardPassInspector:
