@@ -23,7 +23,7 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 _MAX_INSPECTED_REDUCTIONS = 64
 """Number of first reductions that are checked for gradients."""
 
-_FIRST_STEPS = 8
+_NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
@@ -43,7 +43,7 @@ release a Python object of a traced backward pass (torch 2.13). The program woul
 
 
 @dataclass(slots=True)
-class _Wrapper:
+class _WrapperEntry:
     wrapper: "weakref.ref[Any]"
     module: "weakref.ref[Any]"
     """The wrapped network."""
@@ -87,7 +87,7 @@ class _DataParallelWatch:
 
     def reset(self) -> None:
         """Forget all wrappers."""
-        self._wrappers: list[_Wrapper] = []
+        self._wrappers: list[_WrapperEntry] = []
         self._reduces_manually = False
         self.num_reductions = self._num_checked_steps = 0
         self._sharded: set[int] = set()
@@ -102,7 +102,7 @@ class _DataParallelWatch:
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
         """Record a new wrapper."""
         self._observe_steps()
-        self._wrappers.append(_Wrapper(weakref.ref(wrapper), weakref.ref(module)))
+        self._wrappers.append(_WrapperEntry(weakref.ref(wrapper), weakref.ref(module)))
         self.write_wrappers()
 
     def write_wrappers(self) -> None:
@@ -126,7 +126,7 @@ class _DataParallelWatch:
 
     def find_sharded(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
-        if self._num_checked_steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+        if self._num_checked_steps >= _NUM_FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._num_checked_steps += 1
         for entry, network in self._sink.objects.networks.live_items():
@@ -209,7 +209,7 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor shares memory with a gradient, or has the size of all flattened."""
+    """Return whether a tensor shares memory with a gradient, or has the length of all flattened."""
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
     return any(
@@ -224,9 +224,9 @@ def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
 
     Ranks that average weights instead of gradients have different weights between two averages.
     """
-    first = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
-    values = tensor.detach().reshape(-1)[: len(first)].to(first)
-    return torch.equal(values, first)
+    weights = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
+    values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
+    return torch.equal(values, weights)
 
 
 def _is_sharded(network: Any) -> bool:

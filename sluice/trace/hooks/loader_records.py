@@ -34,6 +34,7 @@ class LoaderEntry:
     code: int
     """Event code of its batches."""
     epoch: int = 0
+    """Number of the current iteration, from 1; 0 before the first."""
     num_batches: int = 0
     """Batches of the current epoch."""
     num_inspected: int = 0
@@ -41,6 +42,7 @@ class LoaderEntry:
     has_first_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IteratorEntry | None" = None
+    """Running iteration; None between two epochs."""
 
 
 @dataclass(slots=True)

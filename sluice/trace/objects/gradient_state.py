@@ -21,8 +21,8 @@ _MAX_ELEMENTS = 2**14
 """Maximum size of a gradient that is checked after every backward pass."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of times that the values of a gradient with an unchanged version are read:
-``.grad.data.zero_()`` does not change the version."""
+"""Number of checks without a zero gradient after which gradients with an unchanged version are no
+longer read. They are read at all because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
@@ -47,6 +47,7 @@ class GradientTracker:
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
         self._weight_versions: list[tuple[Tensor, int]] = []
+        """Sampled parameters, each with its version before the running step."""
         self._num_value_checks = 0
 
     def before_backward(self) -> None:
