@@ -41,7 +41,7 @@ class CallGroup:
         self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.num_calls = self.num_rows = self.first_step = self.last_step = 0
-        """Numbers of inspected calls and rows; optimizer steps before the first and the last call."""
+        """Numbers of inspected calls and rows; optimizer steps before the first and last call."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
         self.is_generated = False
         """Whether a network computed an input."""

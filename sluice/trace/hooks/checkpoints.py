@@ -22,10 +22,10 @@ def watch_loads(sink: EventSink) -> None:
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        watch_load(sink, cls, role)
+        watch_load_state_dict(sink, cls, role)
 
 
-def watch_load(sink: EventSink, cls: type, role: str) -> None:
+def watch_load_state_dict(sink: EventSink, cls: type, role: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:

@@ -59,6 +59,8 @@ _LOSSES_WITH_SAMPLED_TARGETS = (
     "gaussian_nll_loss",
 )
 """Losses whose targets are sampled together with the input rows of the network."""
+_MEAN_REDUCTIONS = ("mean", "batchmean")
+"""Reductions to a mean. That of ``kl_div`` over the rows is 'batchmean'."""
 _FIRST_CALLS = 8
 """Number of first calls of a loss function that are all inspected."""
 _MAX_CALL_COUNTERS = 32
@@ -165,19 +167,17 @@ class LossWatch:
         sink = self._sink
         thread, is_learning = sink.local.thread, result.requires_grad
         position = self._reduction_positions[kind]
-        is_mean = (
-            args[position] if len(args) > position else kwargs.get("reduction", "mean")
-        ) == "mean"
+        reduction = args[position] if len(args) > position else kwargs.get("reduction", "mean")
         if is_learning:
             if self.evaluations.open_passes:
                 self.evaluations.write()
-            if is_mean and not result.dim():
+            if reduction == "mean" and not result.dim():
                 thread.losses.means.append(weakref.ref(result))
         elif thread.forward.is_probe or in_functorch_transform():
             return
         else:
             loss = result.detach()
-            if not is_mean:
+            if reduction not in _MEAN_REDUCTIONS:
                 loss = self._mean(kind, args, kwargs, loss)
             self.evaluations.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
