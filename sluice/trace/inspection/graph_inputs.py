@@ -87,7 +87,7 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 
 
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
-    """Return the inputs of a functional network, in the order of their use.
+    """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
     A leaf that is also combined with values that have a gradient is an inner weight. In a recurrent
     network such a leaf multiplies the initial state, which has no gradient but is not an input.
@@ -102,18 +102,17 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     inner_weights = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for leaf, used, columns, is_left in _leaf_uses(node, consumers.get(node)):
+        for leaf, operand, columns, is_left in _leaf_uses(node, consumers.get(node)):
             leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), columns)
-            if used is None:
+            if operand is None:
                 inner_weights.add(id(leaf))
             else:
-                values.setdefault(id(leaf), []).append(used)
+                values.setdefault(id(leaf), []).append(operand)
     inputs = [
         LeafInput(leaves[key], len(uses), stacked, *details[key])
         for key, uses in values.items()
         if key not in inner_weights and (stacked := _stack_uses(uses, details[key][2])) is not None
     ]
-    # Inputs with rows come first, then 1-D ids.
     return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)
 
 
