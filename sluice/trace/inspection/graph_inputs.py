@@ -75,7 +75,7 @@ class LeafInput:
 class _LeafUse(NamedTuple):
     leaf: Tensor
     values: Tensor | None
-    """Values without a gradient in the other operand; None if there are none."""
+    """Values without a gradient in the other operand; None if all have a gradient."""
     columns: slice | None
     """Columns of the values in the other operand; None for all columns."""
     is_left_operand: bool

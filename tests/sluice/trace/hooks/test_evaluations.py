@@ -6,8 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 
-@pytest.mark.parametrize("reduction", ["mean", "batchmean"])
-def test_a_mean_over_the_rows_is_not_divided_again(trace_of, reduction):
+def test_a_mean_over_the_rows_is_not_divided_again(trace_of):
     losses = []
 
     def program():
@@ -19,7 +18,7 @@ def test_a_mean_over_the_rows_is_not_divided_again(trace_of, reduction):
             for num_rows in (8, 2):
                 log_shares = model(torch.randn(num_rows, 4)).log_softmax(1)
                 shares = torch.rand(num_rows, 3).softmax(1)
-                losses.append(float(F.kl_div(log_shares, shares, reduction=reduction)))
+                losses.append(float(F.kl_div(log_shares, shares, reduction="batchmean")))
 
     (evaluation,) = trace_of(program).evaluations
     assert evaluation.mean == pytest.approx(sum(losses) / 2)
