@@ -53,9 +53,11 @@ class IteratorEntry:
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
     order: OrderFingerprint = field(default_factory=OrderFingerprint)
+    """Fingerprint of the row indices in their order."""
     step: int = 0
     """Number of optimizer steps before the iteration."""
     sampler_epoch: int = -1
+    """Epoch that ``set_epoch`` set; -1 without this method."""
     row_fingerprints: list[int] = field(default_factory=list)
     """Fingerprints of the rows of inspected batches."""
     labels: Counter[int] = field(default_factory=Counter)

@@ -34,6 +34,7 @@ class InspectedPass:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     calls: list[ModuleCallRecord] = field(default_factory=list)
+    """Calls of modules inside the network, in the order in which they returned."""
     nodes: list[Any] = field(default_factory=list)
     """Autograd nodes of the network's outputs; None for an output without a graph."""
 

@@ -16,6 +16,7 @@ from sluice.trace.records.trace import SchedulerRecord
 from sluice.trace.sink import EventSink
 
 _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
+"""Attributes of schedulers that are not settings; most change at every step."""
 _MAX_LIST_LENGTH = 16
 
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRecord
 
 _MODULUS = 2**64
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer type with elements of each size [bytes], to read the bits of other types."""
 _MAX_FIELDS = 8
 """Maximum number of tensors of a batch that are inspected."""
 _MAX_PENDING = 2**16
@@ -76,7 +77,7 @@ def row_fingerprints(batch: Tensor, *, sample_size: int) -> Tensor:
         rows = rows.to(torch.int8)
     if rows.is_complex():
         rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
-    integers = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
+    integers = rows.contiguous().view(_INTEGER_DTYPES[rows.element_size()]).to(torch.int64)
     fingerprints: Tensor = (integers * _hash_weights(integers.shape[1], integers.device)).sum(1)
     return fingerprints
 
@@ -141,6 +142,7 @@ class OrderFingerprint:
         return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
     def _fold(self) -> None:
+        """Add the pending numbers to the fingerprints and to the sketch."""
         numbers = torch.tensor(self._pending, dtype=torch.int64)
         hashes = mix64(numbers)
         position_hashes = mix64(torch.arange(self.count, self.count + len(numbers))) | 1
@@ -168,7 +170,7 @@ class FieldFingerprint:
         """Add the first rows of the next batch."""
         rows = tensor.detach().reshape(tensor.shape[0], -1)
         rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
-        hashes = mix64(rows.view(_INTEGERS[rows.element_size()]))
+        hashes = mix64(rows.view(_INTEGER_DTYPES[rows.element_size()]))
         self._columns.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
         if len(self._smallest_hashes) > _SKETCH_SIZE:
             hashes = hashes[hashes < self._smallest_hashes[-1]]

@@ -44,9 +44,9 @@ _OPERANDS = {
 }
 """Product nodes: saved name and input position of the left and of the right operand."""
 LOOKUP_NODES = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
-_SHAPE_ONLY = SHAPE_NODES - {*LOOKUP_NODES}
-_LOG_PROBABILITIES = ("LogSoftmaxBackward0",)
-_LOSSES = {
+_SHAPE_ONLY_NODES = SHAPE_NODES - {*LOOKUP_NODES}
+_LOG_PROBABILITY_NODES = ("LogSoftmaxBackward0",)
+_LOSS_BY_NODE = {
     "MseLossBackward0": "mse_loss",
     "SmoothL1LossBackward0": "smooth_l1_loss",
     "HuberLossBackward0": "huber_loss",
@@ -125,9 +125,9 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
     for node in nodes:
         name = node.name()
         target: Tensor | None = None
-        if name in _LOSSES:
+        if name in _LOSS_BY_NODE:
             target = saved_tensor(node, "_saved_target")
-            kind, values = _LOSSES[name], saved_tensor(node, "_saved_self")
+            kind, values = _LOSS_BY_NODE[name], saved_tensor(node, "_saved_self")
         elif name in ("IndexBackward0", "GatherBackward0") and _indexes_log_probabilities(node):
             kind, values = "cross_entropy", None
             indices = saved_indices(node) if name == "IndexBackward0" else ()
@@ -139,7 +139,7 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
 
 def _indexes_log_probabilities(node: Any) -> bool:
     source = node.next_functions[0][0]
-    return source is not None and source.name() in _LOG_PROBABILITIES
+    return source is not None and source.name() in _LOG_PROBABILITY_NODES
 
 
 def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
@@ -171,7 +171,7 @@ def _leaf(node: Any) -> Tensor | None:
         if hasattr(node, "variable"):
             leaf: Tensor = node.variable
             return leaf
-        if node.name() not in _SHAPE_ONLY or len(node.next_functions) != 1:
+        if node.name() not in _SHAPE_ONLY_NODES or len(node.next_functions) != 1:
             return None
         node = node.next_functions[0][0]
     return None
@@ -257,6 +257,7 @@ def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | N
 
 
 def _width(node: Any, position: int) -> int:
+    """Return the last dimension of an output of a node, or of its leaf; 0 if it is unknown."""
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
     shape = output_shape(node, position)

@@ -43,6 +43,7 @@ def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:
+    """Return the padding positions of token ids, at the ends or the beginnings of rows."""
     ids = ids.detach()
     for is_right_padded in (True, False):
         rows = ids if is_right_padded else ids.flip(1)

@@ -105,6 +105,11 @@ def _perturb_second_half(
     position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
+    """Apply ``change`` to the second half of each row, and compare outputs of the first half.
+
+    ``pair_outputs`` yields pairs of a plain and a perturbed output that have the positions of
+    ``values``.
+    """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
     num_compared = num_unchanged + with_first_changed

@@ -108,6 +108,7 @@ def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
 
 
 def _is_series(values: Tensor) -> bool:
+    """Return whether values are floats of shape (rows, positions) or (rows, positions, 1)."""
     if values.dim() == 3 and values.shape[2] == 1:
         values = values[..., 0]
     return values.dim() == 2 and values.shape[1] >= _MIN_POSITIONS and values.is_floating_point()

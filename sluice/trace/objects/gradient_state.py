@@ -28,6 +28,7 @@ longer read. They are read at all because ``.grad.data.zero_()`` does not change
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
 _PLAIN_FLAGS = {state: (state,) for state in _STATES}
 _CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
+"""Event flags of each state, without and with 'carried'; constants, to create no tuple per step."""
 
 
 class HasParameters(Protocol):

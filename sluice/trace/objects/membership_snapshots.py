@@ -115,7 +115,7 @@ class MembershipSnapshots:
         return OptimizerRecord(
             index=entry.index,
             kind=type(optimizer).__name__,
-            steps=entry.steps,
+            steps=entry.num_steps,
             groups=tuple(
                 ParameterGroupRecord(
                     parameters=tuple(self._parameter_index(p, tensors) for p in group["params"]),

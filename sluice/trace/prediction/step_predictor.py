@@ -77,7 +77,7 @@ class StepPredictor:
         if repeats > 0:
             thread.prediction.repeats_left = repeats
             thread.skips_details = True
-            _expect(thread.prediction, following)
+            _predict(thread.prediction, following)
 
     def stop(self, thread: ThreadState) -> None:
         """Record the running step fully from here on, including the events already matched."""
@@ -108,7 +108,7 @@ class StepPredictor:
         if following is pattern and prediction.repeats_left:
             prediction.position = 0
         elif following is not None and prediction.repeats_left:
-            _expect(prediction, following)
+            _predict(prediction, following)
         else:
             self._close(thread, pattern, ())
 
@@ -129,7 +129,7 @@ class StepPredictor:
             repeated, pattern.repeated_steps = pattern.repeated_steps, []
             step, losses = repeated[-2:]
             thread.num_steps += len(repeated) // 2
-            pattern.optimizer_entry.steps += len(repeated) // 2
+            pattern.optimizer_entry.num_steps += len(repeated) // 2
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
                 step, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
@@ -169,7 +169,8 @@ class StepPredictor:
                 tracker.record_gradients(may_have_changed=not backward.isdisjoint(codes_since))
 
 
-def _expect(prediction: Prediction, pattern: StepPattern) -> None:
+def _predict(prediction: Prediction, pattern: StepPattern) -> None:
+    """Predict that the next step has a pattern."""
     prediction.pattern, prediction.codes = pattern, pattern.codes
     prediction.step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0
