@@ -206,7 +206,7 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
     def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = local.thread
         prediction = thread.prediction
-        if prediction.position >= 0 and sink.is_on and thread.optimizer.optimizer is None:
+        if prediction.position >= 0 and sink.is_on and thread.optimizer.running is None:
             entry = prediction.optimizer_entry
             if (
                 prediction.position == prediction.step_position
@@ -216,7 +216,7 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
                 and len(optimizer.param_groups) == entry.num_groups
             ):
                 prediction.position += 1
-                thread.optimizer.optimizer, thread.optimizer.entry = optimizer, entry
+                thread.optimizer.running, thread.optimizer.entry = optimizer, entry
                 return None
             sink.run_safely(predictor.stop, thread)
         return hook(optimizer, args, kwargs)
@@ -230,8 +230,8 @@ def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: An
     def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = local.thread
         if thread.prediction.position >= 0 and sink.is_on:
-            if thread.optimizer.optimizer is optimizer:
-                thread.optimizer.optimizer = None
+            if thread.optimizer.running is optimizer:
+                thread.optimizer.running = None
                 try:
                     predictor.end_step(thread)
                 except Exception as error:  # as in ``Tracer.run_safely``

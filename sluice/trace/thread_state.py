@@ -157,7 +157,7 @@ class BackwardPass:
 class OptimizerCall:
     """The running optimizer step. Owner: ``hooks.optimizers``."""
 
-    optimizer: Any = None
+    running: Any = None
     """Optimizer whose step runs; None while no step runs."""
     entry: Any = None
     """Entry of the optimizer whose step runs or ran last."""

@@ -15,7 +15,7 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _MAX_DENSE_ROWS = 128
-"""Records of each kind that are all kept; later ones are decimated by powers of two."""
+"""Number of first records of each kind that are all kept; later ones are decimated."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:
@@ -43,7 +43,7 @@ class _CheckpointWatch:
                 path=_path(f),
                 num_keys=_num_keys(obj),
                 to="file",
-                content=state_fingerprint(_network_in(obj)),
+                content=state_fingerprint(_network_state(obj)),
             )
             self._write(record)
 
@@ -63,7 +63,7 @@ class _CheckpointWatch:
 
     def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
         if self._samplers["load"].keeps_next():
-            record = FileReadRecord(step=self._step, path=_path(f), states=find_states(content))
+            record = FileReadRecord(step=self._step, path=_path(f), states=state_kinds(content))
             self._sink.recorder.write("read", record)
 
     @property
@@ -74,8 +74,8 @@ class _CheckpointWatch:
         self._sink.recorder.write("save", record)
 
 
-def find_states(content: Any) -> tuple[StateKind, ...]:
-    """Return the kinds of states in a file, at the top or one level deep."""
+def state_kinds(content: Any) -> tuple[StateKind, ...]:
+    """Return the kinds of state dicts in the content of a file, at the top or one level deep."""
     if not isinstance(content, Mapping):
         return ()
     kinds = {_kind(item) for item in (content, *list(content.values())[:64])}
@@ -83,8 +83,8 @@ def find_states(content: Any) -> tuple[StateKind, ...]:
     return tuple(kind for kind in order if kind in kinds)
 
 
-def _network_in(obj: Any) -> Any:
-    """Return the state of a network, at the top or one level deep; None if it is absent."""
+def _network_state(obj: Any) -> Any:
+    """Return the first state dict of a network, at the top or one level deep; None without one."""
     items = (obj, *list(obj.values())[:64]) if isinstance(obj, Mapping) else ()
     return next((state for state in items if _kind(state) == "network"), None)
 

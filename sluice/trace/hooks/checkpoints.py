@@ -22,10 +22,10 @@ def watch_loads(sink: EventSink) -> None:
         (torch.optim.Optimizer, "optimizer"),
         (LRScheduler, "scheduler"),
     ):
-        watch_load(sink, cls, role)
+        watch_load_state_dict(sink, cls, role)
 
 
-def watch_load(sink: EventSink, cls: type, role: str) -> None:
+def watch_load_state_dict(sink: EventSink, cls: type, role: str) -> None:
     """Record calls of the ``load_state_dict`` that a class itself defines, if it defines one."""
     original = vars(cls).get("load_state_dict")
     if original is not None:
@@ -35,24 +35,24 @@ def watch_load(sink: EventSink, cls: type, role: str) -> None:
 def _watched(sink: EventSink, original: Callable[..., Any], role: str) -> Callable[..., Any]:
     @functools.wraps(original)
     def load_state_dict(owner: Any, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
-        aliased: list[int] = []
+        alias_flags: list[bool] = []
         if sink.is_on and role == "network":
-            sink.run_safely(_find_aliased_tensors, owner, state_dict, aliased)
+            sink.run_safely(_find_aliased_tensors, owner, state_dict, alias_flags)
         result = original(owner, state_dict, *args, **kwargs)
         if sink.is_on:
-            sink.run_safely(_record_load, sink, owner, role, state_dict, result, sum(aliased))
+            sink.run_safely(_record_load, sink, owner, role, state_dict, result, sum(alias_flags))
         return result
 
     return load_state_dict
 
 
-def _find_aliased_tensors(owner: Any, state: Any, aliased: list[int]) -> None:
-    """Append one bool per value of a state dict to ``aliased``.
+def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> None:
+    """Append one bool per value of a state dict to ``alias_flags``.
 
     True means that the value is a tensor that shares memory with a parameter of the network.
     """
     addresses = {p.data_ptr() for p in owner.parameters() if p.numel()} - {0}
-    aliased += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
+    alias_flags += (isinstance(v, Tensor) and v.data_ptr() in addresses for v in state.values())
 
 
 def _record_load(

@@ -35,7 +35,7 @@ def watch_clipping(sink: EventSink) -> None:
 
 
 def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
-    """Check gradients with a non-finite norm before clipping turns all of them into NaN."""
+    """Read the norm of the gradients, and publish a non-finite one before gradients are scaled."""
     local = sink.local
 
     @functools.wraps(original)
@@ -65,10 +65,10 @@ def _wrap_clip(
         if thread.edits.snapshots:
             sink.run_safely(thread.edits.detect)
         # Parameters may be a generator, which can be read only once.
-        inputs = [parameters] if isinstance(parameters, Tensor) else [*parameters]
-        forwarded: Any = inputs
-        if not inputs and isinstance(parameters, GeneratorType):
-            forwarded = (p for p in inputs)  # torch warns about an empty generator
+        tensors = [parameters] if isinstance(parameters, Tensor) else [*parameters]
+        forwarded: Any = tensors
+        if not tensors and isinstance(parameters, GeneratorType):
+            forwarded = (p for p in tensors)  # torch warns about an empty generator
         try:
             result = original(forwarded, *args, **kwargs)
         except RuntimeError:  # a non-finite norm with error_if_nonfinite=True
@@ -76,13 +76,13 @@ def _wrap_clip(
             raise
         max_norm = args[0] if args else kwargs.get("max_norm")
         try:
-            record_clip(thread, inputs, result, max_norm)
+            record_clip(thread, tensors, result, max_norm)
         except Exception as error:  # as in ``Tracer.run_safely``
             sink.fail(error)
         return result
 
-    def record_clip(thread: ThreadState, inputs: list[Tensor], result: Any, max_norm: Any) -> None:
-        entry = optimizers.of(inputs[0]) if inputs else None
+    def record_clip(thread: ThreadState, tensors: list[Tensor], result: Any, max_norm: Any) -> None:
+        entry = optimizers.find(tensors[0]) if tensors else None
         index = -1 if entry is None else entry.index
         code = None if entry is None else entry.clip_codes.get(flag)
         if code is None:
@@ -97,7 +97,7 @@ def _wrap_clip(
             if norm is None:
                 norm = result.item() if result.is_cpu else result.detach()
             elif entry is not None:
-                entry.last_clipped_step = entry.steps + 1
+                entry.last_clipped_step = entry.num_steps + 1
             thread.step.clips.append((index, norm, float(max_norm)))
 
     return clip
@@ -108,16 +108,19 @@ class _OptimizerLookup:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._known: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
-        sink.bus.subscribe(TraceBegan, lambda _: self._known.clear())
+        self._entries: dict[int, tuple[weakref.ref[Tensor], OptimizerEntry]] = {}
+        """Parameter and optimizer entry of earlier calls, by the id of the parameter."""
+        sink.bus.subscribe(TraceBegan, lambda _: self._entries.clear())
 
-    def of(self, parameter: Tensor) -> OptimizerEntry | None:
+    def find(self, parameter: Tensor) -> OptimizerEntry | None:
         """Return the entry of the first optimizer that has a parameter; None if none has it."""
-        known = self._known.get(id(parameter))
-        if known is not None and known[0]() is parameter and known[1].ref() is not None:
-            return known[1]
+        cached = self._entries.get(id(parameter))
+        if cached is not None:
+            ref, entry = cached
+            if ref() is parameter and entry.ref() is not None:
+                return entry
         for entry, _ in self._sink.objects.optimizers.live_items():
             if any(p is parameter for p in entry.parameters()):
-                self._known[id(parameter)] = weakref.ref(parameter), entry
+                self._entries[id(parameter)] = weakref.ref(parameter), entry
                 return entry
         return None

@@ -16,8 +16,8 @@ from sluice.trace.hooks.loader_records import (
     epoch_record,
     float_fields,
     integer_labels,
+    is_epoch_recorded,
     loader_record,
-    records_epoch,
 )
 from sluice.trace.hooks.loader_workers import watch_workers
 from sluice.trace.inspection.fingerprints import (
@@ -62,12 +62,12 @@ def watch_loaders(sink: EventSink) -> None:
             try:
                 iteration = watch.current
                 if iteration is None or iteration.ref() is not iterator:
-                    iteration = watch.find(iterator)
+                    iteration = watch.set_current(iterator)
                 if iteration is not None and iteration.loader is not None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.is_fingerprinted or sink.sampling.statistics:
+                    if not entry.has_first_fingerprints or sink.sampling.statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -97,11 +97,11 @@ class _IndexHook:
             return indices
 
         self._functions = original, watched
-        sink.patches.on_restore(lambda: self.enable(is_enabled=False))
+        sink.patches.on_restore(lambda: self.set_installed(is_installed=False))
 
-    def enable(self, *, is_enabled: bool) -> None:
-        """Install or remove the hook: only few epochs are recorded."""
-        old, new = self._functions if is_enabled else self._functions[::-1]
+    def set_installed(self, *, is_installed: bool) -> None:
+        """Install or remove the hook, because most epochs are not recorded and need no hook."""
+        old, new = self._functions if is_installed else self._functions[::-1]
         if vars(_BaseDataLoaderIter)[self._NAME] is old:  # no other code wraps the method
             setattr(_BaseDataLoaderIter, self._NAME, new)
 
@@ -113,38 +113,39 @@ class _LoaderWatch:
         self.worker_origin: tuple[Path, int, int] | None = None
         """Trace folder, loader and epoch of the workers that start next; inherited by the fork."""
         self.hook_workers: Callable[[], None] = lambda: None
-        """Called before workers start."""
+        """Installs the hooks of workers; called before workers start."""
         self.reset()
 
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
-        self._known: list[tuple[LoaderRecord, LoaderEntry]] = []
+        self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
+        """Record and entry of each loader, by its index."""
         self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
             lambda index, it: IteratorEntry(index, weakref.ref(it))
         )
         self.current: IteratorEntry | None = None
-        """Iterator that yielded the last batch."""
+        """Entry of the iterator that yielded the last batch."""
 
     def _entry(self, _: int, loader: Any) -> LoaderEntry:
-        record = loader_record(len(self._known), loader)
-        # Equal loaders that a program creates one after the other, for each epoch, count as one.
-        for known, entry in self._known:
-            may_differ = {"index": known.index, "seed": known.seed}
-            if entry.ref() is None and known == record.model_copy(update=may_differ):
+        record = loader_record(len(self._recorded_loaders), loader)
+        # A loader that is created again for each epoch counts as one, even with another seed.
+        for earlier, entry in self._recorded_loaders:
+            ignored_fields = {"index": earlier.index, "seed": earlier.seed}
+            if entry.ref() is None and earlier == record.model_copy(update=ignored_fields):
                 entry.ref = weakref.ref(loader)
                 return entry
         code = self._sink.events.code("batch", record.index)
         entry = LoaderEntry(record.index, weakref.ref(loader), code)
-        entry.is_fingerprinted = not self._sink.settings.fingerprinted_batches
-        self._known.append((record, entry))
+        entry.has_first_fingerprints = not self._sink.settings.fingerprinted_batches
+        self._recorded_loaders.append((record, entry))
         self._sink.recorder.write("loader", record)
         return entry
 
     def before_iterator(self, loader: Any) -> None:
         """Prepare for an iterator that is about to be created."""
         entry = self._loaders.get_or_add(loader)
-        self._update_index_hook(is_recorded=records_epoch(entry.epoch + 1))
+        self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch + 1))
         if loader.num_workers:
             self.worker_origin = self._sink.recorder.folder, entry.index, entry.epoch + 1
             self.hook_workers()
@@ -157,43 +158,46 @@ class _LoaderWatch:
         entry.iteration = self._iterators.get_or_add(iterator)
         entry.iteration.loader, entry.iteration.step = entry, sink.steps.last
         sink.events.record_event(sink.local.thread, "epoch", entry.index)
-        if records_epoch(entry.epoch):
+        if is_epoch_recorded(entry.epoch):
             began = sink.clock()
             entry.iteration.sampler_epoch = sampler_properties(loader).epoch
             self._record_random_states()
             sink.local.thread.step.add_cost(sink.clock() - began)
-        self._update_index_hook(is_recorded=records_epoch(entry.epoch))
+        self._update_index_hook(is_recorded=is_epoch_recorded(entry.epoch))
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
         """Observe row indices if this epoch or a running epoch of another loader is recorded."""
         others = (
-            other.iteration is not None and records_epoch(other.epoch) for _, other in self._known
+            other.iteration is not None and is_epoch_recorded(other.epoch)
+            for _, other in self._recorded_loaders
         )
-        self._index_hook.enable(is_enabled=is_recorded or any(others))
+        self._index_hook.set_installed(is_installed=is_recorded or any(others))
 
     def on_indices(self, iterator: Any, indices: Any) -> None:
         # Workers receive indices while the iterator is created, before its loader is known.
         numbers = indices if isinstance(indices, list) else [indices]
         iteration = self._iterators.get_or_add(iterator)
-        is_recorded = iteration.loader is None or records_epoch(iteration.loader.epoch)
+        is_recorded = iteration.loader is None or is_epoch_recorded(iteration.loader.epoch)
         if is_recorded and numbers and type(numbers[0]) is int:
             iteration.order.add(numbers)
 
-    def find(self, iterator: Any) -> IteratorEntry | None:
-        """Return the entry of the iterator that yielded a batch; None if it is not known."""
+    def set_current(self, iterator: Any) -> IteratorEntry | None:
+        """Make the iterator of a batch the current one; return its entry, None if it is unknown."""
         self.current = self._iterators.get(iterator)
         return self.current
 
     def inspect(self, thread: ThreadState, entry: LoaderEntry, batch: Any) -> None:
-        """Record a batch: one of the first, or one in a step with statistics."""
+        """Record a batch that is one of the first, or belongs to a step with statistics."""
         sink = self._sink
         began = sink.clock()
         self._record_batch(entry, batch)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
-        if not entry.is_fingerprinted:
+        if not entry.has_first_fingerprints:
             entry.num_inspected += 1
-            entry.is_fingerprinted = entry.num_inspected >= sink.settings.fingerprinted_batches
+            entry.has_first_fingerprints = (
+                entry.num_inspected >= sink.settings.fingerprinted_batches
+            )
 
     def on_exhausted(self, iterator: Any) -> None:
         iteration = self._iterators.get(iterator)
@@ -205,30 +209,30 @@ class _LoaderWatch:
 
     def close(self) -> None:
         """Write the epochs that are not finished."""
-        for _, entry in self._known:
+        for _, entry in self._recorded_loaders:
             self._close_epoch(entry, is_finished=False)
 
     def _close_epoch(self, entry: LoaderEntry, *, is_finished: bool) -> None:
         iteration, entry.iteration = entry.iteration, None
         if iteration is None:
             return
-        if records_epoch(entry.epoch):
+        if is_epoch_recorded(entry.epoch):
             self._sink.recorder.write("epoch", epoch_record(entry, iteration, is_finished))
         entry.num_batches, iteration.order = 0, OrderFingerprint()
-        iteration.rows, iteration.labels, iteration.fields = [], Counter(), {}
+        iteration.row_fingerprints, iteration.labels, iteration.fields = [], Counter(), {}
 
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
         sink = self._sink
         tensors = batch_tensors(batch)
         first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = sink.settings.row_sample_size
-        cache, rows = sink.sampling.fingerprints, tuple[int, ...]()
+        cache, fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
         if first is not None:
-            rows = cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
-        if entry.iteration is not None and records_epoch(entry.epoch):
-            entry.iteration.rows += rows
+            fingerprints = cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
+        if entry.iteration is not None and is_epoch_recorded(entry.epoch):
+            entry.iteration.row_fingerprints += fingerprints
             entry.iteration.labels.update(integer_labels(tensors))
-            if not entry.is_fingerprinted:
+            if not entry.has_first_fingerprints:
                 for position in float_fields(tensors):
                     fields = entry.iteration.fields
                     fields.setdefault(position, FieldFingerprint()).add(tensors[position])
@@ -238,7 +242,7 @@ class _LoaderWatch:
             position=entry.num_batches,
             step=sink.steps.last,
             fields=tuple(map(field_record, tensors)),
-            rows=rows,
+            rows=fingerprints,
         )
         sink.recorder.write_detail("batch", record)
 

@@ -23,13 +23,14 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 _MAX_INSPECTED_REDUCTIONS = 64
 """Number of first reductions that are checked for gradients."""
 
-_FIRST_STEPS = 8
+_NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
 """Number of values that are compared to distinguish weights from gradients."""
 
-_NAME = "comparison of ranks"
+_CONSUMER_NAME = "comparison of ranks"
+"""Name under which this module requests that every step is recorded fully."""
 
 ALL_REDUCE = "all_reduce"
 """Kind of a record of gradients that the program reduces itself."""
@@ -42,23 +43,24 @@ release a Python object of a traced backward pass (torch 2.13). The program woul
 
 
 @dataclass(slots=True)
-class _Wrapper:
-    ref: "weakref.ref[Any]"
-    inner: "weakref.ref[Any]"
-    written: DataParallelRecord | None = None
-    """Last written record; None before the first."""
+class _WrapperEntry:
+    wrapper: "weakref.ref[Any]"
+    module: "weakref.ref[Any]"
+    """The wrapped network."""
+    last_record: DataParallelRecord | None = None
+    """Last record that was written; None before the first."""
 
 
 def watch_parallel(sink: EventSink) -> None:
     """Record data-parallel wrappers, and periodically the weights of each rank."""
     watch = _DataParallelWatch(sink)
 
-    def created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
+    def on_created(_: None, wrapper: Any, module: Any, *__: Any, **___: Any) -> None:
         watch.on_wrapper(wrapper, module)
         group = getattr(wrapper, "process_group", None)
         _KEPT_GROUPS[id(group)] = group
 
-    report_calls(sink, DistributedDataParallel, "__init__", created)
+    report_calls(sink, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
         _watch_reductions(sink, watch)
         sink.bus.subscribe(StepBegins, lambda _: watch.find_sharded())
@@ -85,7 +87,7 @@ class _DataParallelWatch:
 
     def reset(self) -> None:
         """Forget all wrappers."""
-        self._wrappers: list[_Wrapper] = []
+        self._wrappers: list[_WrapperEntry] = []
         self._reduces_manually = False
         self.num_reductions = self._num_checked_steps = 0
         self._sharded: set[int] = set()
@@ -93,39 +95,38 @@ class _DataParallelWatch:
 
     def _observe_steps(self) -> None:
         """Observe every step once ranks are known to share weights."""
-        if _NAME not in self._sink.sampling.every_step_needed_by:
-            self._sink.sampling.every_step_needed_by.add(_NAME)
+        if _CONSUMER_NAME not in self._sink.sampling.every_step_needed_by:
+            self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
             self._sink.bus.subscribe(StepEnded, self._after_step)
 
     def on_wrapper(self, wrapper: Any, module: nn.Module) -> None:
         """Record a new wrapper."""
         self._observe_steps()
-        self._wrappers.append(_Wrapper(weakref.ref(wrapper), weakref.ref(module)))
+        self._wrappers.append(_WrapperEntry(weakref.ref(wrapper), weakref.ref(module)))
         self.write_wrappers()
 
     def write_wrappers(self) -> None:
         """Write new wrappers, and known ones whose network indices changed."""
         sink = self._sink
         for index, entry in enumerate(self._wrappers):
-            inner, wrapper = entry.inner(), entry.ref()
+            module, wrapper = entry.module(), entry.wrapper()
             record = DataParallelRecord(
                 index=index,
                 kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
-                network=self._network_index(inner),
+                network=self._network_index(module),
                 wrapper=self._network_index(wrapper),
                 step=sink.steps.last,
             )
-            written = entry.written
+            last = entry.last_record
             if wrapper is not None and (
-                written is None
-                or (written.network, written.wrapper) != (record.network, record.wrapper)
+                last is None or (last.network, last.wrapper) != (record.network, record.wrapper)
             ):
-                entry.written = record
+                entry.last_record = record
                 sink.recorder.write("wrapper", record)
 
     def find_sharded(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
-        if self._num_checked_steps >= _FIRST_STEPS or not torch.distributed.is_initialized():
+        if self._num_checked_steps >= _NUM_FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._num_checked_steps += 1
         for entry, network in self._sink.objects.networks.live_items():
@@ -141,7 +142,7 @@ class _DataParallelWatch:
                 self._sink.recorder.write("wrapper", record)
 
     def on_reduction(self, tensor: Any) -> None:
-        """Record that the program itself reduces gradients over ranks."""
+        """Record that the program reduces gradients itself, if ``all_reduce`` gets gradients."""
         self.num_reductions += 1
         is_float = isinstance(tensor, Tensor) and tensor.is_floating_point()
         if self._reduces_manually or not is_float:
@@ -167,38 +168,40 @@ class _DataParallelWatch:
         self.write_wrappers()
         if any(_is_sharded(network) for _, network in sink.objects.networks.live_items()):
             return
-        shared = self._shared_parameters(entry.parameters())
-        if shared:
-            self._request_digest(entry, shared)
+        parameters = self._shared_parameters(entry.parameters())
+        if parameters:
+            self._request_digest(entry, parameters)
 
-    def _request_digest(self, entry: OptimizerEntry, shared: Sequence[Tensor]) -> None:
+    def _request_digest(self, entry: OptimizerEntry, parameters: Sequence[Tensor]) -> None:
         sink, step, index = self._sink, self._sink.steps.last, entry.index
         sample_size = sink.settings.sampled_weights
         with torch.no_grad():
-            norms = torch._foreach_norm([p.detach() for p in shared])
+            norms = torch._foreach_norm([p.detach() for p in parameters])
             norm = torch.linalg.vector_norm(torch.stack([n.double() for n in norms]))
             fingerprints = [
-                row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in shared
+                row_fingerprints(p.detach()[None], sample_size=sample_size)[0] for p in parameters
             ]
         multipliers = torch.arange(1, 2 * len(fingerprints), 2, device=fingerprints[0].device)
         # 52 bits, because values are read from the device as floats.
         digest = (torch.stack(fingerprints) * multipliers).sum() & (2**52 - 1)
 
-        def fill(values: Sequence[float]) -> None:
+        def write_record(values: Sequence[float]) -> None:
             record = RankWeightsRecord(
                 step=step, optimizer=index, norm=values[0], digest=f"{int(values[1]):013x}"
             )
             sink.recorder.write("parallel", record)
 
-        sink.recorder.device_reads.request([norm, digest], fill)
+        sink.recorder.device_reads.request([norm, digest], write_record)
 
     def _shared_parameters(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        plain = [p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()]
+        plain_parameters = [
+            p for p in parameters if type(p) in (Tensor, nn.Parameter) and p.numel()
+        ]
         if self._reduces_manually:
-            return plain
-        modules = [m for m in (entry.inner() for entry in self._wrappers) if m is not None]
-        wrapped = {id(p) for module in modules for p in module.parameters()}
-        return [p for p in plain if id(p) in wrapped]
+            return plain_parameters
+        modules = [m for m in (entry.module() for entry in self._wrappers) if m is not None]
+        wrapped_ids = {id(p) for module in modules for p in module.parameters()}
+        return [p for p in plain_parameters if id(p) in wrapped_ids]
 
     def _network_index(self, module: Any) -> int:
         entry = None if module is None else self._sink.objects.networks.get(module)
@@ -206,7 +209,7 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor is a gradient, shares its memory, or is all of them flattened."""
+    """Return whether a tensor shares memory with a gradient, or has the length of all flattened."""
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
     return any(
@@ -217,13 +220,13 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 
 
 def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Return whether a tensor contains weights.
+    """Return whether a tensor begins with the values of the first weights.
 
     Ranks that average weights instead of gradients have different weights between two averages.
     """
-    first = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
-    values = tensor.detach().reshape(-1)[: len(first)].to(first)
-    return torch.equal(values, first)
+    weights = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
+    values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
+    return torch.equal(values, weights)
 
 
 def _is_sharded(network: Any) -> bool:
@@ -231,7 +234,7 @@ def _is_sharded(network: Any) -> bool:
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
-    """Return whether a network is sharded over all ranks, so that each rank has its own rows."""
+    """Return whether a network is sharded over all ranks, so that each rank receives other rows."""
     if not _is_sharded(network):
         return False
     ranks = torch.distributed.get_world_size()

@@ -11,18 +11,18 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Losses that are kept before they are summed."""
+"""Maximum number of losses that are kept before they are summed."""
 
 
 class _EvaluationPass:
     def __init__(self, step: int) -> None:
         self.step = step
-        self.calls = 0
+        self.num_calls = 0
         self.total: Tensor | float = 0.0
         self.pending: list[Tensor] = []
 
     def add(self, loss: Tensor) -> None:
-        self.calls += 1
+        self.num_calls += 1
         self.pending.append(loss)
         if len(self.pending) >= _MAX_PENDING_LOSSES:
             self.sum_pending()
@@ -38,25 +38,26 @@ class EvaluationPasses:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self.open: dict[tuple[int, int, str], _EvaluationPass] = {}
-        """Passes since the last training step; a plain dict, as every training loss checks it."""
+        self.open_passes: dict[tuple[int, int, str], _EvaluationPass] = {}
+        """Passes since the last training step, by network, loader and loss function. A plain dict,
+        because every training loss checks whether it is empty."""
         self._sampler = LogSpacedSampler(sink.settings.history_rows)
 
     def add(self, kind: str, loss: Tensor) -> None:
         """Add the mean loss of one call, for the last network and the last loader."""
         step, thread = self._sink.steps.last, self._sink.local.thread
         key = (thread.call.network, thread.last_loader, kind)
-        evaluation = self.open.get(key)
+        evaluation = self.open_passes.get(key)
         if evaluation is not None and evaluation.step != step:
             self.write()
             evaluation = None
         if evaluation is None:
-            evaluation = self.open[key] = _EvaluationPass(step)
+            evaluation = self.open_passes[key] = _EvaluationPass(step)
         evaluation.add(loss)
 
     def write(self) -> None:
         """Close the open passes."""
-        passes, self.open = self.open, {}
+        passes, self.open_passes = self.open_passes, {}
         for (network, loader, kind), evaluation in passes.items():
             evaluation.sum_pending()
             if not self._sampler.keeps_next():
@@ -80,7 +81,7 @@ class EvaluationPasses:
             network=network,
             loader=loader,
             kind=kind,
-            num_calls=evaluation.calls,
-            mean=values[0] / evaluation.calls,
+            num_calls=evaluation.num_calls,
+            mean=values[0] / evaluation.num_calls,
         )
         self._sink.recorder.write("evaluation", record)

@@ -1,7 +1,7 @@
 """Inspects single training passes through networks: gradient flow, detached tensors, masks, probes.
 
-Few passes are inspected (at the first step, at powers of two and after much longer sequences), so
-the cost is low although a single inspection is slow.
+Few passes are inspected (at the first step, at powers of two, after much longer sequences and at
+the start of a training phase), so the cost is low although a single inspection is slow.
 """
 
 import threading
@@ -16,7 +16,7 @@ from sluice.trace.inspection.autograd_graph import graph_nodes
 from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.inspection.graph_records import (
     clamped_index_records,
-    masks_from_graph,
+    graph_mask_records,
     negative_index_records,
 )
 from sluice.trace.inspection.network_copies import float_tensors
@@ -31,20 +31,23 @@ from sluice.trace.records.forward_passes import (
 from sluice.trace.sink import EventSink
 
 _MAX_CALLS = 1024
+"""Maximum number of module calls that are recorded in a pass."""
+
 _MAX_HELD_OUTPUTS = 512
-"""Outputs that are kept alive until the backward pass, so that their memory is not reused."""
+"""Maximum number of outputs kept alive until the backward pass, so that no other tensor gets their
+address."""
 
 _MAX_PENDING_PASSES = 4
 """Maximum number of inspected passes that wait for a backward pass."""
 
 _MAX_MASK_RECORDS = 32
-"""Maximum number of padding mask records in a trace."""
+"""Number of padding mask records after which masks are no longer recorded."""
 
 _MIN_LENGTH_GROWTH = 1.5
 """Probes are repeated if a sequence is longer than this multiple of the previous maximum."""
 
 _MAX_INDEX_RECORDS = 64
-"""Maximum number of records of out-of-range indices in a trace."""
+"""Number of records of out-of-range indices after which indices are no longer checked."""
 
 
 class ForwardPassInspector:
@@ -57,7 +60,7 @@ class ForwardPassInspector:
         sink.bus.subscribe(BackwardBegins, self._on_backward)
 
     def _reset(self) -> None:
-        self._held: dict[int, tuple[Tensor, str]] = {}
+        self._held_outputs: dict[int, tuple[Tensor, str]] = {}
         """Outputs and the full names of their modules, by storage address."""
         self._passes: list[InspectedPass] = []
         """Inspected passes that wait for a backward pass."""
@@ -69,12 +72,12 @@ class ForwardPassInspector:
         """Whether an inspected pass waits for its backward pass."""
 
     def discard_stale(self) -> None:
-        """Drop a pass that ended with an exception, and passes without a backward pass."""
+        """Drop a pass that ended with an exception, and pending passes if they are more than 4."""
         if self.current:
             self.current.pop(threading.get_ident(), None)
         if len(self._passes) > _MAX_PENDING_PASSES:
             self._passes.clear()
-            self._held.clear()
+            self._held_outputs.clear()
 
     def can_inspect(self) -> bool:
         """Return whether a pass that starts can be a training pass."""
@@ -85,7 +88,7 @@ class ForwardPassInspector:
         )
 
     def on_sequence_length(self, entry: NetworkEntry, length: int) -> None:
-        """Inspect again after a sequence of over 1.5 times the maximum: a mask may be too short."""
+        """Inspect again after a sequence much longer than all before: a mask may be too short."""
         if length > _MIN_LENGTH_GROWTH * entry.max_length:
             if entry.max_length and self._sink.steps.last:
                 entry.next_inspection_step = self._sink.steps.last
@@ -113,7 +116,7 @@ class ForwardPassInspector:
         inspected = self.current.get(threading.get_ident())
         if inspected is None:
             return
-        full = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
+        full_name = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
         if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_CALLS:
             inspected.calls.append(self._call_record(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
@@ -125,17 +128,19 @@ class ForwardPassInspector:
             p.requires_grad for p in module.parameters()
         )
         for tensor in float_tensors(output):
-            if (tensor.requires_grad or is_no_grad) and len(self._held) < _MAX_HELD_OUTPUTS:
-                self._held.setdefault(_storage_address(tensor), (tensor.detach(), full))
+            if (tensor.requires_grad or is_no_grad) and len(self._held_outputs) < _MAX_HELD_OUTPUTS:
+                self._held_outputs.setdefault(
+                    _storage_address(tensor), (tensor.detach(), full_name)
+                )
 
     def _call_record(
         self, name: str, module: nn.Module, arguments: Any, output: Any
     ) -> ModuleCallRecord:
         inputs = list(float_tensors(arguments))
         detached_from = (
-            self._held[_storage_address(t)][1]
+            self._held_outputs[_storage_address(t)][1]
             for t in inputs
-            if not t.requires_grad and _storage_address(t) in self._held
+            if not t.requires_grad and _storage_address(t) in self._held_outputs
         )
         # The output projection of an attention module is used without a call.
         is_attention = isinstance(module, nn.MultiheadAttention)
@@ -173,7 +178,7 @@ class ForwardPassInspector:
             return
         loss, began = backward.loss, self._sink.clock()
         passes, self._passes = self._passes, []
-        self._held.clear()
+        self._held_outputs.clear()
         self.has_pending_pass = False
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
         self._inspect_graph(nodes, passes)
@@ -191,18 +196,18 @@ class ForwardPassInspector:
                 continue
             network = inspected.entry.index
             for pads in find_paddings((inspected.args, inspected.kwargs)):
-                for mask in masks_from_graph(nodes, pads, step=step, network=network):
+                for record in graph_mask_records(nodes, pads, step=step, network=network):
                     self._num_masks += 1
-                    sink.recorder.write("mask", mask)
+                    sink.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
-            at = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
-            for ids in (
-                *negative_index_records(nodes, **at),
-                *clamped_index_records(nodes, inputs, **at),
+            call = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
+            for index_record in (
+                *negative_index_records(nodes, **call),
+                *clamped_index_records(nodes, inputs, **call),
             ):
                 self._num_index_records += 1
-                sink.recorder.write("ids", ids)
+                sink.recorder.write("ids", index_record)
 
     def _record_mask(
         self,

@@ -23,10 +23,10 @@ def find_out_of_range(
     """
     ids: Any
     if kind == "embedding":
-        ids, num = arguments["input"], arguments["weight"].shape[0]
+        ids, num_allowed = arguments["input"], arguments["weight"].shape[0]
     elif kind in CLASS_LOSSES:
         ids, values = arguments["target"], arguments["input"]
-        num = values.shape[1 if values.dim() > 1 else 0]
+        num_allowed = values.shape[1 if values.dim() > 1 else 0]
     else:
         return None
     if type(ids) not in TENSOR_TYPES or ids.is_floating_point() or not ids.numel():
@@ -34,8 +34,8 @@ def find_out_of_range(
     flat = ids.detach().reshape(-1)
     if kind in CLASS_LOSSES:
         flat = flat[flat != arguments["ignore_index"]]
-    outside = (flat < 0) | (flat >= num)
-    if not bool(outside.any()):
+    is_outside = (flat < 0) | (flat >= num_allowed)
+    if not bool(is_outside.any()):
         return None
     thread = sink.local.thread
     return OutOfRangeIndexRecord(
@@ -43,9 +43,9 @@ def find_out_of_range(
         network=thread.call.network,
         loader=thread.last_loader,
         kind=kind,
-        num_allowed=num,
+        num_allowed=num_allowed,
         smallest=int(flat.min()),
         largest=int(flat.max()),
-        num_outside=int(outside.sum()),
+        num_outside=int(is_outside.sum()),
         num_ids=flat.numel(),
     )

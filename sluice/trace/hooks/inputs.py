@@ -33,8 +33,10 @@ _WRITTEN_AFTER_CALLS = (1, 4, 16)
 """Numbers of calls of a group after which its statistics are written."""
 _MAX_GROUPS = 16
 _MAX_ROWS = 1024
+"""Maximum number of row fingerprints in the record of a call."""
 _MAX_NONFINITE_RECORDS = 8
 _MAX_LISTED = 8
+"""Maximum number of columns, and of rows, that a record of non-finite values lists."""
 
 
 class InputWatch:
@@ -47,7 +49,8 @@ class InputWatch:
     def _reset(self) -> None:
         self._groups: dict[tuple[int, int, bool, bool], CallGroup] = {}
         self._num_nonfinite = 0
-        self._seen_nonfinite: set[tuple[int, str]] = set()
+        self._recorded_nonfinite: set[tuple[int, str]] = set()
+        """Step, and 'input' or 'target', of each record of non-finite values."""
 
     def subscribe(self) -> None:
         """Inspect the inputs of all networks from now on."""
@@ -69,12 +72,12 @@ class InputWatch:
         key = (network, thread.last_loader, torch.is_grad_enabled(), called.module.training)
         group = self._groups.get(key)
         if group is None and len(self._groups) < _MAX_GROUPS:
-            group = CallGroup(key[0], key[1], has_grad=key[2], is_training=key[3])
+            group = CallGroup(key[0], key[1], is_grad_enabled=key[2], is_training=key[3])
             self._groups[key] = group
         call.group = group
         if group is None or not call.inputs:
             return
-        if group.calls >= MAX_CALLS:
+        if group.num_calls >= MAX_CALLS:
             # The second and later batches of an accumulation step may be new.
             if not (thread.step.losses and group.extra_calls_left):
                 return
@@ -100,7 +103,7 @@ class InputWatch:
         group.pending_rows = []
 
     def record_nonfinite(
-        self, tensor: Tensor, what: Any, *, is_learning: bool, is_running: bool = False
+        self, tensor: Tensor, what: Any, *, is_learning: bool, is_before_call: bool = False
     ) -> bool:
         """Record a tensor with NaN or infinite values; return whether it has any.
 
@@ -108,7 +111,7 @@ class InputWatch:
             tensor: Argument of a network or of a loss function.
             what: 'input' or 'target'.
             is_learning: Whether gradients may follow.
-            is_running: Whether the network is about to run. The record is written on its return.
+            is_before_call: Whether the network runs next. The record is written when it returns.
         """
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
@@ -118,10 +121,10 @@ class InputWatch:
         if not bool(is_nonfinite.any()):
             return False
         key = (sink.steps.last, what)
-        if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._seen_nonfinite:
+        if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._recorded_nonfinite:
             return True
         self._num_nonfinite += 1
-        self._seen_nonfinite.add(key)
+        self._recorded_nonfinite.add(key)
         row_numel = values[0].numel()
         nonfinite_rows = is_nonfinite.reshape(values.shape[0], -1)
         # A column is defined as in ``ColumnStatistics``.
@@ -130,7 +133,7 @@ class InputWatch:
         else:
             columns = nonfinite_rows.any(0).nonzero()[:, 0].tolist()
         rows = nonfinite_rows.any(1).nonzero()[:, 0].tolist()
-        nan = int(values.isnan().sum())
+        num_nan = int(values.isnan().sum())
         record = NonFiniteTensorRecord(
             step=sink.steps.last,
             network=thread.call.network,
@@ -138,14 +141,14 @@ class InputWatch:
             what=what,
             is_learning=is_learning,
             shape=tuple(values.shape),
-            num_nan=nan,
-            num_infinite=int(is_nonfinite.sum()) - nan,
+            num_nan=num_nan,
+            num_infinite=int(is_nonfinite.sum()) - num_nan,
             columns=tuple(columns[:_MAX_LISTED]),
             num_columns=len(columns),
             rows=tuple(rows[:_MAX_LISTED]),
             num_rows=len(rows),
         )
-        if is_running:
+        if is_before_call:
             thread.call.nonfinite_input = record
         else:
             sink.recorder.write("bad_numbers", record)
@@ -164,7 +167,7 @@ class InputWatch:
         if thread.call.nonfinite_input is not None:
             self.on_return(thread, None)
         for group in self._groups.values():
-            if group.calls not in (0, *_WRITTEN_AFTER_CALLS, MAX_CALLS):
+            if group.num_calls not in (0, *_WRITTEN_AFTER_CALLS, MAX_CALLS):
                 self._write(group)
             for record in group.pending_rows:
                 self._sink.recorder.write("rows", record)
@@ -174,8 +177,8 @@ class InputWatch:
         sink = self._sink
         began = sink.clock()
         with torch.no_grad():
-            group.step = sink.steps.last
-            if not group.calls:
+            group.last_step = sink.steps.last
+            if not group.num_calls:
                 group.first_step = sink.steps.last
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
                 group.is_continuous = is_continuous(tensor)
@@ -183,10 +186,10 @@ class InputWatch:
                     entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
                     for entry in sink.objects.networks.entries
                 )
-                if group.loader == -1 and not group.may_learn:
+                if group.loader == -1 and not group.is_grad_enabled:
                     group.sampling_detector = IterativeSamplingDetector()
-            group.calls += 1
-            group.rows += tensor.shape[0]
+            group.num_calls += 1
+            group.num_rows += tensor.shape[0]
             group.shape = tuple(tensor.shape)
             group.is_generated = group.is_generated or _is_model_output(tensor, thread.call.output)
             if tensor.is_floating_point():
@@ -199,7 +202,9 @@ class InputWatch:
                     group.channels.add(tensor)
                 if group.sampling_detector is not None and tensor.layout == torch.strided:
                     group.sampling_detector.add(tensor, sink.steps.last)
-                self.record_nonfinite(tensor, "input", is_learning=group.may_learn, is_running=True)
+                self.record_nonfinite(
+                    tensor, "input", is_learning=group.is_grad_enabled, is_before_call=True
+                )
             elif is_token_sequence(tensor):
                 if group.tokens is None:
                     group.tokens = TokenCounts(tensor)
@@ -210,7 +215,7 @@ class InputWatch:
                 if other is not None and is_token_sequence(other) and other.numel():
                     counts = group.other_tokens.setdefault(position, TokenCounts(other))
                     counts.add(other)
-        if group.calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
+        if group.num_calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
             self._write(group)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
@@ -231,29 +236,29 @@ class InputWatch:
             rows=fingerprints[:_MAX_ROWS],
             num_rows=tensor.shape[0],
         )
-        if group.may_learn and not group.is_learning:
+        if group.is_grad_enabled and not group.is_learning:
             group.pending_rows.append(record)
         else:
             sink.recorder.write("rows", record)
 
     def _write(self, group: CallGroup) -> None:
-        correlated, detector = group.channels or group.columns, group.sampling_detector
+        statistics, detector = group.channels or group.columns, group.sampling_detector
         record = InputRecord(
-            step=group.step,
+            step=group.last_step,
             first_step=group.first_step,
             network=group.network,
             loader=group.loader,
             is_learning=group.is_learning,
-            num_calls=group.calls,
-            num_rows=group.rows,
+            num_calls=group.num_calls,
+            num_rows=group.num_rows,
             shape=group.shape,
             is_generated=group.is_generated or (detector is not None and detector.is_sampling),
             matches_model_output=group.matches_model_output,
             dtype=group.dtype,
-            by_position=group.columns is not None and group.columns.by_position,
+            by_position=group.columns is not None and group.columns.is_flattened,
             columns=() if group.columns is None else group.columns.records(),
             channels=() if group.channels is None else group.channels.records(),
-            correlations=() if correlated is None else correlated.correlations(),
+            correlations=() if statistics is None else statistics.correlations(),
             tokens=None if group.tokens is None else group.tokens.record(),
             other_tokens=tuple(counts.record() for counts in group.other_tokens.values()),
         )
@@ -261,7 +266,7 @@ class InputWatch:
 
 
 def _is_model_output(tensor: Tensor, output: "weakref.ref[Tensor] | None") -> bool:
-    """Return whether a tensor is the last network output, or was computed with gradients."""
+    """Return whether a tensor shares memory with the last network output, or requires gradients."""
     if tensor.requires_grad:
         return True
     other = None if output is None else output()

@@ -8,18 +8,18 @@ from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
 _MAX_DENSE_ROWS = 128
-"""Changes of one optimizer that are all recorded; later ones are decimated by powers of two."""
+"""Number of first changes of an optimizer that are all recorded; later ones are decimated."""
 _JUMP_FACTOR = 2
 """Increases of the learning rate beyond this factor are always recorded."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:
-    """Record the learning rates of optimizers that change. Rates on a device are not read."""
+    """Record the learning rates of each optimizer when they change, but not rates in tensors."""
     samplers: dict[int, LogSpacedSampler] = {}
     sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 
-    def record_change(step: StepBegins) -> None:
-        entry, optimizer = step.entry, step.optimizer
+    def record_change(begins: StepBegins) -> None:
+        entry, optimizer = begins.entry, begins.optimizer
         rates = [*map(_GET_LR, optimizer.param_groups)]
         if rates == entry.learning_rates:
             return

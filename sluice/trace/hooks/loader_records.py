@@ -18,10 +18,11 @@ from sluice.trace.inspection.fingerprints import (
 from sluice.trace.inspection.samplers import sampler_properties
 from sluice.trace.records.batches import EpochRecord, LoaderRecord
 
-_WATCHED_EPOCHS = 4
-"""First epochs of each loader that are recorded; later epochs are recorded at powers of two."""
+_NUM_FIRST_EPOCHS = 4
+"""Number of first epochs of each loader that are all recorded; then only powers of two are."""
 
 _MAX_LABELS = 64
+"""Maximum number of distinct labels whose rows are counted."""
 
 
 @dataclass(slots=True)
@@ -33,13 +34,15 @@ class LoaderEntry:
     code: int
     """Event code of its batches."""
     epoch: int = 0
+    """Number of the current iteration, from 1; 0 before the first."""
     num_batches: int = 0
     """Batches of the current epoch."""
     num_inspected: int = 0
     """Inspected batches of all epochs."""
-    is_fingerprinted: bool = False
+    has_first_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IteratorEntry | None" = None
+    """Running iteration; None between two epochs."""
 
 
 @dataclass(slots=True)
@@ -50,23 +53,27 @@ class IteratorEntry:
     ref: "weakref.ref[Any]"
     loader: LoaderEntry | None = None
     order: OrderFingerprint = field(default_factory=OrderFingerprint)
+    """Fingerprint of the row indices in their order."""
     step: int = 0
+    """Number of optimizer steps before the iteration."""
     sampler_epoch: int = -1
-    rows: list[int] = field(default_factory=list)
-    """Fingerprints of the inspected rows."""
+    """Epoch that ``set_epoch`` set; -1 without this method."""
+    row_fingerprints: list[int] = field(default_factory=list)
+    """Fingerprints of the rows of inspected batches."""
     labels: Counter[int] = field(default_factory=Counter)
+    """Number of rows by label, in inspected batches."""
     fields: dict[int, FieldFingerprint] = field(default_factory=dict)
     """Fingerprints of float tensors, by position in the batch."""
 
 
-def records_epoch(epoch: int) -> bool:
-    """Return whether an epoch is recorded; recording all short epochs would cost too much."""
-    return epoch <= _WATCHED_EPOCHS or epoch & (epoch - 1) == 0
+def is_epoch_recorded(epoch: int) -> bool:
+    """Return whether an epoch is recorded: all of them would cost too much if epochs are short."""
+    return epoch <= _NUM_FIRST_EPOCHS or epoch & (epoch - 1) == 0
 
 
 def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool) -> EpochRecord:
     """Return a record of an epoch that ended."""
-    order, rows = iteration.order.digests()
+    order_digest, index_digest = iteration.order.digests()
     return EpochRecord(
         loader=entry.index,
         epoch=entry.epoch,
@@ -75,11 +82,11 @@ def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool
         num_batches=entry.num_batches,
         num_indices=iteration.order.count,
         first=iteration.order.first,
-        order=order,
-        rows=rows,
+        order=order_digest,
+        rows=index_digest,
         row_numbers=iteration.order.sketch(),
-        contents=make_sketch(mix64(torch.tensor(iteration.rows, dtype=torch.int64))),
-        num_contents=len(iteration.rows),
+        contents=make_sketch(mix64(torch.tensor(iteration.row_fingerprints, dtype=torch.int64))),
+        num_contents=len(iteration.row_fingerprints),
         labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
         fields=tuple(
             fingerprint.record(position) for position, fingerprint in iteration.fields.items()
@@ -114,7 +121,7 @@ def loader_record(index: int, loader: Any) -> LoaderRecord:
     """Return the properties of a loader."""
     try:
         num_rows = len(loader.dataset)
-    except (TypeError, NotImplementedError):  # a stream
+    except (TypeError, NotImplementedError):  # a dataset without a length
         num_rows = -1
     sampler = sampler_properties(loader)
     return LoaderRecord(

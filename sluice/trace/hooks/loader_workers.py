@@ -23,8 +23,8 @@ from sluice.trace.recording.storage import encode_line, workers_file
 from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.sink import EventSink
 
-_INSPECTED_BATCHES = 2
-"""First batches of each worker that are inspected."""
+_NUM_INSPECTED_BATCHES = 2
+"""Number of first batches of each worker that are inspected."""
 
 WorkerOrigin = tuple[Path, int, int]
 """Trace folder of the parent, loader, and epoch."""
@@ -39,11 +39,11 @@ def watch_workers(sink: EventSink, origin: Callable[[], WorkerOrigin | None]) ->
         sink: Provides the patches.
         origin: Returns the trace folder, loader and epoch that a worker belongs to.
     """
-    observer, kinds = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
+    observer, classes = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
 
     def install() -> None:
-        while kinds:
-            cls = kinds.pop()
+        while classes:
+            cls = classes.pop()
             sink.patches.replace(cls, "fetch", _wrap_fetch(sink, observer, vars(cls)["fetch"]))
 
     return install
@@ -55,7 +55,7 @@ def _wrap_fetch(
     @functools.wraps(original)
     def fetch(fetcher: Any, indices: Any) -> Any:
         if (
-            observer.num_batches >= _INSPECTED_BATCHES
+            observer.num_batches >= _NUM_INSPECTED_BATCHES
             or get_worker_info() is None
             or not sink.is_on
         ):
@@ -91,7 +91,7 @@ class _WorkerObserver:
         known = {id(source.generator) for source, _, _ in self._sources}
         created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known]
         self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
-        self.num_batches = self.num_batches + 1 if self._sources else _INSPECTED_BATCHES
+        self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES
         origin, info = self._origin(), get_worker_info()
         if origin is None or info is None:
             return

@@ -40,7 +40,7 @@ def loss_record(
     """
     values, target = arguments["input"], arguments["target"]
     is_integer = not target.is_floating_point()
-    low, high = (float(v) for v in torch.aminmax(values.detach().float()))
+    smallest, largest = (float(v) for v in torch.aminmax(values.detach().float()))
     min_row_sum = max_row_sum = float("nan")
     if values.dim() > 1 and values.shape[1] > 1:
         outputs = values.detach().float()
@@ -64,8 +64,8 @@ def loss_record(
         producer_node=_producer_name(values),
         input_shape=tuple(values.shape),
         target_shape=tuple(target.shape),
-        smallest=low,
-        largest=high,
+        smallest=smallest,
+        largest=largest,
         min_row_sum=min_row_sum,
         max_row_sum=max_row_sum,
         target_is_integer=is_integer,

@@ -1,4 +1,4 @@
-"""Detects from the autograd graph whether a loss is an undivided mean over the batch."""
+"""Detects from the autograd graph whether a loss is a mean over the batch without any scaling."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ from sluice.trace.thread_state import ThreadState
 
 _MEAN_REDUCTION = 1
 """Value of the mean reduction in ``torch.nn._reduction``."""
-_MAX_TERMS = 8
+_MAX_NODES = 8
+"""Maximum number of autograd nodes that are inspected."""
 
 
 def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
-    """Return whether a loss is a mean, or a sum that contains a mean, without any scaling.
+    """Return whether a loss is a mean without any scaling, or a sum that contains such a mean.
 
-    The scale of a ``GradScaler`` is ignored. A mean that is multiplied or divided otherwise is not
-    an unscaled mean.
+    The scale of a ``GradScaler`` and factors and divisors of 1 are ignored. Any other factor or
+    divisor is a scaling, such as the number of accumulation steps.
     """
     for ref in reversed(thread.losses.means):
         if ref() is loss:
@@ -32,25 +33,25 @@ def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
 
 def _is_mean(node: Any) -> bool:
     pending = [node]
-    for _ in range(_MAX_TERMS):
+    for _ in range(_MAX_NODES):
         if not pending:
             return False
-        term = pending.pop()
-        if term is None:
+        node = pending.pop()
+        if node is None:
             continue
-        name = term.name()
-        if name in ("DivBackward0", "MulBackward0") and _is_scaled_by_one(term):
-            pending.append(term.next_functions[0][0])
+        name = node.name()
+        if name in ("DivBackward0", "MulBackward0") and _is_scaled_by_one(node):
+            pending.append(node.next_functions[0][0])
             continue
-        if name == "MeanBackward0" or getattr(term, "_saved_reduction", None) == _MEAN_REDUCTION:
+        if name == "MeanBackward0" or getattr(node, "_saved_reduction", None) == _MEAN_REDUCTION:
             return True
         if name in ("AddBackward0", "SubBackward0"):
-            pending += [part for part, _ in term.next_functions]
+            pending += [term for term, _ in node.next_functions]
     return False
 
 
 def _is_scaled_by_one(node: Any) -> bool:
-    """Return whether a node multiplies or divides by 1, for example one accumulation step."""
+    """Return whether a node multiplies or divides by 1: ``loss / accumulation_steps`` may do so."""
     other = getattr(node, "_saved_other", None)
     if node.next_functions[1][0] is not None or not isinstance(other, Tensor):
         return False

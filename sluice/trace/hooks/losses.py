@@ -48,8 +48,19 @@ LOSS_FUNCTIONS = (
     "soft_margin_loss",
     "hinge_embedding_loss",
 )
-_TARGET_SAMPLED = (*CLASS_LOSSES, *LOSS_FUNCTIONS[2:9])
-"""Losses whose targets are sampled together with the rows of the input."""
+_LOSSES_WITH_SAMPLED_TARGETS = (
+    *CLASS_LOSSES,
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "gaussian_nll_loss",
+)
+"""Losses whose targets are sampled together with the input rows of the network."""
+_MEAN_REDUCTIONS = ("mean", "batchmean")
+"""Reductions to a mean. That of ``kl_div`` over the rows is 'batchmean'."""
 _FIRST_CALLS = 8
 """Number of first calls of a loss function that are all inspected."""
 _MAX_CALL_COUNTERS = 32
@@ -71,7 +82,7 @@ def _wrap_loss(
     def function(*args: Any, **kwargs: Any) -> Any:
         if not sink.is_on or is_dynamo_compiling() or compiler._is_compiling_flag:
             return original(*args, **kwargs)
-        if watch.checks_indices:  # an index error on a GPU ends the process
+        if watch.checks_indices:  # after an index error on a GPU, no tensor can be read
             sink.run_safely(watch.check_before_call, kind, args, kwargs)
         try:
             result = original(*args, **kwargs)
@@ -82,9 +93,11 @@ def _wrap_loss(
             if result.requires_grad:
                 thread = local.thread
                 # Weak references, because the program may free large tensors.
-                is_pair = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                thread.losses.last = (kind, ref(args[0]), ref(args[1]), kwargs) if is_pair else None
-                if thread.skips_details and not watch.evaluations.open:
+                has_tensors = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
+                thread.losses.last = (
+                    (kind, ref(args[0]), ref(args[1]), kwargs) if has_tensors else None
+                )
+                if thread.skips_details and not watch.evaluations.open_passes:
                     return result
             try:
                 watch.on_loss(kind, args, kwargs, result)
@@ -101,9 +114,9 @@ class _CallCounter:
     """Counts the calls of one loss function for one network, with or without gradients."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.num_calls = 0
         self.sampler = LogSpacedSampler(_RECORDS_BEFORE_THINNING)
-        self.inspected_step = -1
+        self.last_inspected_step = -1
 
 
 class LossWatch:
@@ -112,11 +125,11 @@ class LossWatch:
     def __init__(self, sink: EventSink, inputs: InputWatch) -> None:
         self._sink, self._inputs = sink, inputs
         self._signatures = {kind: inspect.signature(getattr(F, kind)) for kind in LOSS_FUNCTIONS}
-        self._reductions = {
+        self._reduction_positions = {
             kind: list(signature.parameters).index("reduction")
             for kind, signature in self._signatures.items()
         }
-        """Position of the ``reduction`` argument."""
+        """Position of the argument ``reduction`` of each loss function."""
         self._signatures["embedding"] = inspect.signature(F.embedding)
         self._reset()
 
@@ -144,7 +157,7 @@ class LossWatch:
     def _begin_phase(self) -> None:
         """Inspect calls and sample targets as at the start of a trace."""
         for counter in self._counters.values():
-            counter.calls = 0
+            counter.num_calls = 0
         self._target_sampler.begin_phase()
 
     def on_loss(
@@ -153,20 +166,18 @@ class LossWatch:
         """Inspect one call that returned a loss."""
         sink = self._sink
         thread, is_learning = sink.local.thread, result.requires_grad
-        position = self._reductions[kind]
-        is_mean = (
-            args[position] if len(args) > position else kwargs.get("reduction", "mean")
-        ) == "mean"
+        position = self._reduction_positions[kind]
+        reduction = args[position] if len(args) > position else kwargs.get("reduction", "mean")
         if is_learning:
-            if self.evaluations.open:
+            if self.evaluations.open_passes:
                 self.evaluations.write()
-            if is_mean and not result.dim():
+            if reduction == "mean" and not result.dim():
                 thread.losses.means.append(weakref.ref(result))
         elif thread.forward.is_probe or in_functorch_transform():
             return
         else:
             loss = result.detach()
-            if not is_mean:
+            if reduction not in _MEAN_REDUCTIONS:
                 loss = self._mean(kind, args, kwargs, loss)
             self.evaluations.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
@@ -176,20 +187,24 @@ class LossWatch:
             if len(self._counters) >= _MAX_CALL_COUNTERS:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
-        counter.calls += 1
-        if counter.calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
+        counter.num_calls += 1
+        if counter.num_calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
             return
-        is_first = counter.calls <= _FIRST_CALLS
-        is_new_step = sink.sampling.statistics and counter.inspected_step != sink.steps.last
-        samples_targets = (
-            is_learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
+        is_first = counter.num_calls <= _FIRST_CALLS
+        is_sampled_step = (
+            sink.sampling.statistics and counter.last_inspected_step != sink.steps.last
         )
-        if not (is_first or is_new_step or samples_targets) or in_functorch_transform():
+        samples_targets = (
+            is_learning
+            and counter.num_calls <= _MAX_SAMPLED_CALLS
+            and kind in _LOSSES_WITH_SAMPLED_TARGETS
+        )
+        if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():
             return
         if is_first and is_learning and len(args) > 1:
             thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
-        if is_first or is_new_step:
-            counter.inspected_step = sink.steps.last
+        if is_first or is_sampled_step:
+            counter.last_inspected_step = sink.steps.last
             if is_first or counter.sampler.keeps_next():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
@@ -198,7 +213,7 @@ class LossWatch:
 
     def add_targets(self, kind: str, values: Tensor | None, target: Tensor) -> None:
         """Sample the targets of a loss that was identified from its autograd graph."""
-        if kind in _TARGET_SAMPLED:
+        if kind in _LOSSES_WITH_SAMPLED_TARGETS:
             self._target_sampler.add(kind, values, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -211,7 +226,7 @@ class LossWatch:
             self._inspect(kind, args, kwargs, None)
 
     def check_before_call(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Check indices before they reach a GPU, in the first calls."""
+        """Check the indices of the first calls, before a GPU uses them."""
         if kind not in (*CLASS_LOSSES, "embedding"):
             return
         self._num_checked += 1
@@ -220,7 +235,7 @@ class LossWatch:
         self._check_indices(kind, args, kwargs)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """Find the cause of a non-finite loss: the input, the target, or no supervised target."""
+        """Record non-finite inputs and targets, and whether a cross entropy has any targets."""
         thread = event.thread
         for ref in thread.call.inputs:
             tensor = ref()
@@ -235,8 +250,8 @@ class LossWatch:
         self._inputs.record_nonfinite(target, "target", is_learning=True)
         if kind in CLASS_LOSSES:
             values = input_ref()
-            freed = torch.full((1,), torch.nan)  # replaces an input that no longer exists
-            self._inspect(kind, (freed if values is None else values, target), kwargs, None)
+            placeholder = torch.full((1,), torch.nan)  # replaces an input that no longer exists
+            self._inspect(kind, (placeholder if values is None else values, target), kwargs, None)
 
     def _bind(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = self._signatures[kind].bind(*args, **kwargs)
@@ -246,7 +261,7 @@ class LossWatch:
     def _mean(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Tensor
     ) -> Tensor:
-        """Return the mean over the targets of a loss that is a sum or not reduced."""
+        """Return the mean over the targets, for a loss with reduction 'sum' or 'none'."""
         target = self._bind(kind, args, kwargs).get("target")
         total = loss.sum()
         return total / max(target.numel(), 1) if isinstance(target, Tensor) else total

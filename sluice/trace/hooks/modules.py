@@ -1,8 +1,8 @@
 """Hooks for forward passes, training and evaluation mode, and registration of modules.
 
 No hook is registered on a module, because it would be copied and saved with the module. Instead,
-``Module.__call__`` is replaced: it observes calls from outside any network, and the calls inside a
-network during inspected passes.
+``Module.__call__`` is replaced: it observes calls from outside any network. In forward passes that
+are inspected or measured, it also observes the calls inside the network.
 """
 
 import functools
@@ -128,27 +128,29 @@ class _CallHandler:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
-        samples = sink.sampling.statistics
-        inspects = sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
-        if entry.module_names is not None and not samples and not inspects:
+        is_sampled_step = sink.sampling.statistics
+        is_inspected = (
+            sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
+        )
+        if entry.module_names is not None and not is_sampled_step and not is_inspected:
             return entry
-        measures = (
-            samples
+        is_measured = (
+            is_sampled_step
             and entry.index not in forward.measured_networks
             and torch.is_grad_enabled()
             and not torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         )
-        if measures or inspects or entry.module_names is None:
+        if is_measured or is_inspected or entry.module_names is None:
             began = sink.clock()
             if entry.module_names is None:
                 if hasattr(module, "_orig_mod"):
                     sink.note("untraced", f"{entry.name} is compiled: its modules are not traced.")
                 entry.module_names = {id(m): name for name, m in module.named_modules()}
             entry.invalidate_mode()
-            forward.measures_outputs, forward.inspects_modules = measures, True
-            if measures:
+            forward.measures_outputs, forward.inspects_modules = is_measured, True
+            if is_measured:
                 forward.measured_networks += (entry.index,)
-            if inspects:
+            if is_inspected:
                 self._inspector.begin(entry, module, args, kwargs)
             thread.step.add_cost(sink.clock() - began)
         return entry

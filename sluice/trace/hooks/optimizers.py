@@ -27,16 +27,16 @@ def watch_optimizers(sink: EventSink) -> None:
     """Record steps and ``zero_grad`` of all optimizers, existing and later ones."""
     local = sink.local
 
-    def before(
+    def before_step(
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         call = local.thread.optimizer
-        if not sink.is_on or call.optimizer is not None:
-            return None  # a step inside another step counts as one
+        if not sink.is_on or call.running is not None:
+            return None  # an optimizer step inside another one is a part of it
         try:
             closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
             call.entry = entry = sink.objects.optimizers.get_or_add(optimizer)
-            call.optimizer, call.has_closure = optimizer, callable(closure)
+            call.running, call.has_closure = optimizer, callable(closure)
             if len(optimizer.param_groups) != entry.num_groups:
                 entry.num_groups, sink.objects.is_stale = len(optimizer.param_groups), True
             if callable(closure):
@@ -50,10 +50,10 @@ def watch_optimizers(sink: EventSink) -> None:
             sink.fail(error)
         return None
 
-    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
+    def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
         call = local.thread.optimizer
-        if call.optimizer is optimizer and sink.is_on:
-            call.optimizer = None
+        if call.running is optimizer and sink.is_on:
+            call.running = None
             try:
                 _end_step(sink, local.thread, call.entry, optimizer)
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -61,14 +61,14 @@ def watch_optimizers(sink: EventSink) -> None:
 
     def on_backward(begins: BackwardBegins) -> None:
         call = begins.thread.optimizer
-        if call.optimizer is not None and not call.has_closure:
-            call.optimizer = None  # an optimizer step raised and the program caught it
+        if call.running is not None and not call.has_closure:
+            call.running = None  # an optimizer step raised and the program caught it
 
     sink.bus.subscribe(BackwardBegins, on_backward)
-    sink.patches.hook(register_optimizer_step_pre_hook, before)
-    sink.patches.hook(register_optimizer_step_post_hook, after)
-    _watch_zero(sink)
-    _watch_new(sink)
+    sink.patches.hook(register_optimizer_step_pre_hook, before_step)
+    sink.patches.hook(register_optimizer_step_post_hook, after_step)
+    _watch_zero_grad(sink)
+    _watch_creation(sink)
     for optimizer in _existing_optimizers():
         entry = sink.objects.optimizers.get_or_add(optimizer)
         entry.is_dormant = any(p.grad is not None for p in entry.parameters())
@@ -120,9 +120,9 @@ def _observed_closure(
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
-            thread.optimizer.optimizer = None  # the program may catch it
+            thread.optimizer.running = None  # the program may catch it
             raise
-        if sink.is_on and thread.optimizer.optimizer is optimizer:
+        if sink.is_on and thread.optimizer.running is optimizer:
             thread.optimizer.num_closure_calls += 1
             if thread.optimizer.num_closure_calls == 1:
                 sink.run_safely(_begin_step, sink, thread, entry, optimizer)
@@ -133,24 +133,24 @@ def _observed_closure(
 
 def _existing_optimizers() -> list[Any]:
     """Return the optimizers that were created before the trace."""
-    kinds, todo = set[type](), [torch.optim.Optimizer]
-    while todo:
-        kind = todo.pop()
-        if kind not in kinds:
-            kinds.add(kind)
-            todo += kind.__subclasses__()
+    classes, pending = set[type](), [torch.optim.Optimizer]
+    while pending:
+        cls = pending.pop()
+        if cls not in classes:
+            classes.add(cls)
+            pending += cls.__subclasses__()
     # Every object refers to its class, so this visits far fewer objects than ``gc.get_objects``.
-    return [referrer for referrer in gc.get_referrers(*kinds) if type(referrer) in kinds]
+    return [referrer for referrer in gc.get_referrers(*classes) if type(referrer) in classes]
 
 
-def _watch_zero(sink: EventSink) -> None:
+def _watch_zero_grad(sink: EventSink) -> None:
     original, local = torch.optim.Optimizer.zero_grad, sink.local
 
-    def cleared(optimizer: Any) -> None:
+    def record_zero(optimizer: Any) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
-        if thread.optimizer.optimizer is optimizer and tracker.is_before_update():
+        if thread.optimizer.running is optimizer and tracker.is_before_update():
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True
@@ -163,23 +163,23 @@ def _watch_zero(sink: EventSink) -> None:
         original(optimizer, *args, **kwargs)
         if sink.is_on:
             try:
-                cleared(optimizer)
+                record_zero(optimizer)
             except Exception as error:  # as in ``Tracer.run_safely``
                 sink.fail(error)
 
-    def module_cleared(*_: Any, **__: Any) -> None:
+    def record_module_zero(*_: Any, **__: Any) -> None:
         # Which gradients were cleared is observed later, at the step.
         local.thread.backward.is_followed_by_zeroing = True
         sink.events.record_event(local.thread, "zero")
 
     sink.patches.replace(torch.optim.Optimizer, "zero_grad", zero_optimizer)
-    report_calls(sink, torch.nn.Module, "zero_grad", module_cleared)
+    report_calls(sink, torch.nn.Module, "zero_grad", record_module_zero)
 
 
-def _watch_new(sink: EventSink) -> None:
-    def created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
+def _watch_creation(sink: EventSink) -> None:
+    def on_created(_: None, optimizer: Any, *__: Any, **___: Any) -> None:
         sink.bus.publish(OptimizerCreated(sink.local.thread))
         sink.objects.optimizers.get_or_add(optimizer)
         sink.objects.is_stale = True
 
-    report_calls(sink, torch.optim.Optimizer, "__init__", created)
+    report_calls(sink, torch.optim.Optimizer, "__init__", on_created)

@@ -16,8 +16,8 @@ from sluice.trace.inspection.perturbation import (
     perturb_weights,
 )
 from sluice.trace.inspection.targets import (
-    find_copied_inputs,
-    find_next_token_inputs,
+    find_copied_input,
+    find_next_token_input,
     find_reached_outputs,
 )
 from sluice.trace.objects.object_tracker import NetworkEntry
@@ -34,6 +34,7 @@ class InspectedPass:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     calls: list[ModuleCallRecord] = field(default_factory=list)
+    """Calls of modules inside the network, in the order in which they returned."""
     nodes: list[Any] = field(default_factory=list)
     """Autograd nodes of the network's outputs; None for an output without a graph."""
 
@@ -43,11 +44,12 @@ class NetworkProbes:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self._probed: set[tuple[int, str]] = set()
+        self._finished_probes: set[tuple[int, str]] = set()
+        """Network and kind of each probe that was run."""
 
     def repeat(self, entry: NetworkEntry) -> None:
         """Run all probes of a network again after its next inspected pass."""
-        self._probed = {key for key in self._probed if key[0] != entry.index}
+        self._finished_probes = {key for key in self._finished_probes if key[0] != entry.index}
 
     def run(self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None) -> None:
         """Run the probes that suit an inspected pass, before its backward pass.
@@ -58,15 +60,16 @@ class NetworkProbes:
             loss: Tensor of the backward pass; None if there are several.
         """
         arguments = (inspected.args, inspected.kwargs)
-        tokens = None if loss is None else find_next_token_inputs(loss, arguments)
-        if tokens is not None:
+        match = None if loss is None else find_next_token_input(loss, arguments)
+        if match is not None:
+            tokens, position_dim = match
             probe = functools.partial(
-                perturb_later_tokens, network, arguments, tokens[0], along=tokens[1]
+                perturb_later_tokens, network, arguments, tokens, position_dim=position_dim
             )
             self._run_once(inspected, "later tokens", probe)
         else:
             # If the targets are the input tokens, an output that sees its own token can copy it.
-            ids = None if loss is None else find_copied_inputs(loss, arguments)
+            ids = None if loss is None else find_copied_input(loss, arguments)
             if ids is not None:
                 probe = functools.partial(
                     perturb_later_tokens, network, arguments, ids, with_first_changed=True
@@ -80,14 +83,18 @@ class NetworkProbes:
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
-        unused = self._without_gradient(inspected, network) if self._sink.steps.last >= 2 else []
-        if unused and loss is not None:
+        names: list[str] = []
+        if self._sink.steps.last >= 2:
+            names = self._parameters_without_gradient(inspected, network)
+        if names and loss is not None:
             reached = find_reached_outputs(loss, inspected.nodes)
             if reached:
-                probe = functools.partial(perturb_weights, network, arguments, unused, reached)
+                probe = functools.partial(perturb_weights, network, arguments, names, reached)
                 self._run_once(inspected, "weights", probe)
 
-    def _without_gradient(self, inspected: InspectedPass, network: nn.Module) -> list[str]:
+    def _parameters_without_gradient(
+        self, inspected: InspectedPass, network: nn.Module
+    ) -> list[str]:
         """Return names of parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
         called = {p for call in inspected.calls for p in call.parameters}
@@ -102,9 +109,9 @@ class NetworkProbes:
     def _run_once(self, inspected: InspectedPass, kind: Any, probe: Any) -> None:
         """Run a probe of a network and record its effect, unless this kind was run before."""
         sink, key = self._sink, (inspected.entry.index, kind)
-        if key in self._probed:
+        if key in self._finished_probes:
             return
-        self._probed.add(key)
+        self._finished_probes.add(key)
         thread, was_running = sink.local.thread, sink.local.thread.forward.is_running
         # Neither the calls of the copy nor its losses are recorded.
         thread.forward.is_running = thread.forward.is_probe = True
@@ -119,9 +126,9 @@ class NetworkProbes:
                     step=sink.steps.last,
                     network=inspected.entry.index,
                     probe=kind,
-                    changed=effect.changed,
+                    changed=effect.num_changed,
                     largest_effect=effect.largest_effect,
-                    real_effect=effect.real_effect,
+                    real_effect=effect.real_token_effect,
                     parameters=tuple(
                         sink.objects.parameters.get_or_add(p).index for p in effect.parameters
                     ),

@@ -16,6 +16,7 @@ from sluice.trace.records.trace import SchedulerRecord
 from sluice.trace.sink import EventSink
 
 _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
+"""Attributes of schedulers that are not settings; most change at every step."""
 _MAX_LIST_LENGTH = 16
 
 
@@ -58,7 +59,7 @@ def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
 
 
 def _end(scheduler: Any) -> int:
-    """Return the scheduler steps until the rate is constant or changes direction; 0 if unknown."""
+    """Return the number of steps until the rate stays constant or a cosine rises; 0 if unknown."""
     if isinstance(scheduler, SequentialLR):
         last = _end(scheduler._schedulers[-1])
         return int(scheduler._milestones[-1]) + last if last else 0

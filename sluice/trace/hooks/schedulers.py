@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from sluice.trace.hooks.checkpoints import watch_load
+from sluice.trace.hooks.checkpoints import watch_load_state_dict
 from sluice.trace.hooks.scheduler_records import scheduler_entry
 from sluice.trace.sink import EventSink
 
@@ -37,7 +37,7 @@ def _watch_class(sink: EventSink, cls: type) -> None:
     if "step" in vars(cls):
         sink.patches.replace(cls, "step", _wrap_step(sink, vars(cls)["step"]))
     if cls is not LRScheduler:
-        watch_load(sink, cls, "scheduler")
+        watch_load_state_dict(sink, cls, "scheduler")
 
 
 def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -46,7 +46,7 @@ def _wrap_step(sink: EventSink, original: Callable[..., Any]) -> Callable[..., A
     @functools.wraps(original)
     def step(scheduler: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
-        # A scheduler steps when it is created, and some schedulers call the step of others.
+        # A scheduler makes a step when it is created, and some schedulers call ``step`` of others.
         if not sink.is_on or thread.in_scheduler or getattr(scheduler, "_step_count", 1) == 0:
             return original(scheduler, *args, **kwargs)
         thread.in_scheduler = True

@@ -33,10 +33,10 @@ class TargetSampler:
         self.begin_phase()
 
     def begin_phase(self) -> None:
-        """Discard all samples, because their rows belong to the previous training phase."""
+        """Let rows that were sampled in the previous training phase be sampled again."""
         self._phase += 1
         self._num_rows: dict[int, int] = {}
-        self._known: set[int] = set()
+        self._sampled_rows: set[int] = set()
         self._scaling: dict[int, FeatureScaling] = {}
         self._columns: dict[int, int] = {}
         """Sampled column of targets with several columns, by network."""
@@ -50,25 +50,29 @@ class TargetSampler:
             target: Target of the loss function.
         """
         sink, thread = self._sink, self._sink.local.thread
-        num = self._num_rows.get(thread.call.network, 0)
-        if num >= _MAX_ROWS or not thread.call.inputs or not self._is_of_last_call(thread, values):
+        num_sampled = self._num_rows.get(thread.call.network, 0)
+        if (
+            num_sampled >= _MAX_ROWS
+            or not thread.call.inputs
+            or not self._is_of_last_call(thread, values)
+        ):
             return
         # Every input may determine the target, so all of them are sampled.
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
         if type(target) not in TENSOR_TYPES or not all(map(_has_rows, inputs)):
             return
-        # An input that is the target itself is excluded (an autoencoder, or a whole batch).
+        # An input that is also the target is excluded, for example that of an autoencoder.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
         if not inputs or len({batch.shape[0] for batch in inputs}) > 1:
             return
         began = sink.clock()
         with torch.no_grad():
-            sampled = target_column(
+            column = target_column(
                 target, inputs[0].shape[0], self._columns.get(thread.call.network)
             )
-            if sampled is None:
+            if column is None:
                 return
-            targets, is_class, self._columns[thread.call.network] = sampled
+            targets, is_class, self._columns[thread.call.network] = column
             sample_size = sink.settings.row_sample_size
             cache = sink.sampling.fingerprints
             fingerprints = [
@@ -78,13 +82,13 @@ class TargetSampler:
             rows = fingerprints[0]
             if len(fingerprints) > 1:
                 rows = (*map(hash, zip(*fingerprints, strict=True)),)
-            unsampled = [i for i, row in enumerate(rows) if row not in self._known][
-                : _MAX_ROWS - num
+            new_rows = [i for i, row in enumerate(rows) if row not in self._sampled_rows][
+                : _MAX_ROWS - num_sampled
             ]
-            if not unsampled:
+            if not new_rows:
                 return
-            self._known.update(rows[i] for i in unsampled)
-            features = torch.cat([row_features(batch[unsampled]) for batch in inputs], 1)
+            self._sampled_rows.update(rows[i] for i in new_rows)
+            features = torch.cat([row_features(batch[new_rows]) for batch in inputs], 1)
             scaling = self._scaling.get(thread.call.network)
             if scaling is None:
                 scaling = self._scaling[thread.call.network] = fit_scaling(features)
@@ -97,19 +101,22 @@ class TargetSampler:
                 kind=kind,
                 is_class=is_class,
                 is_integer=not any(batch.is_floating_point() for batch in inputs),
-                rows=tuple(rows[i] for i in unsampled),
-                targets=tuple(targets[unsampled].tolist()),
+                rows=tuple(rows[i] for i in new_rows),
+                targets=tuple(targets[new_rows].tolist()),
                 prior=constant_loss(kind, target),
                 num_features=features.shape[1],
                 features=encode_features(features, scaling),
             )
-        self._num_rows[thread.call.network] = num + len(unsampled)
+        self._num_rows[thread.call.network] = num_sampled + len(new_rows)
         sink.recorder.write("pair", record)
         if sink.sampling.statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:
-        """Return whether the last network call computed the values; True if it is the only call."""
+        """Return whether the last network call computed the values.
+
+        True if no other call follows the last backward pass, or if this cannot be determined.
+        """
         interner, calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]

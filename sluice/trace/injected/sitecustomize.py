@@ -13,6 +13,7 @@ from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
+"""Environment variables: trace folder, folder of the package ``sluice``, settings as JSON."""
 
 
 def _run_original_sitecustomize() -> None:
@@ -87,7 +88,7 @@ def _make_importable() -> None:
 
 
 def _raised_exception() -> str:
-    """Return the exception that ended the program, from ``sys.last_type`` and ``last_value``."""
+    """Return class and message of the exception that ended the program; '' if none did."""
     kind = getattr(sys, "last_type", None)
     return "" if kind is None else f"{kind.__name__}: {getattr(sys, 'last_value', '')}"
 

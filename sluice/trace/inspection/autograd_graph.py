@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 _MAX_NODES = 4096
-_MAX_FOUND = 16
+_MAX_RESULTS = 16
+"""Maximum number of masks, or of lookups, that are returned."""
 _MASK_THRESHOLD = -1e4
 """Additive masks below this value mask a position."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
@@ -40,18 +41,18 @@ class TableLookup:
 
 def graph_nodes(loss: Tensor, *, max_nodes: int = _MAX_NODES) -> Iterator[Any]:
     """Yield the nodes of the graph of a loss, breadth-first from the loss."""
-    todo, seen = deque([loss.grad_fn]), set[Any]()
-    while todo and len(seen) < max_nodes:
-        node = todo.popleft()
-        if node is None or node in seen:
+    pending, visited = deque([loss.grad_fn]), set[Any]()
+    while pending and len(visited) < max_nodes:
+        node = pending.popleft()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         yield node
-        todo += [following for following, _ in node.next_functions]
+        pending += [source for source, _ in node.next_functions]
 
 
 def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Tensor]:
-    """Return for each attention layer which keys it masked for all queries, (rows, positions).
+    """Return for each attention layer a bool tensor (rows, positions): keys masked for all queries.
 
     Args:
         nodes: Nodes from ``graph_nodes``, before the backward pass.
@@ -60,12 +61,12 @@ def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Te
     """
     masks = []
     for attended in _attended_keys(nodes):
-        first = attended.shape[0]
-        if attended.shape[-1] != positions or (first % rows and first != 1):
+        size = attended.shape[0]
+        if attended.shape[-1] != positions or (size % rows and size != 1):
             continue
-        groups = 1 if first == 1 else rows
+        groups = 1 if size == 1 else rows
         masks.append(~attended.reshape(groups, -1, positions).any(1).expand(rows, positions))
-        if len(masks) >= _MAX_FOUND:
+        if len(masks) >= _MAX_RESULTS:
             break
     return masks
 
@@ -95,7 +96,7 @@ def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
     """
     lookups: list[TableLookup] = []
     for node in nodes:
-        if node.name() != f"{kind}Backward0" or len(lookups) >= _MAX_FOUND:
+        if node.name() != f"{kind}Backward0" or len(lookups) >= _MAX_RESULTS:
             continue
         table = getattr(node.next_functions[0][0], "variable", None)
         ids = next(iter(saved_indices(node)), None)
@@ -107,13 +108,13 @@ def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:
 
 
 def find_class_lookups(nodes: list[Any]) -> list[tuple[Tensor, int]]:
-    """Return the class indices of lookups in log-probabilities, and the number of classes.
+    """Return the class indices of each lookup in log-probabilities, and its number of classes.
 
     A manually written cross-entropy does such a lookup: ``log_p[rows, classes]``.
     """
     lookups: list[tuple[Tensor, int]] = []
     for node in nodes:
-        if node.name() != "IndexBackward0" or len(lookups) >= _MAX_FOUND:
+        if node.name() != "IndexBackward0" or len(lookups) >= _MAX_RESULTS:
             continue
         source = node.next_functions[0][0]
         if source is None or not source.name().startswith("LogSoftmaxBackward"):

@@ -8,8 +8,9 @@ from torch import Tensor
 from sluice.trace.records.inputs import ColumnRecord
 
 MAX_COLUMNS = 64
-"""Maximum number of columns with statistics; of wider inputs every k-th column is measured."""
+"""Maximum number of columns with statistics; in wider inputs every k-th column is measured."""
 _MAX_ELEMENTS = 2**16
+"""Maximum number of elements of a batch that are read; in larger batches some rows are skipped."""
 _MAX_CORRELATED = 24
 """Maximum number of columns whose correlations are computed."""
 
@@ -22,7 +23,9 @@ def is_channels_first(batch: Tensor) -> bool:
 
 
 class ColumnStatistics:
-    """Count, mean, deviation and extremes of each column, and correlations of the first columns.
+    """Mean, standard deviation, extremes and change between samples of each column of an input.
+
+    Also counts finite values, and computes the correlations of the first columns.
 
     Args:
         batch: First batch of floating-point values, (rows, ...); later batches with another width
@@ -31,11 +34,11 @@ class ColumnStatistics:
     """
 
     def __init__(self, batch: Tensor, *, by_channel: bool = False) -> None:
-        row = batch[0].numel()
-        self.by_position = not by_channel and (row <= MAX_COLUMNS or batch.dim() < 3)
+        row_numel = batch[0].numel()
+        self.is_flattened = not by_channel and (row_numel <= MAX_COLUMNS or batch.dim() < 3)
         """Whether a column is a position in the flattened row, and not in one dimension."""
         self._axis = 1 if by_channel else -1
-        self._width = row if self.by_position else batch.shape[self._axis]
+        self._width = row_numel if self.is_flattened else batch.shape[self._axis]
         self._stride = -(-self._width // MAX_COLUMNS)
         self._columns = range(0, self._width, self._stride)
         num = len(self._columns)
@@ -51,10 +54,10 @@ class ColumnStatistics:
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
         values = batch.detach()
-        row = values[0].numel()
+        row_numel = values[0].numel()
         if values.dim() < 2 and self._axis == 1:
             return
-        if (row if self.by_position else values.shape[self._axis]) != self._width:
+        if (row_numel if self.is_flattened else values.shape[self._axis]) != self._width:
             return
         if self._axis == 1:
             values = values.movedim(1, -1)

@@ -14,10 +14,14 @@ from torch import Tensor
 from sluice.trace.records.batches import FieldRecord, FloatFieldRecord, SketchRecord
 
 _MODULUS = 2**64
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integer type with elements of each size [bytes], to read the bits of other types."""
 _MAX_FIELDS = 8
+"""Maximum number of tensors of a batch that are inspected."""
 _MAX_PENDING = 2**16
+"""Maximum number of row numbers that are kept before they are hashed."""
 _NUM_FIRST = 32
+"""Number of first row numbers that are stored."""
 _SKETCH_SIZE = 1024
 """Maximum number of values of a sketch; the sketch of a smaller set is complete."""
 _MAX_TENSORS, _ELEMENTS_PER_TENSOR = 1024, 16
@@ -73,7 +77,7 @@ def row_fingerprints(batch: Tensor, *, sample_size: int) -> Tensor:
         rows = rows.to(torch.int8)
     if rows.is_complex():
         rows = torch.view_as_real(rows.resolve_conj()).flatten(1)
-    integers = rows.contiguous().view(_INTEGERS[rows.element_size()]).to(torch.int64)
+    integers = rows.contiguous().view(_INTEGER_DTYPES[rows.element_size()]).to(torch.int64)
     fingerprints: Tensor = (integers * _hash_weights(integers.shape[1], integers.device)).sum(1)
     return fingerprints
 
@@ -111,10 +115,10 @@ class OrderFingerprint:
     def __init__(self) -> None:
         self._pending: list[int] = []
         self.count = 0
-        self._ordered = 0
-        self._any_order = 0
+        self._ordered_digest = 0
+        self._unordered_digest = 0
         self._first: list[int] = []
-        self._smallest = torch.zeros(0, dtype=torch.int64)
+        self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -124,7 +128,7 @@ class OrderFingerprint:
     def sketch(self) -> SketchRecord:
         """Return a sketch of the distinct numbers."""
         self._fold()
-        return make_sketch(self._smallest)
+        return make_sketch(self._smallest_hashes)
 
     def add(self, numbers: Sequence[int]) -> None:
         """Add the next numbers."""
@@ -135,16 +139,22 @@ class OrderFingerprint:
     def digests(self) -> tuple[str, str]:
         """Return both fingerprints of the numbers added so far."""
         self._fold()
-        return f"{self._ordered:016x}", f"{self._any_order:016x}"
+        return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
     def _fold(self) -> None:
+        """Add the pending numbers to the fingerprints and to the sketch."""
         numbers = torch.tensor(self._pending, dtype=torch.int64)
         hashes = mix64(numbers)
         position_hashes = mix64(torch.arange(self.count, self.count + len(numbers))) | 1
-        self._ordered = (self._ordered + int((hashes * position_hashes).sum())) % _MODULUS
-        self._any_order = (self._any_order + int(hashes.sum())) % _MODULUS
+        self._ordered_digest = (
+            self._ordered_digest + int((hashes * position_hashes).sum())
+        ) % _MODULUS
+        self._unordered_digest = (self._unordered_digest + int(hashes.sum())) % _MODULUS
         self._first = self._first or self._pending[:_NUM_FIRST]
-        self._smallest = torch.unique(torch.cat([self._smallest, hashes]))[: _SKETCH_SIZE + 1]
+        # One hash more than in a sketch shows whether the sketch is complete.
+        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes]))[
+            : _SKETCH_SIZE + 1
+        ]
         self.count += len(numbers)
         self._pending = []
 
@@ -153,36 +163,38 @@ class FieldFingerprint:
     """Sketch of the values of one floating-point tensor over batches."""
 
     def __init__(self) -> None:
-        self._smallest = torch.zeros(0, dtype=torch.int64)
+        self._smallest_hashes = torch.zeros(0, dtype=torch.int64)
         self._columns: list[Tensor] = []
 
     def add(self, tensor: Tensor) -> None:
         """Add the first rows of the next batch."""
         rows = tensor.detach().reshape(tensor.shape[0], -1)
         rows = rows[: max(_MAX_ELEMENTS // rows.shape[1], 1), :_MAX_ELEMENTS].cpu().contiguous()
-        hashes = mix64(rows.view(_INTEGERS[rows.element_size()]))
+        hashes = mix64(rows.view(_INTEGER_DTYPES[rows.element_size()]))
         self._columns.append(hashes[:, :: -(-hashes.shape[1] // _NUM_COLUMNS)])
-        if len(self._smallest) > _SKETCH_SIZE:
-            hashes = hashes[hashes < self._smallest[-1]]
-        self._smallest = torch.unique(torch.cat([self._smallest, hashes.flatten()]))[
+        if len(self._smallest_hashes) > _SKETCH_SIZE:
+            hashes = hashes[hashes < self._smallest_hashes[-1]]
+        self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes.flatten()]))[
             : _SKETCH_SIZE + 1
         ]
 
     def record(self, position: int) -> FloatFieldRecord:
         """Return the record of the batches added so far, for a position in the batch."""
-        repeats = 1.0
+        repeat_share = 1.0
         if len({samples.shape[1] for samples in self._columns}) == 1:
             columns = torch.cat(self._columns).T.contiguous().sort().values
-            repeats = float((columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel())
+            repeat_share = float(
+                (columns[:, 1:] == columns[:, :-1]).double().sum() / columns.numel()
+            )
         return FloatFieldRecord(
             place=position,
-            values=make_sketch(self._smallest),
-            is_continuous=repeats <= _MAX_REPEAT_SHARE,
+            values=make_sketch(self._smallest_hashes),
+            is_continuous=repeat_share <= _MAX_REPEAT_SHARE,
         )
 
 
 def random_state_fingerprints() -> tuple[int, int, int]:
-    """Return fingerprints of the random states of torch, Python and NumPy; changes none."""
+    """Return fingerprints of the random states of torch, Python and NumPy, and change none."""
     state = torch.get_rng_state()
     numpy = sys.modules.get("numpy")
     numpy_state = 0
@@ -199,8 +211,8 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 def state_fingerprint(state: Any) -> int:
     """Return a fingerprint of a state dict, independent of its keys.
 
-    0 for other objects, and for states without float tensors, with meta tensors or with more than
-    1,024 tensors.
+    0 for other objects, and for states without float tensors, with meta tensors among them or with
+    more than 1,024 of them.
 
     Cost:
         Reads a few elements of each tensor, from whichever device holds it.
@@ -230,7 +242,10 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return the tensors of a batch: the batch itself, or the items of a sequence or mapping."""
+    """Return a batch that is a tensor, or the first 8 tensors of a list, tuple or dict.
+
+    Tensors of subclasses that store their values in another way are omitted.
+    """
     if isinstance(batch, Tensor):
         batch = [batch]
     if isinstance(batch, dict):

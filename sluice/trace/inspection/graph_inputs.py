@@ -1,7 +1,7 @@
 """Finds the inputs of a functional network (not an nn.Module) in the autograd graph of its loss.
 
-A node that multiplies a leaf by values without a gradient, or looks up rows of a leaf, saves these
-values for its backward pass. They are the inputs of the network.
+A node that multiplies a leaf by values without a gradient saves these values for its backward pass,
+and a node that looks up rows of a leaf saves their ids. These are the inputs of the network.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,11 @@ from sluice.trace.inspection.autograd_graph import (
 )
 
 _MAX_HOPS = 8
+"""Maximum number of reshaping nodes between a product and its leaf."""
 _MAX_USES = 256
 """Maximum number of uses of a leaf per pass; inputs with more uses are skipped."""
 _MAX_ELEMENTS = 2**24
+"""Maximum number of elements of all uses of a leaf, if it is used several times."""
 _MIN_ELEMENTS = 2
 """Minimum number of elements of a factor; a single number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
@@ -42,9 +44,9 @@ _OPERANDS = {
 }
 """Product nodes: saved name and input position of the left and of the right operand."""
 LOOKUP_NODES = ("IndexBackward0", "IndexSelectBackward0", "EmbeddingBackward0")
-_SHAPE_ONLY = SHAPE_NODES - {*LOOKUP_NODES}
-_LOG_PROBABILITIES = ("LogSoftmaxBackward0",)
-_LOSSES = {
+_SHAPE_ONLY_NODES = SHAPE_NODES - {*LOOKUP_NODES}
+_LOG_PROBABILITY_NODES = ("LogSoftmaxBackward0",)
+_LOSS_BY_NODE = {
     "MseLossBackward0": "mse_loss",
     "SmoothL1LossBackward0": "smooth_l1_loss",
     "HuberLossBackward0": "huber_loss",
@@ -73,9 +75,9 @@ class LeafInput:
 class _LeafUse(NamedTuple):
     leaf: Tensor
     values: Tensor | None
-    """Values of the operand; None if all of them have a gradient."""
+    """Values without a gradient in the other operand; None if all have a gradient."""
     columns: slice | None
-    """Columns of the values in the operand; None for all columns."""
+    """Columns of the values in the other operand; None for all columns."""
     is_left_operand: bool
 
 
@@ -85,7 +87,7 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 
 
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
-    """Return the inputs of a functional network, in the order of their use.
+    """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
     A leaf that is also combined with values that have a gradient is an inner weight. In a recurrent
     network such a leaf multiplies the initial state, which has no gradient but is not an input.
@@ -97,21 +99,20 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     leaves: dict[int, Tensor] = {}
     values: dict[int, list[Tensor]] = {}
     details: dict[int, tuple[bool, str, slice | None]] = {}
-    inner = set[int]()
+    inner_weights = set[int]()
     products = [n for n in nodes if n.name() in _OPERANDS or n.name() in LOOKUP_NODES]
     for node in sorted(products, key=lambda node: int(node._sequence_nr())):
-        for leaf, used, columns, is_left in _leaf_uses(node, consumers.get(node)):
+        for leaf, operand, columns, is_left in _leaf_uses(node, consumers.get(node)):
             leaves[id(leaf)], details[id(leaf)] = leaf, (is_left, node.name(), columns)
-            if used is None:
-                inner.add(id(leaf))
+            if operand is None:
+                inner_weights.add(id(leaf))
             else:
-                values.setdefault(id(leaf), []).append(used)
+                values.setdefault(id(leaf), []).append(operand)
     inputs = [
         LeafInput(leaves[key], len(uses), stacked, *details[key])
         for key, uses in values.items()
-        if key not in inner and (stacked := _stack_uses(uses, details[key][2])) is not None
+        if key not in inner_weights and (stacked := _stack_uses(uses, details[key][2])) is not None
     ]
-    # Inputs with rows come first, then 1-D ids.
     return sorted(_drop_duplicates(inputs), key=lambda leaf_input: leaf_input.values.dim() == 1)
 
 
@@ -124,9 +125,9 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
     for node in nodes:
         name = node.name()
         target: Tensor | None = None
-        if name in _LOSSES:
+        if name in _LOSS_BY_NODE:
             target = saved_tensor(node, "_saved_target")
-            kind, values = _LOSSES[name], saved_tensor(node, "_saved_self")
+            kind, values = _LOSS_BY_NODE[name], saved_tensor(node, "_saved_self")
         elif name in ("IndexBackward0", "GatherBackward0") and _indexes_log_probabilities(node):
             kind, values = "cross_entropy", None
             indices = saved_indices(node) if name == "IndexBackward0" else ()
@@ -138,29 +139,27 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
 
 def _indexes_log_probabilities(node: Any) -> bool:
     source = node.next_functions[0][0]
-    return source is not None and source.name() in _LOG_PROBABILITIES
+    return source is not None and source.name() in _LOG_PROBABILITY_NODES
 
 
 def _leaf_uses(node: Any, consumer: Any) -> list[_LeafUse]:
     """Return the leaves among the operands of a product, each with the other operand."""
     edges = node.next_functions
     if node.name() in LOOKUP_NODES:
-        leaf, ids = _leaf(edges[0][0]), _ids(node)
+        leaf, ids = _leaf(edges[0][0]), _lookup_ids(node)
         return [] if leaf is None or ids is None else [_LeafUse(leaf, ids, None, True)]
-    (left, at_left), (right, at_right) = _OPERANDS[node.name()]
+    left, right = _OPERANDS[node.name()]
     uses: list[_LeafUse] = []
-    for position, other, name in ((at_right, at_left, left), (at_left, at_right, right)):
-        leaf = _leaf(edges[position][0])
+    for (_, leaf_position), (name, position) in ((right, left), (left, right)):
+        leaf, is_left, source = _leaf(edges[leaf_position][0]), name == left[0], edges[position][0]
         if leaf is None:
             continue
-        if edges[other][0] is not None:
-            uses.append(
-                _LeafUse(leaf, *_concatenated_columns(node, edges[other][0], name), name == left)
-            )
+        if source is not None:
+            uses.append(_LeafUse(leaf, *_concatenated_columns(node, source, name), is_left))
         elif (values := saved_tensor(node, name)) is not None:
-            rows = as_rows(values, leaf, kind=node.name(), is_left=name == left)
+            rows = as_rows(values, leaf, kind=node.name(), is_left=is_left)
             if rows is not None:
-                uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, name == left))
+                uses.append(_LeafUse(leaf, _restore_shape(rows, consumer), None, is_left))
     return uses
 
 
@@ -172,13 +171,14 @@ def _leaf(node: Any) -> Tensor | None:
         if hasattr(node, "variable"):
             leaf: Tensor = node.variable
             return leaf
-        if node.name() not in _SHAPE_ONLY or len(node.next_functions) != 1:
+        if node.name() not in _SHAPE_ONLY_NODES or len(node.next_functions) != 1:
             return None
         node = node.next_functions[0][0]
     return None
 
 
-def _ids(node: Any) -> Tensor | None:
+def _lookup_ids(node: Any) -> Tensor | None:
+    """Return the integer ids of a lookup; None for positions, and for lookups by other indices."""
     ids = saved_tensor(node, "_saved_index")
     if ids is None:
         indices = saved_indices(node)
@@ -191,7 +191,9 @@ def _ids(node: Any) -> Tensor | None:
 
 
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
-    """Return an operand with rows first and the summed dimension last; None if it has no rows.
+    """Return an operand with rows first; None if it has no rows.
+
+    In a matrix product, the dimension that is summed comes last.
 
     Args:
         values: One operand of a product.
@@ -255,6 +257,7 @@ def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | N
 
 
 def _width(node: Any, position: int) -> int:
+    """Return the last dimension of an output of a node, or of its leaf; 0 if it is unknown."""
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
     shape = output_shape(node, position)
@@ -262,6 +265,10 @@ def _width(node: Any, position: int) -> int:
 
 
 def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
+    """Return the values of all uses of a leaf, (rows, uses, ...) for several uses.
+
+    None if their shapes or dtypes differ, or if they are too large.
+    """
     if columns is not None:  # the initial state without a gradient may be concatenated, too
         width = columns.stop - columns.start
         uses = [t if t.shape[-1] == width else t[..., columns] for t in uses]
@@ -273,9 +280,9 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
 
 
 def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Drop repeated inputs, and constant ones if there are others.
+    """Drop repeated inputs. Drop constant inputs, too, unless all are constant.
 
-    Constant inputs are an initial state of zeros, or an intercept.
+    A constant input is an initial state of zeros, or an intercept.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:

@@ -15,14 +15,15 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
+"""Maximum number of columns of a network input, each of which may be the ids of a lookup."""
 _MIN_DISTINCT_IDS = 8
 """Minimum number of distinct valid ids; fewer may match by chance."""
 
 
-def masks_from_graph(
+def graph_mask_records(
     nodes: list[Any], pads: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
-    """Yield for each attention layer which positions it masked in rows with padding.
+    """Yield the positions that each attention layer masked in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
@@ -30,10 +31,10 @@ def masks_from_graph(
         step: Number of steps so far.
         network: Index of the network.
     """
-    padded = pads.any(1)
-    pads = pads[padded]
-    for masked_keys in masked_key_positions(nodes, len(padded), pads.shape[1]):
-        masked = masked_keys.to(pads.device)[padded]
+    has_padding = pads.any(1)
+    pads = pads[has_padding]
+    for masked_keys in masked_key_positions(nodes, len(has_padding), pads.shape[1]):
+        masked = masked_keys.to(pads.device)[has_padding]
         if bool(masked.any()):
             yield PaddingMaskRecord(
                 step=step,
@@ -53,23 +54,24 @@ def negative_index_records(
     """Yield lookups with negative indices, which select rows (or classes) from the end."""
     index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
     index_lookups += [("class index", ids, num) for ids, num in find_class_lookups(nodes)]
-    for kind, ids, rows in index_lookups:
+    for kind, ids, num_allowed in index_lookups:
         ids = ids.detach()
-        negative = ids < 0
-        if not bool(negative.any()):
+        is_negative = ids < 0
+        if not bool(is_negative.any()):
             continue
-        wrapped, plain = (ids[negative] + rows).unique(), ids[~negative].unique()
+        wrapped = (ids[is_negative] + num_allowed).unique()
+        nonnegative = ids[~is_negative].unique()
         yield OutOfRangeIndexRecord(
             step=step,
             network=network,
             loader=loader,
             kind=kind,
-            num_allowed=rows,
+            num_allowed=num_allowed,
             smallest=int(ids.min()),
             largest=int(ids.max()),
-            num_outside=int(negative.sum()),
+            num_outside=int(is_negative.sum()),
             num_ids=ids.numel(),
-            num_shared=int(torch.isin(wrapped, plain).sum()),
+            num_shared=int(torch.isin(wrapped, nonnegative).sum()),
         )
 
 
@@ -88,20 +90,21 @@ def clamped_index_records(
     integers = [t.detach() for t in inputs if t.dtype in (torch.int64, torch.int32) and t.numel()]
     columns = [c for t in integers if t.dim() and t.shape[-1] <= _MAX_COLUMNS for c in t.unbind(-1)]
     for lookup in (*find_lookups(nodes, "Embedding"), *find_lookups(nodes)):
-        ids, rows = lookup.ids.detach(), lookup.table.shape[0]
+        ids, num_allowed = lookup.ids.detach(), lookup.table.shape[0]
         for input_ids in (*integers, *columns):
-            if input_ids.shape != ids.shape or int(input_ids.max()) < rows:
+            if input_ids.shape != ids.shape or int(input_ids.max()) < num_allowed:
                 continue
             input_ids = input_ids.to(ids.device)
-            is_beyond, is_valid = input_ids >= rows, (input_ids >= 0) & (input_ids < rows)
-            matches = torch.where(is_beyond, ids == rows - 1, (ids == input_ids) | ~is_valid)
+            is_beyond = input_ids >= num_allowed
+            is_valid = (input_ids >= 0) & ~is_beyond
+            matches = torch.where(is_beyond, ids == num_allowed - 1, (ids == input_ids) | ~is_valid)
             if bool(matches.all()) and input_ids[is_valid].unique().numel() >= _MIN_DISTINCT_IDS:
                 yield OutOfRangeIndexRecord(
                     step=step,
                     network=network,
                     loader=loader,
                     kind="clamped",
-                    num_allowed=rows,
+                    num_allowed=num_allowed,
                     smallest=int(input_ids.min()),
                     largest=int(input_ids.max()),
                     num_outside=int(is_beyond.sum()),

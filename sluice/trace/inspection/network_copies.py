@@ -29,14 +29,14 @@ def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
         return False
     if sum(t.numel() for t in tensor_arguments(call_args)) > _MAX_ARGUMENT_ELEMENTS:
         return False
-    return not random_state.has_own_generator(network)
+    return not random_state.uses_shared_generator(network)
 
 
 @contextmanager
 def disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
     """Yield a copy of the network, or None if it cannot be copied.
 
-    All random states are restored after the block.
+    Gradients are disabled in the block, and all random states are restored after it.
     """
     with random_state.preserve_random_state(), torch.no_grad():
         yield _copy(network)
@@ -80,8 +80,8 @@ def run_with_perturbed_embeddings(
         if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
             return None
         size = output.std() + 0.1
-        wave = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
-        return output + chosen[..., None] * wave
+        difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
+        return output + chosen[..., None] * difference
 
     tables = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
     if not tables:

@@ -9,16 +9,16 @@ from torch import Tensor
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 
 _MIN_RUNS = 2
-"""Minimum number of rows that end with a repeated token for it to count as padding."""
+"""Minimum number of rows with a run of padding; one row may end with equal tokens by chance."""
 
 
 def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | None:
     """Return the padding positions, (rows, positions); None if no padding is found.
 
     Args:
-        call_args: Arguments of a network. In the first tensor of tokens (2-D integers) padding is
-            the token that ends rows in runs and occurs nowhere else. In 3-D input padding is the
-            all-zero vectors at the ends of rows.
+        call_args: Arguments of a network. The first tensor of tokens (2-D integers) or of vectors
+            (3-D floats) is examined. Padding tokens fill the ends, or the beginnings, of rows and
+            occur nowhere else. Padding vectors are zero, at the ends of rows.
         is_transposed: Whether the input is (positions, rows), as with ``batch_first=False``.
     """
     for tensor in tensor_arguments(call_args):
@@ -26,8 +26,8 @@ def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | Non
         if is_token_batch(values):
             return _token_padding(values)
         if values.dim() == 3 and values.is_floating_point():
-            ends = _trailing_run(~values.detach().any(-1))
-            return _if_plausible(ends)
+            in_run = _trailing_run(~values.detach().any(-1))
+            return _if_plausible(in_run)
     return None
 
 
@@ -35,7 +35,7 @@ def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
     """Return the padding positions, (rows, positions), for both layouts of the input.
 
     The arguments alone do not show whether rows or positions come first; the shape of a mask does.
-    Returns an empty tuple for a square input with padding in both layouts.
+    An empty tuple if padding is found for both layouts of a square input, which is ambiguous.
     """
     both = (find_padding(call_args), find_padding(call_args, is_transposed=True))
     paddings = tuple(pads for pads in both if pads is not None)
@@ -43,35 +43,36 @@ def find_paddings(call_args: Any) -> tuple[Tensor, ...]:
 
 
 def _token_padding(ids: Tensor) -> Tensor | None:
+    """Return the padding positions of token ids, at the ends or the beginnings of rows."""
     ids = ids.detach()
-    for last in (True, False):  # padded at the right, or at the left
-        rows = ids if last else ids.flip(1)
-        in_run = rows[:, -1] == rows[:, -2]
-        if int(in_run.sum()) < _MIN_RUNS:
+    for is_right_padded in (True, False):
+        rows = ids if is_right_padded else ids.flip(1)
+        has_run = rows[:, -1] == rows[:, -2]
+        if int(has_run.sum()) < _MIN_RUNS:
             continue
-        token = rows[:, -1][in_run].mode().values
-        ends = _if_plausible(_trailing_run(rows == token))
+        token = rows[:, -1][has_run].mode().values
+        in_run = _if_plausible(_trailing_run(rows == token))
         # A token that ends rows may also occur inside other rows; padding does not.
-        if ends is None or bool((rows == token)[~ends].any()):
+        if in_run is None or bool((rows == token)[~in_run].any()):
             continue
-        if len(rows[~ends].unique()) > 1:
-            return ends if last else ends.flip(1)
+        if len(rows[~in_run].unique()) > 1:
+            return in_run if is_right_padded else in_run.flip(1)
     return None
 
 
-def _trailing_run(hits: Tensor) -> Tensor:
-    """Return the hits after which every position of their row is a hit."""
-    return hits.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
+def _trailing_run(mask: Tensor) -> Tensor:
+    """Return the positions from which on a mask is True to the end of the row."""
+    return mask.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
 
 
-def _if_plausible(ends: Tensor) -> Tensor | None:
+def _if_plausible(in_run: Tensor) -> Tensor | None:
     """Return the positions if enough rows have a run, and no row is all padding; else None."""
-    runs = int((ends.sum(1) >= 2).sum())
-    return ends if runs >= _MIN_RUNS and not bool(ends.all(1).any()) else None
+    runs = int((in_run.sum(1) >= 2).sum())
+    return in_run if runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
 
 
 def masked_positions(mask: Tensor) -> Tensor:
-    """Return the positions that a torch attention mask excludes: True, or minus infinity."""
+    """Return the positions that an attention mask of torch excludes: True, or values below -1e4."""
     mask = mask.detach()
     return mask if mask.dtype == torch.bool else mask < -1e4
 
@@ -87,7 +88,7 @@ def is_token_batch(tensor: Tensor) -> bool:
 
 
 def tensor_arguments(call_args: Any) -> Iterator[Tensor]:
-    """Yield the dense tensors among arguments, one level deep; no nested or sparse ones."""
+    """Yield the dense tensors among arguments, and those in a list, tuple or dict of tensors."""
     args, kwargs = call_args
     for value in (*args, *kwargs.values()):
         if isinstance(value, list | tuple):

@@ -33,13 +33,15 @@ weights are perturbed."""
 class PerturbationEffect:
     """Effect of a perturbation on the compared outputs, relative to the largest output."""
 
-    changed: int
-    """Number of changed positions or parameters."""
+    num_changed: int
+    """Number of perturbed positions or parameters."""
     largest_effect: float
-    real_effect: float = float("nan")
-    """Effect of changed real tokens; NaN unless padding was perturbed."""
+    """Effect of the perturbation on the output that changed most."""
+    real_token_effect: float = float("nan")
+    """Effect of another perturbation, which changes tokens that are not padding. Measured only by
+    ``perturb_padding``; otherwise NaN."""
     parameters: tuple[nn.Parameter, ...] = ()
-    """Changed parameters."""
+    """Perturbed parameters."""
 
 
 def perturb_later_tokens(
@@ -47,7 +49,7 @@ def perturb_later_tokens(
     call_args: CallArguments,
     ids: Tensor,
     *,
-    along: int = 1,
+    position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
     """Perturb the second half of each row of tokens; None if that is not possible.
@@ -56,8 +58,8 @@ def perturb_later_tokens(
         network: Network to copy.
         call_args: Arguments of the network.
         ids: Tokens among the arguments.
-        along: Dimension of the positions, the first or the second.
-        with_first_changed: Whether to also compare the output at the first changed token.
+        position_dim: Dimension of ``ids`` that is the positions, 0 or 1.
+        with_first_changed: Whether to also compare the output at the first changed token itself.
     """
     if not can_copy(network, call_args):
         return None
@@ -77,7 +79,7 @@ def perturb_later_tokens(
         ids,
         change,
         _vectors_by_position,
-        along=along,
+        position_dim=position_dim,
         with_first_changed=with_first_changed,
     )
 
@@ -98,46 +100,53 @@ def _perturb_second_half(
     call_args: CallArguments,
     values: Tensor,
     change: Callable[[Tensor], Tensor],
-    by_position: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
+    pair_outputs: Callable[[Tensor, Tensor, tuple[int, ...]], Iterator[tuple[Tensor, Tensor]]],
     *,
-    along: int = 1,
+    position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
-    num = values.shape[along]
-    kept = num // 2
+    """Apply ``change`` to the second half of each row, and compare outputs of the first half.
+
+    ``pair_outputs`` yields pairs of a plain and a perturbed output that have the positions of
+    ``values``.
+    """
+    num_positions = values.shape[position_dim]
+    num_unchanged = num_positions // 2
+    num_compared = num_unchanged + with_first_changed
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
         # Rows can only be dropped if the first dimension is rows.
-        few_args, cut = _truncate_rows(call_args, values) if along else (call_args, slice(None))
-        changed_values = values.detach()[cut].clone()
-        later = changed_values.narrow(along, kept, num - kept)
-        later.copy_(change(later))
+        few_args, kept_rows = (
+            _truncate_rows(call_args, values) if position_dim else (call_args, slice(None))
+        )
+        new_values = values.detach()[kept_rows].clone()
+        second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
+        second_half.copy_(change(second_half))
         plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
-        changed = run_copy(network_copy, _replace_rows(few_args, values, changed_values, cut))
-        if plain is None or repeated is None or changed is None:
+        perturbed = run_copy(network_copy, _replace_rows(few_args, values, new_values, kept_rows))
+        if plain is None or repeated is None or perturbed is None:
             return None
-        shape = tuple(changed_values.shape[:2])
+        if not len(plain) == len(repeated) == len(perturbed):
+            return None
+        shape = tuple(new_values.shape[:2])
         pairs = [
-            (
-                reference.narrow(along, 0, kept + with_first_changed),
-                perturbed.narrow(along, 0, kept + with_first_changed),
-            )
-            for output, changed_output, again in zip(plain, changed, repeated, strict=True)
+            (one.narrow(position_dim, 0, num_compared), other.narrow(position_dim, 0, num_compared))
+            for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
             if torch.equal(output, again)
-            for reference, perturbed in by_position(output, changed_output, shape)
+            for one, other in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
             return None
-        return PerturbationEffect(num - kept, _relative_effect(pairs))
+        return PerturbationEffect(num_positions - num_unchanged, _relative_effect(pairs))
 
 
 def _vectors_by_position(
     one: Tensor, other: Tensor, shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield outputs with a vector per position: (rows, positions, D), or (rows, D, positions).
+    """Yield two outputs as (rows, positions, D), if they have a vector per position.
 
-    Convolutions return the second layout, and cross entropy takes it.
+    Outputs may also be (rows, D, positions), which convolutions return and cross entropy takes.
     """
     if one.dim() != 3 or one.shape != other.shape:
         return
@@ -150,7 +159,7 @@ def _vectors_by_position(
 def _values_by_position(
     one: Tensor, other: Tensor, shape: tuple[int, ...]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield outputs with a number or a vector per position."""
+    """Yield two outputs if they have a number or a vector per position."""
     if one.shape == other.shape and tuple(one.shape) == shape:
         yield one, other
     else:
@@ -170,46 +179,48 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        few_args, cut = _truncate_rows(call_args, ids)
-        pads, ids = pads[cut], ids[cut]
-        real = ~pads
-        # The first real position may be a class token and is not perturbed. The others are
-        # perturbed in two runs: the even ones, then the odd ones.
-        order = real.cumsum(1)
-        turns = [real & (order > 1) & (order % 2 == turn) for turn in (0, 1)]
-        if not bool(pads.any()) or not bool(turns[0].any()):
+        few_args, kept_rows = _truncate_rows(call_args, ids)
+        pads, ids = pads[kept_rows], ids[kept_rows]
+        is_real = ~pads
+        # The first real token may be a class token and is not perturbed. The others are perturbed
+        # in two runs, every second one in each, and compared where they are not perturbed.
+        order = is_real.cumsum(1)
+        real_halves = [is_real & (order > 1) & (order % 2 == parity) for parity in (0, 1)]
+        if not bool(pads.any()) or not bool(real_halves[0].any()):
             return None
-        every_second = torch.arange(len(pads), device=pads.device) % 2 == 0
-        nothing, rows = torch.zeros_like(pads), every_second[:, None].expand_as(pads)
+        is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
+        nothing, even_rows = torch.zeros_like(pads), is_even_row[:, None].expand_as(pads)
         runs = [
             run_with_perturbed_embeddings(network_copy, few_args, ids, positions)
-            for positions in (nothing, nothing, pads, rows, *turns)
+            for positions in (nothing, nothing, pads, even_rows, *real_halves)
         ]
-        if any(run is None for run in runs):
+        if any(run is None for run in runs) or len({len(run or []) for run in runs}) > 1:
             return None
         plain, repeated, padding_outputs, row_outputs, *real_outputs = (
             [*(run or [])] for run in runs
         )
-        same = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
-        if not same:
+        repeatable = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
+        if not repeatable:
             return None
         row_pairs = [
-            (plain[i], row_outputs[i]) for i in same if plain[i].shape[:1] == pads.shape[:1]
+            (plain[i], row_outputs[i]) for i in repeatable if plain[i].shape[:1] == pads.shape[:1]
         ]
         if (
-            _relative_effect([(a[~every_second], b[~every_second]) for a, b in row_pairs])
+            _relative_effect([(a[~is_even_row], b[~is_even_row]) for a, b in row_pairs])
             > _RELATIVE_TOLERANCE
         ):
             return None
 
-        def effect(other: list[Tensor], perturbed: Tensor) -> float:
+        def effect(outputs: list[Tensor], excluded: Tensor) -> float:
+            """Return the change of outputs at real tokens, except those at ``excluded``."""
             return _relative_effect(
-                [_select_positions(plain[i], other[i], real & ~perturbed) for i in same]
+                [_select_positions(plain[i], outputs[i], is_real & ~excluded) for i in repeatable]
             )
 
-        turn_effects = [effect(*pair) for pair in zip(real_outputs, turns, strict=True)]
-        largest = float("nan") if any(map(math.isnan, turn_effects)) else max(turn_effects)
-        return PerturbationEffect(int(pads.sum()), effect(padding_outputs, turns[0]), largest)
+        half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
+        largest = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
+        # The effect of padding is compared at the same positions as that of the first half.
+        return PerturbationEffect(int(pads.sum()), effect(padding_outputs, real_halves[0]), largest)
 
 
 def perturb_weights(
@@ -235,13 +246,15 @@ def perturb_weights(
         for name in names:
             parameter = network_copy.get_parameter(name)
             parameter.data.mul_(-0.5).add_(0.1)
-        changed = run_copy(network_copy, call_args)
-        if plain is None or repeated is None or changed is None:
+        perturbed = run_copy(network_copy, call_args)
+        if plain is None or repeated is None or perturbed is None:
+            return None
+        if not len(plain) == len(repeated) == len(perturbed):
             return None
         pairs = [
-            (plain[i], changed[i])
+            (plain[i], perturbed[i])
             for i in output_indices
-            if i < min(len(plain), len(changed)) and torch.equal(plain[i], repeated[i])
+            if i < len(plain) and torch.equal(plain[i], repeated[i])
         ]
         if not pairs:
             return None
@@ -250,25 +263,28 @@ def perturb_weights(
 
 
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
-    """Return the arguments with fewer rows, unless another dimension has the same length."""
+    """Return the arguments with fewer rows, and which rows they have.
+
+    All rows are kept if another dimension has the same length, because it may be the rows.
+    """
     rows = ids.shape[0]
     other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
-    cut = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in other_lengths else rows)
+    kept_rows = slice(0, _MAX_ROWS if rows > _MAX_ROWS and rows not in other_lengths else rows)
 
-    def fewer(tensor: Tensor) -> Tensor:
-        return tensor[cut] if tensor.dim() and tensor.shape[0] == rows else tensor
+    def truncated(tensor: Tensor) -> Tensor:
+        return tensor[kept_rows] if tensor.dim() and tensor.shape[0] == rows else tensor
 
-    return map_tensors(call_args, lambda t: fewer(t.detach())), cut
+    return map_tensors(call_args, lambda t: truncated(t.detach())), kept_rows
 
 
 def _replace_rows(
-    few_args: CallArguments, values: Tensor, changed: Tensor, cut: slice
+    few_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
-    """Return the arguments with ``changed`` in place of the rows of ``values``."""
-    original = values[cut]
+    """Return the arguments with ``new_values`` in place of the kept rows of ``values``."""
+    original = values[kept_rows]
     return map_tensors(
         few_args,
-        lambda t: changed if t.shape == original.shape and torch.equal(t, original) else t,
+        lambda t: new_values if t.shape == original.shape and torch.equal(t, original) else t,
     )
 
 
@@ -280,12 +296,15 @@ def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Ten
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest change relative to the largest value; NaN if a value is non-finite."""
+    """Return the largest change of a pair, relative to the largest value of its first tensor.
+
+    NaN if a tensor contains NaN, if a first tensor is infinite, and without comparable pairs.
+    """
     effects = [
         float((a - b).abs().max() / a.abs().max().clamp_min(1e-12))
         for a, b in pairs
         if a.numel() and a.shape == b.shape
     ]
-    if any(e != e for e in effects):
+    if any(map(math.isnan, effects)):
         return float("nan")
     return max(effects, default=float("nan"))

@@ -16,7 +16,7 @@ _MAX_TENSORS = 4
 
 
 def first_tensor(output: Any) -> Tensor | None:
-    """Return the first plain tensor of an output, which may be a container; None without one."""
+    """Return the first plain dense tensor of an output or nested container; None without one."""
     if isinstance(output, Tensor):
         return output if type(output) in TENSOR_TYPES and output.layout == torch.strided else None
     if isinstance(output, dict):
@@ -32,14 +32,14 @@ def first_tensor(output: Any) -> Tensor | None:
 def tensor_refs(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple["weakref.ref[Tensor]", ...]:
-    """Return weak references to the tensors of a call."""
+    """Return weak references to up to 4 plain dense tensors of a call."""
     if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
         return (weakref.ref(args[0]),)
     return tuple(map(weakref.ref, _tensors(args, kwargs)))
 
 
 def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Return up to 4 plain tensors of a call; without plain tensors, those in containers."""
+    """Return up to 4 tensors of a call; if no argument is a tensor, those in containers."""
     tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
     return [*islice(_plain(tensors or [*args, *kwargs.values()]), _MAX_TENSORS)]
 

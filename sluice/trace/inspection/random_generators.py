@@ -13,7 +13,7 @@ import torch
 
 _MAX_DEPTH = 4
 _MAX_VISITED = 256
-_MAX_FOUND = 8
+_MAX_GENERATORS = 8
 _MAX_ITEMS = 32
 """Maximum size of a container whose items are searched."""
 
@@ -64,12 +64,12 @@ class GeneratorSource:
         identity = self.seed_identity()
         return 0 if identity is None else zlib.crc32(repr(identity).encode())
 
-    def was_reseeded(self, before: int | None) -> Literal["no", "yes", "unknown"]:
-        """Return whether the generator was reseeded since ``seed_identity`` returned ``before``."""
+    def was_reseeded(self, earlier: int | None) -> Literal["no", "yes", "unknown"]:
+        """Return whether the generator was reseeded since ``seed_identity()`` was ``earlier``."""
         identity = self.seed_identity()
-        if identity is None or before is None:
+        if identity is None or earlier is None:
             return "unknown"
-        return "no" if identity == before else "yes"
+        return "no" if identity == earlier else "yes"
 
 
 def generator_types() -> tuple[type, ...]:
@@ -102,22 +102,22 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
     Cost:
         Well under a millisecond: visits at most 256 objects.
     """
-    kinds, numpy = generator_types(), sys.modules.get("numpy")
+    classes, numpy = generator_types(), sys.modules.get("numpy")
     global_ids = {id(torch.default_generator), id(getattr(random, "_inst", None))}
     if numpy is not None:
         global_ids.add(id(getattr(numpy.random.mtrand, "_rand", None)))
     generators: list[GeneratorSource] = []
-    waiting = [(name, value, 0) for name, value in roots.items()]
-    seen: set[int] = set()
-    while waiting and len(seen) < _MAX_VISITED and len(generators) < _MAX_FOUND:
-        path, value, depth = waiting.pop(0)
-        if id(value) in seen:
+    pending = [(name, value, 0) for name, value in roots.items()]
+    visited: set[int] = set()
+    while pending and len(visited) < _MAX_VISITED and len(generators) < _MAX_GENERATORS:
+        path, value, depth = pending.pop(0)
+        if id(value) in visited:
             continue
-        seen.add(id(value))
-        if isinstance(value, kinds):
+        visited.add(id(value))
+        if isinstance(value, classes):
             generators += [GeneratorSource(path, value)] * (id(value) not in global_ids)
         elif depth < _MAX_DEPTH:
-            waiting += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
+            pending += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
     return generators
 
 
@@ -144,7 +144,7 @@ def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the methods of a class that are defined in the program's code; one may call another."""
+    """Yield the methods of a class, without those of libraries; any of them may draw numbers."""
     for cls in kind.__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue

@@ -1,4 +1,4 @@
-"""Preserves all random states around an extra forward pass; finds generators in networks."""
+"""Preserves random states around an extra forward pass; finds generators that networks use."""
 
 import random
 import sys
@@ -34,32 +34,32 @@ def preserve_random_state() -> Iterator[None]:
             numpy.random.set_state(numpy_state)
 
 
-def has_own_generator(network: nn.Module) -> bool:
-    """Return whether a module may draw from a generator that a copy of it would share.
+def uses_shared_generator(network: nn.Module) -> bool:
+    """Return whether a network may draw from a generator that a copy of it would share.
 
-    Searches the names that its methods use, and the functions that these call. A generator that is
-    in the file of a module but used only for the batches does not count.
+    Searches the globals and closure variables that its methods use, and those of the functions that
+    these call. A generator in the same file that only other code uses does not count.
     """
-    kinds = generator_types()
+    generator_classes = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}
-    todo = [
+    pending = [
         method
         for cls in classes
         if cls.__module__.split(".")[0] not in ("torch", "builtins")
         for method in vars(cls).values()
         if isinstance(method, FunctionType)
     ]
-    seen = set[FunctionType]()
-    while todo and len(seen) < _MAX_FUNCTIONS:
-        function = todo.pop()
-        if function in seen or function.__module__.split(".")[0] == "torch":
+    visited = set[FunctionType]()
+    while pending and len(visited) < _MAX_FUNCTIONS:
+        function = pending.pop()
+        if function in visited or function.__module__.split(".")[0] == "torch":
             continue
-        seen.add(function)
+        visited.add(function)
         used = [function.__globals__.get(name) for name in {*used_names(function.__code__)}]
         used += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
-        if any(isinstance(value, kinds) for value in used):
+        if any(isinstance(value, generator_classes) for value in used):
             return True
-        todo += [value for value in used if isinstance(value, FunctionType)]
+        pending += [value for value in used if isinstance(value, FunctionType)]
     return False
 
 

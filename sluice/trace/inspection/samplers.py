@@ -16,6 +16,7 @@ class SamplerProperties:
 
     shuffles: bool
     sets_epoch: bool
+    """Whether the sampler has a method ``set_epoch``."""
     epoch: int
     """Epoch of the sampler; -1 if it has none."""
     seed: int
@@ -35,16 +36,16 @@ def sampler_properties(loader: Any) -> SamplerProperties:
             for s in samplers
         ),
         sets_epoch=any(callable(getattr(s, "set_epoch", None)) for s in samplers),
-        epoch=_number(samplers, ("epoch",), -1),
-        seed=_number(samplers, ("seed",), -1),
-        replicas=_number(samplers, ("num_replicas", "num_processes"), 0),
-        rank=_number(samplers, ("rank", "process_index"), -1),
+        epoch=_first_integer(samplers, ("epoch",), -1),
+        seed=_first_integer(samplers, ("seed",), -1),
+        replicas=_first_integer(samplers, ("num_replicas", "num_processes"), 0),
+        rank=_first_integer(samplers, ("rank", "process_index"), -1),
     )
 
 
 def _samplers(loader: Any) -> Iterator[Any]:
-    for first in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
-        sampler = first
+    for outer in (getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)):
+        sampler = outer
         for _ in range(_MAX_DEPTH):
             if sampler is None:
                 break
@@ -53,6 +54,6 @@ def _samplers(loader: Any) -> Iterator[Any]:
             sampler = getattr(sampler, "sampler", None) if inner is None else inner
 
 
-def _number(samplers: tuple[Any, ...], names: tuple[str, ...], missing: int) -> int:
+def _first_integer(samplers: tuple[Any, ...], names: tuple[str, ...], default: int) -> int:
     values = (getattr(sampler, name, None) for sampler in samplers for name in names)
-    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), missing)
+    return next((n for n in values if isinstance(n, int) and not isinstance(n, bool)), default)

@@ -11,8 +11,8 @@ _NUM_MEANS, _NUM_BANDS = 24, 8
 """Number of features of a long row: means of its parts, and bands of its spectrum."""
 _FLOAT16_LIMIT = 6e4
 """Bound below the largest float16, which is 65,504."""
-_NUM_BUCKETS = 24
-"""Number of buckets in which the integers of a row are counted."""
+_NUM_BUCKETS, _NUM_FIRST_INTEGERS = 24, 8
+"""Number of features of a row of integers: counts in buckets, and the first integers themselves."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ def row_features(batch: Tensor) -> Tensor:
         buckets = rows.to(torch.int64) % _NUM_BUCKETS
         counts = torch.zeros(rows.shape[0], _NUM_BUCKETS, device=rows.device)
         counts.scatter_add_(1, buckets, torch.ones_like(buckets, dtype=torch.float32))
-        return torch.cat([counts, rows[:, :_NUM_BANDS].float()], 1)
+        return torch.cat([counts, rows[:, :_NUM_FIRST_INTEGERS].float()], 1)
     rows = torch.nan_to_num(rows.float(), 0.0, 0.0, 0.0)
     if rows.shape[1] <= _NUM_MEANS + _NUM_BANDS:
         return rows
@@ -63,7 +63,7 @@ def decode_features(text: str, num_features: int) -> Tensor:
 
 
 def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor, bool, int] | None:
-    """Return one target per row, whether it is a class, and its column.
+    """Return one target per row, whether the targets are classes, and their column.
 
     Args:
         targets: Targets of a batch.
@@ -71,7 +71,7 @@ def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor
         index: Column to use; None for the one with the largest variance.
 
     Returns:
-        None if the targets have no such column.
+        None if the targets have another number of rows, no such column, or another layout.
     """
     if not targets.dim() or targets.shape[0] != rows:
         return None
@@ -91,7 +91,7 @@ def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor
 def constant_loss(kind: str, targets: Tensor) -> float | None:
     """Return the loss of the best constant prediction for targets with several columns.
 
-    None for targets with one column, and for losses without a closed form.
+    None for targets with one column or one row, and for losses without a closed form.
     """
     if targets.dim() != 2 or targets.shape[1] < 2 or targets.shape[0] < 2:
         return None

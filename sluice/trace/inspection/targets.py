@@ -1,4 +1,4 @@
-"""Finds out whether the targets of a loss are the input: shifted by one position, or unshifted."""
+"""Detects whether the targets of a loss are the input, shifted by one position or unshifted."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -10,20 +10,23 @@ from torch import Tensor
 from sluice.trace.inspection.autograd_graph import graph_nodes, signed_integer
 from sluice.trace.inspection.padding import is_token_batch, tensor_arguments
 
-_MAX_NODES = 64
+_MAX_TARGET_NODES = 64
+"""Maximum number of autograd nodes, nearest to the loss, in which targets are searched."""
 _MAX_REACHED_NODES = 2048
+"""Maximum number of autograd nodes in which outputs of the network are searched."""
 
 _MIN_POSITIONS = 8
 """Minimum length of a series."""
 
 _MIN_MATCH_SHARE = 0.98
-"""Minimum share of the included targets that equal the next token."""
+"""Minimum share of the included targets that equal the next token, or the same token of a copy."""
 
 _MAX_COPY_SHARE = 0.9
-"""Maximum share of targets that equal the token itself: more is a repeated token, or a copy."""
+"""Maximum share of targets that also equal the token at their own position. Copies of the input and
+text that repeats one token exceed it."""
 
 
-def find_next_token_inputs(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
+def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
     """Return the input tokens whose successors are the targets of a loss.
 
     Args:
@@ -40,25 +43,25 @@ def find_next_token_inputs(loss: Tensor, call_args: Any) -> tuple[Tensor, int] |
     return None if ids is None else (ids, 0)
 
 
-def find_copied_inputs(loss: Tensor, call_args: Any) -> Tensor | None:
+def find_copied_input(loss: Tensor, call_args: Any) -> Tensor | None:
     """Return the input tokens that are themselves the targets of a loss; None if none match."""
     return _find_token_input(loss, call_args, _is_unshifted)
 
 
 def _find_token_input(
-    loss: Tensor, call_args: Any, fits: Callable[[Tensor, Tensor], bool]
+    loss: Tensor, call_args: Any, matches: Callable[[Tensor, Tensor], bool]
 ) -> Tensor | None:
-    targets = _targets(loss)
+    targets = _class_targets(loss)
     for ids in tensor_arguments(call_args):
-        if is_token_batch(ids) and any(fits(ids.detach(), t) for t in targets):
+        if is_token_batch(ids) and any(matches(ids.detach(), t) for t in targets):
             return ids
     return None
 
 
-def _targets(loss: Tensor) -> list[Tensor]:
+def _class_targets(loss: Tensor) -> list[Tensor]:
     """Return the flat class targets saved by the nodes nearest to the loss; -1 for ignored ones."""
     targets: list[Tensor] = []
-    for node in graph_nodes(loss, max_nodes=_MAX_NODES):
+    for node in graph_nodes(loss, max_nodes=_MAX_TARGET_NODES):
         name = type(node).__name__
         if name.startswith(("NllLoss", "GatherBackward")):
             saved: Any = getattr(node, "_saved_target", None)
@@ -87,11 +90,11 @@ def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
 
 
 def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
-    """Return the reference to the input that equals the targets after a shift by one position.
+    """Return the reference to the input that equals the targets after a shift; None without one.
 
     Args:
         inputs: Weak references to the inputs of the network.
-        targets: Floating-point targets, (rows, positions).
+        targets: Floating-point targets, (rows, positions). Target t must equal input t + 1.
     """
     if type(targets) is not Tensor or not _is_series(targets):
         return None
@@ -105,21 +108,23 @@ def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
 
 
 def _is_series(values: Tensor) -> bool:
+    """Return whether values are floats of shape (rows, positions) or (rows, positions, 1)."""
     if values.dim() == 3 and values.shape[2] == 1:
         values = values[..., 0]
     return values.dim() == 2 and values.shape[1] >= _MIN_POSITIONS and values.is_floating_point()
 
 
 def _is_unshifted(ids: Tensor, targets: Tensor) -> bool:
+    """Return whether the targets are the tokens themselves."""
     if targets.numel() != ids.numel():
         return False
-    counted = targets >= 0
-    same = (targets == ids.reshape(-1)) & counted
-    return 0 < int(counted.sum()) * _MIN_MATCH_SHARE <= int(same.sum())
+    is_included = targets >= 0
+    is_same = (targets == ids.reshape(-1)) & is_included
+    return 0 < int(is_included.sum()) * _MIN_MATCH_SHARE <= int(is_same.sum())
 
 
 def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
-    """Return the same as ``_is_shifted`` for tokens of shape (positions, rows)."""
+    """Return whether the targets are the next tokens, for tokens of shape (positions, rows)."""
     rows = ids.shape[1]
     if targets.numel() % rows:
         return False
@@ -127,15 +132,16 @@ def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
+    """Return whether the targets are the next tokens, with or without one for the last token."""
     rows, length = ids.shape
     for width in (length, length - 1):
         if targets.numel() != rows * width:
             continue
         columns = targets.reshape(rows, width)[:, : length - 1]
-        counted = columns >= 0
-        total = int(counted.sum())
-        following = int(((columns == ids[:, 1:]) & counted).sum())
-        same = int(((columns == ids[:, :-1]) & counted).sum())
-        if total and following >= _MIN_MATCH_SHARE * total and same <= _MAX_COPY_SHARE * total:
+        is_included = columns >= 0
+        num_included = int(is_included.sum())
+        next_share = int(((columns == ids[:, 1:]) & is_included).sum()) / max(num_included, 1)
+        same_share = int(((columns == ids[:, :-1]) & is_included).sum()) / max(num_included, 1)
+        if next_share >= _MIN_MATCH_SHARE and same_share <= _MAX_COPY_SHARE:
             return True
     return False

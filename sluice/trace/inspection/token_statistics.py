@@ -10,12 +10,13 @@ from sluice.trace.records.inputs import TokenRecord
 from sluice.trace.records.losses import NextTokenTargets
 
 _MIN_POSITIONS = 3
+"""Minimum length of a row of tokens."""
 IGNORE_INDEX = -100
 """Target value that torch losses ignore by default (``ignore_index``)."""
 
 
 def is_token_sequence(batch: Tensor) -> bool:
-    """Return whether a batch consists of integers of shape (rows, positions)."""
+    """Return whether a batch is integers of shape (rows, positions), with 3 or more positions."""
     return (
         batch.dim() == 2
         and batch.shape[1] >= _MIN_POSITIONS
@@ -39,6 +40,7 @@ class TokenCounts:
         self._num_longer = 0
         """Number of rows that begin with this token three or more times."""
         self._num_ignored_batches = 0
+        """Number of batches that contain only the ignore index."""
         self._low, self._high = 2**63 - 1, -(2**63)
 
     def add(self, batch: Tensor) -> None:
@@ -100,10 +102,10 @@ def align_with_next_tokens(
     next_share = float(is_next.sum()) / max(int(included_next.sum()), 1)
     same_share = float(is_same.sum()) / max(int(included.sum()), 1) if width == positions else 0.0
     position = torch.arange(width, device=ids.device)
-    last = torch.where(included, position, -1).amax(1)
-    tails = width - 1 - last  # number of ignored targets at the end of each row
-    has_tail = (tails > 0) & (last >= 0)
-    last_targets = targets.gather(1, last.clamp(min=0)[:, None])[:, 0][has_tail]
+    last_included = torch.where(included, position, -1).amax(1)
+    tail_lengths = width - 1 - last_included  # ignored targets at the end of each row
+    has_tail = (tail_lengths > 0) & (last_included >= 0)
+    last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_tail]
     distinct, frequency = last_targets.unique(return_counts=True)
     num_with_tail = int(has_tail.sum())
     return NextTokenTargets(
@@ -112,12 +114,12 @@ def align_with_next_tokens(
         is_shifted=width < positions,
         targets_are_inputs=same_share > next_share,
         next_share=max(next_share, same_share),
-        num_tails=int((tails > 0).sum()),
-        shortest_tail=int(tails.min()) if rows else 0,
-        longest_tail=int(tails.max()) if rows else 0,
+        num_tails=int((tail_lengths > 0).sum()),
+        shortest_tail=int(tail_lengths.min()) if rows else 0,
+        longest_tail=int(tail_lengths.max()) if rows else 0,
         num_last=distinct.numel(),
         last_share=int(frequency.max()) / num_with_tail if num_with_tail else 0.0,
-        num_unsupervised=int((last < 0).sum()),
+        num_unsupervised=int((last_included < 0).sum()),
     )
 
 

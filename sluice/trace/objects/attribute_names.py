@@ -25,7 +25,7 @@ _NEGATIONS = frozenset(("no", "not", "without"))
 
 
 def misspelled_requires_grad(owner: Any) -> list[str]:
-    """Return attributes of a parameter or module that are misspelled ``requires_grad`` flags.
+    """Return flags that misspell ``requires_grad``, or that set it on a module.
 
     Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
     """
@@ -44,7 +44,7 @@ def _resembles_requires_grad(name: str) -> bool:
 
 
 def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
-    """Yield the settings of a module, or of its config, that tie output weights and embedding."""
+    """Yield the settings of a module or its config for tying output and embedding weights."""
     for name, value in vars(module).items():
         if isinstance(value, bool) and is_tying_name(name):
             yield name, value
@@ -55,7 +55,7 @@ def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
 
 
 def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the stored tying settings of a config; properties would run code of the program."""
+    """Yield the tying settings of a config, except properties, which run code of the program."""
     if isinstance(config, dict):
         yield from (
             (n, value) for n, value in config.items() if isinstance(n, str) and is_tying_name(n)

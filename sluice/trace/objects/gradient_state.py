@@ -21,13 +21,14 @@ _MAX_ELEMENTS = 2**14
 """Maximum size of a gradient that is checked after every backward pass."""
 
 _MAX_VALUE_CHECKS = 32
-"""Maximum number of times that the values of a gradient with an unchanged version are read:
-``.grad.data.zero_()`` does not change the version."""
+"""Number of checks without a zero gradient after which gradients with an unchanged version are no
+longer read. They are read at all because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
 _PLAIN_FLAGS = {state: (state,) for state in _STATES}
 _CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
+"""Event flags of each state, without and with 'carried'; constants, to create no tuple per step."""
 
 
 class HasParameters(Protocol):
@@ -47,6 +48,7 @@ class GradientTracker:
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
         self._weight_versions: list[tuple[Tensor, int]] = []
+        """Sampled parameters, each with its version before the running step."""
         self._num_value_checks = 0
 
     def before_backward(self) -> None:
@@ -67,7 +69,12 @@ class GradientTracker:
         self.is_cleared = True
 
     def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
-        """Return the state of the gradients at a step, with 'carried' if nothing cleared them."""
+        """Return the state of the gradients at a step, with 'carried' if nothing cleared them.
+
+        Args:
+            owner: Optimizer that makes the step.
+            may_be_zero: Whether earlier events make it likely that all gradients are zero.
+        """
         is_none, is_stale, sampled = True, self._has_stepped, self._sampled
         for i, (parameter, previous, version) in enumerate(sampled):
             grad = parameter.grad
@@ -91,8 +98,7 @@ class GradientTracker:
             state = "none"
         elif is_stale and not is_none:
             state = "stale"
-        # Values are read only if the order of events makes zeros likely, because reading waits for
-        # the device.
+        # Values are read only if zeros are likely, because reading waits for the device.
         elif may_be_zero and all(
             p.grad is None or _is_zero(p.grad) for p in owner.parameters() if p.requires_grad
         ):
@@ -151,7 +157,7 @@ def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 
 
 class GradientSample:
-    """A sample of small gradients that is checked right after each backward pass.
+    """Sample of at most two small gradients, checked right after backward passes.
 
     Finds the first non-finite value before clipping and the step spread it. CPU tensors only,
     because reading a device value would wait.
@@ -162,14 +168,14 @@ class GradientSample:
         self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
         """Parameter, gradient and gradient version of the last nonzero gradient found."""
 
-    def is_finite(self, owner: "HasParameters", which: int | None = None) -> bool:
-        """Return whether the sampled gradients are finite: all of them, or the one at ``which``."""
+    def is_finite(self, owner: "HasParameters", index: int | None = None) -> bool:
+        """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
         if self._chosen is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
             if not with_gradients:
                 return True
             self._chosen = self._choose(with_gradients)
-        for parameter in self._chosen if which is None else self._chosen[which : which + 1]:
+        for parameter in self._chosen if index is None else self._chosen[index : index + 1]:
             grad = parameter.grad
             if grad is None or grad.requires_grad:  # double backward
                 continue
@@ -181,8 +187,8 @@ class GradientSample:
                 self.last_nonzero = parameter, grad, grad._version
         return True
 
-    def is_cleared(self) -> bool:
-        """Return whether the last nonzero gradient was zeroed since its check; then discard it."""
+    def pop_was_zeroed(self) -> bool:
+        """Discard ``last_nonzero``; return whether its gradient was zeroed since it was checked."""
         last, self.last_nonzero = self.last_nonzero, None
         if last is None:
             return False

@@ -101,12 +101,12 @@ class MembershipSnapshots:
         owners: list[tuple[str, Any]] = [*network.named_modules(), *network.named_parameters()]
         for inner, owner in owners:
             for attribute in misspelled_requires_grad(owner):
-                inside = [owner] if isinstance(owner, Tensor) else owner.parameters()
+                parameters = [owner] if isinstance(owner, Tensor) else owner.parameters()
                 yield MisspelledAttributeRecord(
                     owner=f"{name}.{inner}" if inner else name,
                     attribute=attribute,
                     value=vars(owner)[attribute],
-                    parameters=tuple(self._parameter_index(p, tensors) for p in inside),
+                    parameters=tuple(self._parameter_index(p, tensors) for p in parameters),
                 )
 
     def _optimizer_record(
@@ -115,7 +115,7 @@ class MembershipSnapshots:
         return OptimizerRecord(
             index=entry.index,
             kind=type(optimizer).__name__,
-            steps=entry.steps,
+            steps=entry.num_steps,
             groups=tuple(
                 ParameterGroupRecord(
                     parameters=tuple(self._parameter_index(p, tensors) for p in group["params"]),
@@ -148,7 +148,7 @@ class MembershipSnapshots:
 
 
 def _comparison_key(membership: Membership) -> tuple[Any, ...]:
-    """Return the compared parts of a membership: without step, counts and learning rates."""
+    """Return the parts of a membership that are compared: not the steps and optimizer options."""
     return (
         membership.parameters,
         membership.networks,

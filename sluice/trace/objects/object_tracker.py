@@ -27,10 +27,12 @@ class OptimizerEntry:
     ref: "weakref.ref[Any]"
     gradient_tracker: GradientTracker = field(default_factory=GradientTracker)
     gradient_sample: GradientSample = field(default_factory=GradientSample)
-    steps: int = 0
+    num_steps: int = 0
+    """Number of steps that ended, including skipped ones."""
     last_clipped_step: int = -1
     """Number of the latest step whose gradient norm was already read while clipping; -1 if none."""
     num_groups: int = 0
+    """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
     """Learning rate of each group at the last step."""
     has_irregular_closure_calls: bool = False
@@ -75,6 +77,7 @@ class NetworkEntry:
     index: int
     ref: "weakref.ref[Any]"
     name: str
+    """Class name; with a number from the second network of the class on, such as 'Net_2'."""
     has_no_parameters: bool
     """Whether the module has no parameters, such as a loss function. Calls of such a module are not
     recorded."""
@@ -84,6 +87,7 @@ class NetworkEntry:
     module_names: dict[int, str] | None = None
     """Names of its modules by the id of the module; None if they must be read again."""
     unregistered_modules: dict[int, "weakref.ref[Any]"] = field(default_factory=dict)
+    """Trainable modules that run inside the network without being registered in it, by id."""
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0

@@ -39,11 +39,11 @@ class _Tie:
 
 
 class TiedParameters:
-    """Records every registration of a module or parameter, and finds ties in them."""
+    """Finds ties when parameters are registered, and ties that are broken later."""
 
     def __init__(self) -> None:
         self._first_paths: dict[int, tuple[weakref.ref[Parameter], _ParameterPath]] = {}
-        """Path where each parameter was registered first, by the id of the parameter."""
+        """First path that still contains each parameter, by the id of the parameter."""
         self._ties: list[_Tie] = []
 
     def on_register(self, module: nn.Module, name: str, parameter: Parameter | None) -> None:
@@ -67,10 +67,12 @@ class TiedParameters:
         old = parent._modules.get(name)
         if old is None or old is module or not self._ties:
             return
-        inside = {id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()}
+        old_names = {
+            id(m): f"{name}.{inner}" if inner else name for inner, m in old.named_modules()
+        }
 
         def updated(path: _ParameterPath) -> _ParameterPath:
-            prefix = inside.get(id(path.owner()))
+            prefix = old_names.get(id(path.owner()))
             if prefix is None:
                 return path
             return _ParameterPath(weakref.ref(parent), f"{prefix}.{path.path}")

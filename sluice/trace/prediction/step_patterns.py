@@ -58,11 +58,12 @@ class StepPatterns:
             is_repeated = not step.ended_ns
             if is_repeated and pattern.successor is not None:
                 # All but the last of these steps were followed by the predicted pattern.
-                num_steps = len(step.losses) // 2
+                num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
     def is_carried(self, pattern: StepPattern) -> bool:
         """Return whether the step of a pattern uses gradients that the previous step left."""
+        # The last code before the sentinel is that of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags
 
@@ -86,7 +87,7 @@ class StepPatterns:
         return pattern
 
     def _count(self, previous: StepPattern, pattern: StepPattern, num: int) -> None:
-        """Count ``num`` times that a pattern followed another, and update what is predicted."""
+        """Add ``num`` to the count of ``pattern`` after ``previous``, and update the prediction."""
         counts = previous.successor_counts
         old_count = counts.get(pattern, 0)
         counts[pattern] = count = old_count + num
@@ -107,13 +108,16 @@ class StepPatterns:
             previous.successor_counts = {p: n // 2 for p, n in counts.items()}
 
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
-        """Return the entry of the optimizer that ends a step; None if the step is not ordinary."""
+        """Return the entry of the optimizer that ends a step.
+
+        None if the step is not ordinary, or if the optimizer has step hooks.
+        """
         events = [self._interner.event(code) for code in codes]
-        steps = [object_id for kind, object_id, *_ in events if kind == "step"]
-        if len(steps) != 1 or events[-1][0] != "step":
+        optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]
+        if len(optimizers) != 1 or events[-1][0] != "step":
             return None
         entries = self._objects.optimizers.entries
-        entry = next((e for e in entries if e.index == steps[0]), None)
+        entry = next((e for e in entries if e.index == optimizers[0]), None)
         optimizer = None if entry is None else entry.ref()
         if (
             optimizer is None

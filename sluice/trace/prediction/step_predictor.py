@@ -2,8 +2,8 @@
 
 A step pattern is predicted once it has followed the previous pattern often enough. The first
 mismatch ends the prediction: the step is recorded fully, including the events already matched. One
-step in ``full_sample_every`` is always recorded fully. So the order of events and the losses are
-known for every step; gradient state, learning rates, norms and times only for the fully recorded
+step in ``full_sample_every`` is always recorded fully. So the trace has the order of events and the
+losses of every step, but gradient states, learning rates, norms and times only of fully recorded
 steps.
 """
 
@@ -47,36 +47,37 @@ class StepPredictor:
     def _reset(self) -> None:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
-        self._repeats = 0
-        """Number of predicted steps between two fully recorded ones; 0 if steps are long."""
+        self._max_repeats = 0
+        """Maximum number of predicted steps between two fully recorded ones; 0 if steps are slow or
+        each one must be recorded fully."""
 
     def _learn(self, passed: StepsPassedOn) -> None:
         """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
-        self._repeats = settings.full_sample_every - 1 if is_allowed else 0
-        if self._repeats:
+        self._max_repeats = settings.full_sample_every - 1 if is_allowed else 0
+        if self._max_repeats:
             self._patterns.add(passed.steps)
 
-    def _start(self, ended: PredictionMayBegin) -> None:
+    def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
-        if not self._repeats:
+        if not self._max_repeats:
             return
-        thread = ended.thread
-        pattern = self._patterns.get(ended.codes, thread.index)
+        thread = event.thread
+        pattern = self._patterns.get(event.codes, thread.index)
         following = None if pattern is None else pattern.successor
         if following is None:
             return
-        repeats = self._repeats
+        repeats = self._max_repeats
         if following is not pattern:
             # An even number, so that both of two alternating optimizers get fully recorded steps.
             repeats -= repeats % 2
-        repeats = min(repeats, ended.due_step - self._sink.steps.last - 1)
+        repeats = min(repeats, event.due_step - self._sink.steps.last - 1)
         if repeats > 0:
             thread.prediction.repeats_left = repeats
             thread.skips_details = True
-            _expect(thread.prediction, following)
+            _predict(thread.prediction, following)
 
     def stop(self, thread: ThreadState) -> None:
         """Record the running step fully from here on, including the events already matched."""
@@ -107,7 +108,7 @@ class StepPredictor:
         if following is pattern and prediction.repeats_left:
             prediction.position = 0
         elif following is not None and prediction.repeats_left:
-            _expect(prediction, following)
+            _predict(prediction, following)
         else:
             self._close(thread, pattern, ())
 
@@ -126,12 +127,12 @@ class StepPredictor:
         patterns.sort(key=_last_step)
         for pattern in patterns:
             repeated, pattern.repeated_steps = pattern.repeated_steps, []
-            last, losses = repeated[-2:]
+            step, losses = repeated[-2:]
             thread.num_steps += len(repeated) // 2
-            pattern.optimizer_entry.steps += len(repeated) // 2
+            pattern.optimizer_entry.num_steps += len(repeated) // 2
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
-                last, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
+                step, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
             )
         self._update_gradient_trackers(patterns, current, matched)
 
@@ -148,19 +149,28 @@ class StepPredictor:
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward, is_carried = self._sink.events.backward_codes, self._patterns.is_carried
         last_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
-        for entry in {current.optimizer_entry: -1, **last_index}:
+        # The optimizer of the running step comes first, even if it made none of the repeated steps.
+        for entry in dict.fromkeys((current.optimizer_entry, *last_index)):
             tracker, zero, i = entry.gradient_tracker, entry.zero_code, last_index.get(entry, -1)
-            since = [*chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]), *matched]
+            codes_since = [
+                *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
+                *matched,
+            ]
             has_zero_event = any(zero in codes for codes in code_lists)
-            is_kept = has_zero_event or is_carried(current if i < 0 else patterns[i])
-            if zero in since or (since and not is_kept):
-                tracker.is_cleared = True  # clearing without an event may have happened
+            # Without zero events and without carried gradients, the program clears gradients in a
+            # way that causes no event.
+            clears_silently = not has_zero_event and not is_carried(
+                current if i < 0 else patterns[i]
+            )
+            if zero in codes_since or (codes_since and clears_silently):
+                tracker.is_cleared = True
             elif i >= 0:
                 # The gradients of its last step are still in place.
-                tracker.record_gradients(may_have_changed=not backward.isdisjoint(since))
+                tracker.record_gradients(may_have_changed=not backward.isdisjoint(codes_since))
 
 
-def _expect(prediction: Prediction, pattern: StepPattern) -> None:
+def _predict(prediction: Prediction, pattern: StepPattern) -> None:
+    """Predict that the next step has a pattern."""
     prediction.pattern, prediction.codes = pattern, pattern.codes
     prediction.step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0

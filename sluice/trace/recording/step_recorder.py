@@ -61,7 +61,7 @@ class StepRecorder:
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
-        if (not entry.steps or phases.has_loss_jump) and phases.may_begin(self.last):
+        if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
                 self.pass_on_pending()
                 self._sampling.begin_phase(self.last)
@@ -79,7 +79,7 @@ class StepRecorder:
         with self._lock:
             self.last = next(self.numbers)
             thread.num_steps += 1
-            entry.steps += 1
+            entry.num_steps += 1
             if step.pending is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # its first event was a step, so it has no index yet
@@ -145,7 +145,7 @@ class StepRecorder:
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
     """Return flags of a step: state and edits of its gradients, and where it is called."""
     may_be_zero = thread.backward.is_followed_by_zeroing or (
-        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.is_cleared()
+        entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.pop_was_zeroed()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
     has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running

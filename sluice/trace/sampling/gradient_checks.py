@@ -66,7 +66,7 @@ class _GradientChecks:
         if 0 < turn <= 2 * len(entries):
             entry = entries[(turn - 1) // 2]
             # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.steps or (
+            if entry.last_clipped_step >= entry.num_steps or (
                 entry.is_dormant and _update_dormant(entry)
             ):
                 return
@@ -115,5 +115,5 @@ def _update_dormant(entry: OptimizerEntry) -> bool:
     Returns:
         Always True: the change takes effect at the next check.
     """
-    entry.is_dormant = not (entry.steps or entry.gradient_tracker.is_cleared)
+    entry.is_dormant = not (entry.num_steps or entry.gradient_tracker.is_cleared)
     return True

@@ -82,8 +82,8 @@ def test_a_generator_used_by_a_network_is_found():
         def change(self, x):
             return noise(x)
 
-    assert random_state.has_own_generator(nn.Sequential(Noisy()))
-    assert not random_state.has_own_generator(Mixing(looks_ahead=True))
+    assert random_state.uses_shared_generator(nn.Sequential(Noisy()))
+    assert not random_state.uses_shared_generator(Mixing(looks_ahead=True))
 
 
 @pytest.mark.parametrize("looks_ahead", [True, False])
