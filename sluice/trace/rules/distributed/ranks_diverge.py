@@ -47,7 +47,7 @@ RANKS_DIVERGE = RankRule(
     name="the weights are equal on all ranks",
     fault="weights diverge across ranks",
     priority=10,
-    requires="At least two ranks. Every rank has a data parallel wrapper, or reduces gradients "
+    requires="At least two ranks. Every rank has a data-parallel wrapper, or reduces gradients "
     "itself.",
     contradicted_by="Equal weights at a later step.",
     abstains="Parameters are sharded, or ranks synchronize only periodically.",

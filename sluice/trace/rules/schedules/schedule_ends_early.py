@@ -137,7 +137,7 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
         return "error" if is_short else "confirm", length
     step_size = scheduler.options.get("step_size", 0)
     is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
-    if is_per_batch and is_given_in_epochs and rates.share_below(0.1) >= 0.5:
+    if is_per_batch and is_given_in_epochs and rates.low_share(0.1) >= 0.5:
         return "error", (
             f"it decays every {step_size} steps, and the training has {num_epochs} epochs"
         )
@@ -155,7 +155,7 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
             "error",
             f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs",
         )
-    low_share = rates.share_below(settings.low_rate)
+    low_share = rates.low_share(settings.low_rate)
     if low_share >= settings.min_low_share_to_confirm:
         return (
             "error" if low_share >= settings.min_low_share else "confirm",
@@ -193,7 +193,7 @@ def _detect_without_scheduler(
             or num_steps < rule.settings.min_steps_without_scheduler
         ):
             continue
-        low_share = rates.share_below(rule.settings.low_rate)
+        low_share = rates.low_share(rule.settings.low_rate)
         if low_share < rule.settings.min_low_share_to_confirm:
             continue
         peak_step = rates.steps[rates.values.index(rates.peak)]

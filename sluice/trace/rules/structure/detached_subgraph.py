@@ -13,8 +13,8 @@ from sluice.trace.records.forward_passes import ForwardPassRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.gradient_reach import (
     GradientReachSettings,
-    never_reached,
-    unreached_by,
+    unreached_by_optimizer,
+    unreached_parameters,
 )
 from sluice.trace.rules._helpers.measurements import parameter_names
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
@@ -170,7 +170,7 @@ def _locate(
 
 
 def _judge(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    unreached = never_reached(trace, rule.settings.reach)
+    unreached = unreached_parameters(trace, rule.settings.reach)
     if has_manual_gradients(trace):
         return ()
     if unreached:
@@ -184,7 +184,9 @@ def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[T
         steps = steps_of(trace, optimizer.index)
         since = first_step_of(steps) if steps else 1
         unreached = (
-            unreached_by(trace, optimizer, rule.settings.reach, since) if since > 1 else frozenset()
+            unreached_by_optimizer(trace, optimizer, rule.settings.reach, since)
+            if since > 1
+            else frozenset()
         )
         findings = _locate(rule, trace, unreached, since) if unreached else ()
         if findings:

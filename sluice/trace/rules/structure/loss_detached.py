@@ -6,7 +6,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.gradient_reach import GradientReachSettings, never_reached
+from sluice.trace.rules._helpers.gradient_reach import GradientReachSettings, unreached_parameters
 from sluice.trace.rules._helpers.optimizer_steps import (
     OptimizerStep,
     count_steps,
@@ -77,7 +77,7 @@ def _any_parameter_reached(trace: Trace, since: int) -> bool:
 
 def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
-    membership, unreached = trace.membership, never_reached(trace, rule.settings.reach)
+    membership, unreached = trace.membership, unreached_parameters(trace, rule.settings.reach)
     learning = {r.network: r for r in reversed(trace.losses) if r.is_learning}
     findings = []
     for network in membership.networks if membership is not None else ():
