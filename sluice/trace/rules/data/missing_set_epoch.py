@@ -56,9 +56,9 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="error" if is_epoch_missing else "confirm",
                 step=repeated[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): "
-                f"{len(repeated)} of {len(pairs)} sampled epochs have the same order of rows as the "
-                "sampled epoch before.",
+                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(repeated)} of "
+                f"{len(pairs)} sampled epochs have the same order of rows as the sampled epoch "
+                "before.",
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."

@@ -175,9 +175,9 @@ def _build_finding(
     return rule.finding(
         severity="error",
         step=epoch.step + 1,
-        what=f"{network_name(trace, network)}: {shared.num_shared} of {shared.num_compared} distinct "
-        f"sampled target values of loader {epoch.loader} are, bit for bit, in training windows, "
-        "although no evaluation window equals a training window.",
+        what=f"{network_name(trace, network)}: {shared.num_shared} of {shared.num_compared} "
+        f"distinct sampled target values of loader {epoch.loader} are, bit for bit, in training "
+        "windows, although no evaluation window equals a training window.",
         cause="Windows of one series overlap: training windows contain the targets of the "
         "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",
