@@ -123,7 +123,7 @@ class LoaderShards:
         )
 
     @property
-    def num_missing(self) -> tuple[int, int]:
+    def missing_rows(self) -> tuple[int, int]:
         """Estimated number of dataset rows that no rank receives, and of all dataset rows.
 
         If row numbers are sampled, only sampled rows are counted. (0, 0) if unknown.

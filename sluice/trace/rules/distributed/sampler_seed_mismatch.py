@@ -30,7 +30,7 @@ def _judge(
         if not (loader_shards.is_overlapping and not loader_shards.are_copies):
             continue
         num_shared, num_rows = loader_shards.overlap
-        num_missing, num_compared = loader_shards.num_missing
+        num_missing, num_compared = loader_shards.missing_rows
         seed_text = (
             f" The seeds of the samplers are {', '.join(map(str, seeds))}."
             if have_different_seeds

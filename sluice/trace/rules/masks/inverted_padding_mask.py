@@ -93,8 +93,8 @@ INVERTED_PADDING_MASK = Rule(
     "loss; a copy of the network that can be probed.",
     contradicted_by="A token position that affects another output.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
-    "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or rows are "
-    "the second dimension, and no torch attention module receives a mask.",
+    "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
+    "rows are the second dimension, and no torch attention module receives a mask.",
     settings=InvertedPaddingMaskSettings(),
     judge=_judge,
 )

@@ -45,7 +45,8 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
                 else "confirm",
                 step=first_step,
                 what=f"{network.name} made {num_evaluating} of its "
-                f"{num_evaluating + num_training} steps in evaluation mode, the first at step {first_step}.",
+                f"{num_evaluating + num_training} steps in evaluation mode, the first at step "
+                f"{first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
                     ": the network was created in that mode, for example as a copy."
