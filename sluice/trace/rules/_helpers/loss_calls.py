@@ -6,6 +6,7 @@ from sluice.trace.records.losses import LossRecord
 from sluice.trace.records.trace import Trace
 
 CLASS_LOSSES = ("cross_entropy", "nll_loss")
+"""Loss functions whose targets are classes."""
 
 
 def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:

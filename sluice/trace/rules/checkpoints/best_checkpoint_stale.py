@@ -113,7 +113,8 @@ def _skips_improvements(
     improvements: the accuracy may be constant for a while, but it rises at some of them.
     """
     saved_at = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
-    # A state without an evaluation at its step may belong to an evaluation that has not run yet.
+    # A state without an evaluation at its step may belong to an evaluation that has not run yet. A
+    # state that is saved in the second half of the evaluations is not stale.
     if (
         len(saved_at) != len(saved_steps)
         or saved_at[:1] != [0]
@@ -122,10 +123,10 @@ def _skips_improvements(
         return False
     losses = [e.mean for e in evaluations]
     last = saved_at[-1]
-    is_none_better = all(losses[i] >= min(losses[:i]) for i in saved_at[1:])
+    is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_at[1:])
     is_early = saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
     num_missed = _count_improvements(settings, losses[last + 1 :], min(losses[: last + 1]))
-    if is_none_better:
+    if not is_improvement_saved:
         return num_missed >= settings.min_improvements
     return is_early and num_missed >= settings.min_improvements_if_second_saved
 
@@ -136,9 +137,8 @@ def _find_restored_save(
     """Return the save of a state that is loaded after the last step although the loss improved.
 
     The state was saved at the first evaluation or before it. A state from before it counts only if
-    the last evaluation runs after the last step, and its loss is no lower than at the first
-    evaluation; otherwise the load may begin another training run. A copied file is identified by
-    its content.
+    the last evaluation follows the last step and has no lower loss than the first one; otherwise
+    the load may begin another training run. A copied file is identified by its content.
     """
     final_loads = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
     loaded_contents = {load.content for load in final_loads} - {0}

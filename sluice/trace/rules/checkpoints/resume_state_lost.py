@@ -29,15 +29,15 @@ class ResumeStateLostSettings(Settings):
     num_compared_losses: int = Field(
         5,
         ge=1,
-        description="Number of steps at the start, and of steps after the restart, of which the "
-        "first recorded loss is used. They are compared with the median loss of twice as many "
-        "steps before the restart.",
+        description="Number of steps at the start, and after the restart, whose first recorded "
+        "loss is compared with the median loss of the last steps before the restart, of which "
+        "twice as many are used.",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the learning rates of two consecutive steps at which they "
-        "count as continuous.",
+        description="Maximum ratio of the learning rates before and after the restart at which the "
+        "new one counts as the continuation of the old one.",
     )
     num_repeated_rates: int = Field(
         8,
@@ -182,7 +182,7 @@ def _starts_over(
     return restarted[0] - median(last) > decrease / 2
 
 
-def _lost_schedule(
+def _restarted_scheduler(
     trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> SchedulerRecord | None:
     """Return the new scheduler that restarts a schedule before its end; None without one."""
@@ -260,10 +260,12 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             ignore_rate=is_loaded_elsewhere
             and _rate_continues(rule.settings, trace, before, after),
         )
-        schedule = _lost_schedule(trace, before, after) if is_loaded or has_same_settings else None
+        scheduler = (
+            _restarted_scheduler(trace, before, after) if is_loaded or has_same_settings else None
+        )
         is_state_lost = has_same_settings and not is_loaded and before.has_state
         repeats_rates = is_loaded and _repeats_first_rates(rule.settings, trace, before, after)
-        if not (is_state_lost or schedule or repeats_rates) or not _is_same_training(
+        if not (is_state_lost or scheduler or repeats_rates) or not _is_same_training(
             rule.settings, trace, before, after
         ):
             continue
@@ -278,7 +280,7 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
         )
         lost_states = [
             *[f"the state of {after.optimizer.kind}, such as its moments"] * is_state_lost,
-            *([f"the position in {schedule.kind}"] if schedule else []),
+            *([f"the position in {scheduler.kind}"] if scheduler else []),
             *["the position in the custom schedule"] * repeats_rates,
         ]
         # A new optimizer in every round is intentional, unless a saved state was loaded into

@@ -139,11 +139,13 @@ def _detect_constant(
     ):
         return None
     is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
-    is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
+    has_missing_part = len(training.shape) == 2 and _has_missing_part(
+        rule.settings, constant, training
+    )
     for reason, columns in (
         (
             "they are a large part of the table and have several values",
-            constant if is_table else [],
+            constant if has_missing_part else [],
         ),
         (
             "the evaluation contains other values there",
@@ -172,7 +174,7 @@ def _detect_constant(
             column = columns[0]
             listed = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
             num_known = training.shape[-1] if not training.by_position else len(training.columns)
-            constants = (
+            subject = (
                 f"column {listed} of {num_known} is {column.smallest:.4g}"
                 if len(columns) == 1
                 else f"columns {listed} of {num_known} are constant, the first one "
@@ -181,7 +183,7 @@ def _detect_constant(
             return rule.finding(
                 severity="confirm" if may_be_intentional else "error",
                 step=training.first_step + 1,
-                what=f"{network_name(trace, training.network)}: {constants} in all "
+                what=f"{network_name(trace, training.network)}: {subject} in all "
                 f"{training.num_rows} sampled rows, from the first batch on, and {reason}.",
                 cause="The network receives no information from a constant column.",
                 fix="Check the preprocessing step that fills or drops values.",

@@ -97,8 +97,8 @@ def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             step=first.step + 1,
             what=f"{first.num_outside} of {first.num_ids} ids that index a table of "
             f"{first.num_allowed} rows are negative, down to {first.smallest}. They select rows "
-            "from the end of the table. Other ids also select "
-            f"{pluralize(first.num_shared, 'row')} of these.",
+            f"from the end of the table; {pluralize(first.num_shared, 'row')} of these "
+            f"{'is' if first.num_shared == 1 else 'are'} also selected by other ids.",
             cause="An id that means 'none' or 'unknown' shares a row with another id: the two "
             "cannot be distinguished.",
             fix="Use a separate row for unknown ids: add 1 to all ids and a row to the table.",

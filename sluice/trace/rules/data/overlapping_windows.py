@@ -80,7 +80,7 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
-    """Return a target whose values are nearly all in training windows; None without one."""
+    """Compare a target whose values are nearly all in training windows; None without one."""
     inputs = [f for f in epoch.fields if not f.place]
     other_fields = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
     targets = [f for f in other_fields if not inputs or f.values != inputs[0].values]
@@ -192,7 +192,7 @@ OVERLAPPING_WINDOWS = Rule(
     fault="train-validation leakage",
     priority=560,
     requires="Batches of loaders with continuous targets, for training and later for evaluation.",
-    contradicted_by="A series that repeats itself bit by bit.",
+    contradicted_by="A series that repeats itself bit for bit.",
     abstains="The inputs are new; an evaluation row equals a training row; there are as many rows "
     "as in training; the targets are the inputs, or repeat in their column; or too few rows were "
     "recorded.",

@@ -229,8 +229,8 @@ def _count_duplicates(records: Iterable[RowsRecord]) -> tuple[int, int]:
     """Return the number of pairs of rows within batches, and of pairs of equal rows."""
     num_pairs = num_duplicates = 0
     for record in records:
-        num = len(record.rows)
-        num_pairs += num * (num - 1) // 2
+        num_rows = len(record.rows)
+        num_pairs += num_rows * (num_rows - 1) // 2
         counts: dict[int, int] = {}
         for row in record.rows:
             counts[row] = counts.get(row, 0) + 1
@@ -272,8 +272,8 @@ def _build_finding(
         severity="confirm" if is_fully_shared and not is_part else "error",
         step=overlap.first_step + 1,
         what=f"{network_name(trace, network)}: {num_shared} of {overlap.num_evaluated} evaluation "
-        f"rows{loader} are identical to one of {len(rows)} recorded training rows. The first of "
-        f"these shared rows was used for training at step {overlap.first_step + 1}.",
+        f"rows{loader} are among the {len(rows)} recorded training rows. The first of these shared "
+        f"rows was used for training at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "Nearly all evaluation rows are training rows, so this is the training score.",

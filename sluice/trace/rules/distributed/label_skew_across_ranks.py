@@ -17,7 +17,8 @@ class LabelSkewAcrossRanksSettings(Settings):
     min_expected_count: float = Field(
         5.0,
         gt=0,
-        description="Minimum expected count of a label per rank at which the label is included.",
+        description="Minimum expected count of a label on the smallest rank at which the label is "
+        "included.",
     )
     min_expected_count_if_missing: float = Field(
         20.0,
@@ -40,7 +41,7 @@ class LabelSkewAcrossRanksSettings(Settings):
 
 
 def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
-    """Return the z-score of the label counts (ranks, labels) if all ranks had one distribution.
+    """Return the z-score of label counts (ranks, labels), assuming one distribution for all ranks.
 
     Pearson's chi-square statistic is transformed to an approximately standard normal variable.
 

@@ -35,8 +35,10 @@ def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
         for trace in traces
     ]
     steps = sorted(frozenset.intersection(*(frozenset(rows) for rows in by_rank)))
-    same = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
-    return (same[0], len(same)) if same and len(same) == len(steps) else (0, 0)
+    same_steps = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
+    return (
+        (same_steps[0], len(same_steps)) if same_steps and len(same_steps) == len(steps) else (0, 0)
+    )
 
 
 def _judge(

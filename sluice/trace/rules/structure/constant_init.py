@@ -128,7 +128,8 @@ def _detect_constant_weights(
             step=step,
             confidence=0.95,
             what=f"{pluralize(len(constant_weights), 'weight')} "
-            f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value everywhere ({first_value:.3g} in the first): "
+            f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
+            f"everywhere ({first_value:.3g} in the first): "
             f"{list_names([names[p] for p in constant_weights])}.",
             cause="All neurons of a layer start out equal, and only their biases distinguish them.",
             fix=_FIX,

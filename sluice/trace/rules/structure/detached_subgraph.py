@@ -75,7 +75,7 @@ def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
 def _detect_probed(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Detachment | None:
-    """Detect parameters of which a probe shows that an output used by the loss depends on them."""
+    """Detect parameters that, according to a probe, affect an output that the loss uses."""
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
         if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:

@@ -33,7 +33,7 @@ class LossDetachedSettings(Settings):
 
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
-    """Whether every backward pass started at a tensor without a graph and had no effect."""
+    """Whether every backward pass started at a tensor without a graph, so no gradient is new."""
     passes = step.before("backward", "grad")
     events = step.sequence.events
     starts_at_leaf = passes and all("leaf" in events[i].flags for i in passes)

@@ -57,10 +57,12 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
     for network in trained_networks(trace):
         parameters = [records[p] for p in network.parameters if p in records]
         weights = [p for p in parameters if len(p.shape) >= 2]
-        frozen = [p for p in weights if not p.is_trainable]
+        frozen_weights = [p for p in weights if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
         misspelled = [
-            m for m in network.misspelled_attributes if m.value and _are_frozen(m, records)
+            m
+            for m in network.misspelled_attributes
+            if m.value and _are_parameters_frozen(m, records)
         ]
         if misspelled:
             findings.append(_build_misspelled_finding(rule, trace, network, misspelled))
@@ -69,21 +71,23 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
         if inner_weights:
             findings.append(_build_inner_finding(rule, trace, network, inner_weights, weights))
             continue
-        untrained = _find_untrained_weights(rule.settings, trace, frozen)
-        if untrained and len(frozen) < len(weights):
-            findings.append(_build_untrained_finding(rule, trace, network, untrained, frozen))
+        untrained = _find_untrained_weights(rule.settings, trace, frozen_weights)
+        if untrained and len(frozen_weights) < len(weights):
+            findings.append(
+                _build_untrained_finding(rule, trace, network, untrained, frozen_weights)
+            )
             continue
-        if len(frozen) < max(rule.settings.min_frozen_weights, len(weights)) or len(
+        if len(frozen_weights) < max(rule.settings.min_frozen_weights, len(weights)) or len(
             frozen_parameters
         ) == len(parameters):
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
-                step=_first_frozen_step(trace, frozen),
+                step=_first_frozen_step(trace, frozen_weights),
                 what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
                 f"are frozen, including all {len(weights)} weights and the output layer: "
-                f"{list_names([p.names[0] for p in reversed(frozen)])}.",
+                f"{list_names([p.names[0] for p in reversed(frozen_weights)])}.",
                 cause="Only norms and biases are trained; the output layer does not learn.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
@@ -94,7 +98,7 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
     return tuple(findings)
 
 
-def _are_frozen(
+def _are_parameters_frozen(
     misspelled: MisspelledAttributeRecord, records: Mapping[int, ParameterRecord]
 ) -> bool:
     parameters = [records[p] for p in misspelled.parameters if p in records]
@@ -128,7 +132,7 @@ def _build_misspelled_finding(
 
 
 def _find_untrained_weights(
-    settings: UnintendedFreezeSettings, trace: Trace, frozen: list[ParameterRecord]
+    settings: UnintendedFreezeSettings, trace: Trace, frozen_weights: list[ParameterRecord]
 ) -> list[ParameterRecord]:
     """Return the optimizer's frozen weights that have their initial values, if at least half do.
 
@@ -136,7 +140,9 @@ def _find_untrained_weights(
     initialization; after training, the largest value exceeds it.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
-    optimizer_weights = [p for p in frozen if p.index in optimized and not p.has_had_gradient]
+    optimizer_weights = [
+        p for p in frozen_weights if p.index in optimized and not p.has_had_gradient
+    ]
     values = values_by_parameter(trace)
     untrained = [
         p
@@ -170,26 +176,26 @@ def _build_untrained_finding(
     trace: Trace,
     network: NetworkRecord,
     untrained: list[ParameterRecord],
-    frozen: list[ParameterRecord],
+    frozen_weights: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
         step=_first_frozen_step(trace, untrained),
-        what=f"{network.name}: {len(frozen)} weights are frozen. At least {len(untrained)} of them "
+        what=f"{network.name}: {len(frozen_weights)} weights are frozen. At least {len(untrained)} of them "
         "are in the optimizer and have torch's initial values: "
         f"{list_names([p.names[0] for p in untrained if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
         "print the number of trainable parameters.",
-        num_frozen=len(frozen),
+        num_frozen=len(frozen_weights),
         num_parameters=len(network.parameters),
     )
 
 
-def _first_frozen_step(trace: Trace, frozen: list[ParameterRecord]) -> int:
+def _first_frozen_step(trace: Trace, frozen_weights: list[ParameterRecord]) -> int:
     """Return the first step at which all of the parameters are frozen."""
-    indices = {p.index for p in frozen}
+    indices = {p.index for p in frozen_weights}
     return next(
         m.step
         for m in trace.memberships
