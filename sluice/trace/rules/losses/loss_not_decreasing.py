@@ -21,8 +21,8 @@ class LossNotDecreasingSettings(Settings):
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of steps with targets that a network computes at which the rule "
-        "reports nothing.",
+        description="If a network computes the targets in at least this share of the steps, the "
+        "rule reports nothing.",
     )
 
 
@@ -78,6 +78,7 @@ def _computes_most_targets(
 
 
 def _computes_targets(event: TraceEvent) -> bool:
+    """Whether a forward or grad event is a pass without gradients or ``torch.autograd.grad``."""
     return event.kind == "grad" or "grad" not in event.flags
 
 

@@ -33,15 +33,20 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     if corrupted is not None:
         return (
             _build_weights_finding(
-                rule, trace, corrupted, losses, num_bad=len(nonfinite), is_persistent=is_persistent
+                rule,
+                trace,
+                corrupted,
+                losses,
+                num_nonfinite=len(nonfinite),
+                is_persistent=is_persistent,
             ),
         )
     return (
         rule.finding(
             severity="error" if is_persistent else "warning",
             step=step,
-            what=f"The loss is {value} at step {step}, and at {len(nonfinite)} of {len(losses)} "
-            "recorded steps.",
+            what=f"The loss is {value} at step {step}, and non-finite at {len(nonfinite)} of "
+            f"{len(losses)} recorded steps.",
             cause="Later losses are finite, so the weights may be intact."
             if nonfinite[-1] < len(losses) - 1
             else "A step with this loss makes all weights non-finite.",
@@ -59,7 +64,7 @@ def _build_weights_finding(
     record: CorruptedWeightsRecord,
     losses: Sequence[tuple[int, float]],
     *,
-    num_bad: int,
+    num_nonfinite: int,
     is_persistent: bool,
 ) -> TraceFinding:
     names = parameter_names(trace)
@@ -69,13 +74,13 @@ def _build_weights_finding(
         step=record.step,
         what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are "
         "non-finite, although their optimizer state is finite. The loss is non-finite at "
-        f"{num_bad} of {len(losses)} recorded steps.",
+        f"{num_nonfinite} of {len(losses)} recorded steps.",
         cause="The gradient did not cause this: the program wrote to the weights between two "
         "steps, or the update itself is non-finite, as with eps=0 or a non-finite learning rate.",
         fix="Check the code that writes to these weights after a step (projection, clamp, weight "
         "averaging, checkpoint loading), and the learning rate and eps of the optimizer; resume "
         "from an earlier checkpoint.",
-        num_bad=num_bad,
+        num_bad=num_nonfinite,
         num_known=len(losses),
     )
 

@@ -55,12 +55,16 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
             continue
         record = empty[0]
         # A sum over no targets is 0, which is harmless when it is rare.
-        is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
-            empty
-        ) >= rule.settings.min_empty_share * len(records)
+        min_empty = max(
+            rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
+        )
         num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
-        is_frequent = is_frequent or max(num_text_rows, default=0) >= rule.settings.min_text_rows
-        is_harmful = record.reduction == "mean" or len(empty) == len(records) or is_frequent
+        is_harmful = (
+            record.reduction == "mean"
+            or len(empty) == len(records)
+            or len(empty) >= min_empty
+            or max(num_text_rows, default=0) >= rule.settings.min_text_rows
+        )
         tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)

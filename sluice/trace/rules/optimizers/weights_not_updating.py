@@ -45,7 +45,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
             or min(sample_counts) < 4
         ):
             continue
-        if sum(rate > 0 for rate in rates) < 3:  # reported by the rule lr_stays_zero
+        if sum(rate > 0 for rate in rates) < 3:  # lr_stays_zero reports a rate of 0
             continue
         findings.append(
             rule.finding(

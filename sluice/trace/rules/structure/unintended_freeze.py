@@ -181,8 +181,8 @@ def _build_untrained_finding(
     return rule.finding(
         severity="confirm",
         step=_first_frozen_step(trace, untrained),
-        what=f"{network.name}: {len(frozen_weights)} weights are frozen. At least {len(untrained)} of them "
-        "are in the optimizer and have torch's initial values: "
+        what=f"{network.name}: {len(frozen_weights)} weights are frozen. At least {len(untrained)} "
+        "of them are in the optimizer and have torch's initial values: "
         f"{list_names([p.names[0] for p in untrained if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
