@@ -32,7 +32,7 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
     optimizers = stepping_optimizers(trace)
     if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or losses_per_step != {1}:
         return ()
-    if _computes_most_targets(rule.settings, trace, optimizers[0]):
+    if _has_network_targets(rule.settings, trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
     first = [v for _, v in losses[:quarter]]
@@ -57,9 +57,7 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
     )
 
 
-def _computes_most_targets(
-    settings: LossNotDecreasingSettings, trace: Trace, optimizer: int
-) -> bool:
+def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute their targets with a network, or a loss from network gradients.
 
     The targets of such a loss change during training, as in Q-learning and energy-based models.
