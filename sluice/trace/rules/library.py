@@ -51,13 +51,13 @@ def judge(trace: Trace) -> tuple[TraceFinding, ...]:
 def judge_with_failures(trace: Trace) -> tuple[tuple[TraceFinding, ...], tuple[str, ...]]:
     """Return the findings of all rules that ran, and a message for each rule that failed."""
     findings: list[TraceFinding] = []
-    failed = []
+    failures = []
     for rule in RULES:
         try:
             findings += rule(trace)
         except Exception as error:  # a failing rule must not discard the findings of the others
-            failed.append(f"Not checked: whether {rule.name} ({type(error).__name__}: {error}).")
-    return tuple(findings), tuple(failed)
+            failures.append(f"Not checked: whether {rule.name} ({type(error).__name__}: {error}).")
+    return tuple(findings), tuple(failures)
 
 
 def judge_ranks(traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:

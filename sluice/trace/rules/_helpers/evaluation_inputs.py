@@ -9,8 +9,8 @@ from sluice.trace.records.trace import Trace
 T = TypeVar("T")
 
 
-def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the latest record of a network's inputs, which covers the most rows, by key.
+def latest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
+    """Return the latest record of each kind of inputs of a network; it covers the most rows.
 
     A key is (whether the inputs are used for training, index of the loader). Inputs without column
     statistics, such as tokens, are left out.
@@ -22,7 +22,7 @@ def largest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], 
     return records
 
 
-def input_pairs(
+def training_and_evaluation_inputs(
     trace: Trace, *, min_rows: int
 ) -> Iterator[tuple[int, InputRecord, list[InputRecord]]]:
     """Yield each network with its training inputs and its evaluation inputs.
@@ -34,7 +34,7 @@ def input_pairs(
     for network in sorted({record.network for record in trace.inputs}):
         records = [
             record
-            for record in largest_input_records(trace, network).values()
+            for record in latest_input_records(trace, network).values()
             if record.num_rows >= min_rows
         ]
         training = [record for record in records if record.is_learning]
@@ -46,11 +46,11 @@ def input_pairs(
 def consistent_difference(
     evaluated: list[InputRecord], detect: Callable[[InputRecord], T | None]
 ) -> tuple[InputRecord, T] | None:
-    """Return the first evaluation on data with its difference from training.
+    """Return the first evaluation without generated inputs, and its difference from training.
 
     None if ``detect`` returns None for any evaluation: if one evaluation has inputs like those of
     training, the others differ on purpose.
     """
-    differences = [(record, found) for record in evaluated if (found := detect(record)) is not None]
-    on_data = [(record, found) for record, found in differences if not record.is_generated]
-    return on_data[0] if len(differences) == len(evaluated) and on_data else None
+    differences = [(r, difference) for r in evaluated if (difference := detect(r)) is not None]
+    not_generated = [(r, difference) for r, difference in differences if not r.is_generated]
+    return not_generated[0] if len(differences) == len(evaluated) and not_generated else None

@@ -26,14 +26,15 @@ def learning_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
     """Return the forward passes whose gradients are used by the step that ends a sequence.
 
     A backward pass must follow the forward pass, and its gradients must not be cleared before the
-    step, as they are after computing the Fisher information. If some of the passes ran in training
-    mode, the passes in evaluation mode are an evaluation without ``no_grad`` and are left out.
+    step, as they are if they were computed only for the Fisher information. If some of the passes
+    ran in training mode, the passes in evaluation mode are an evaluation without ``no_grad`` and
+    are left out.
     """
     end = sequence.final_event
     if end is None or end.kind != "step":
         return ()
     backward_positions = sequence.find("backward")
-    cleared = max(
+    last_zero_grad = max(
         (i for i in sequence.find("zero") if sequence.events[i].object_id in (end.object_id, -1)),
         default=-1,
     )
@@ -41,7 +42,7 @@ def learning_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
         event
         for i, event in forward_events(sequence, network)
         if "grad" in event.flags
-        and next((position for position in backward_positions if position > i), -1) > cleared
+        and next((position for position in backward_positions if position > i), -1) > last_zero_grad
     ]
     training = [event for event in forwards if "training" in event.flags]
     return tuple(training or forwards)

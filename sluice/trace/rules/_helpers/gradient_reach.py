@@ -20,8 +20,8 @@ class GradientReachSettings(Settings):
     )
 
 
-def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
-    """Return trainable parameters of stepping optimizers without any gradient or change."""
+def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
+    """Return trainable parameters of stepping optimizers that never have a gradient or a change."""
     membership = trace.membership
     if membership is None:
         return frozenset()
@@ -42,16 +42,16 @@ def never_reached(trace: Trace, settings: GradientReachSettings) -> frozenset[in
     return frozenset((optimized & trainable) - reached - changed_parameters(trace))
 
 
-def unreached_by(
+def unreached_by_optimizer(
     trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
 ) -> frozenset[int]:
-    """Return trainable parameters of one optimizer without a gradient or a change.
+    """Return trainable parameters of an optimizer without a gradient, and without a change.
 
     Args:
         trace: Trace of one process.
         optimizer: Record of the optimizer.
         settings: Required evidence.
-        since: First step whose parameter samples count.
+        since: First step from which parameter values are compared; gradients of all steps count.
     """
     membership, measured = trace.membership, measurements_of(trace, optimizer.index)
     optimized = {p for group in optimizer.groups for p in group.parameters}

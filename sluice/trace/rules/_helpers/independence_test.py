@@ -1,7 +1,7 @@
 """Permutation test of independence between inputs and targets, based on HSIC.
 
-Shape legend: N = rows, D = features, C = columns of targets, P = permutations with the original
-order first.
+Shape legend: N = rows, D = features, C = columns of targets, P = orders of the targets: first the
+original one, then the permutations.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
 
     The statistics are the Hilbert-Schmidt independence criterion (HSIC) with a linear and two
     Gaussian kernels, and the largest absolute correlation of a single feature; the result is the
-    largest of the four z-scores. In 450 unrelated data sets of 512 or 1,024 rows with five or ten
-    classes, four z-scores exceeded 3 and two exceeded 4. For a target of which one of ten features
-    explains 2% of the variance, seven of ten data sets of 800 rows exceed 3.
+    largest of the four z-scores. In 450 data sets of 512 or 1,024 rows, with five or ten classes
+    that do not depend on the features, four z-scores exceeded 3 and two exceeded 4. If one of ten
+    features explains 2% of the variance of the target, seven of ten data sets of 800 rows exceed 3.
 
     Args:
         features_ND: N rows of D features.
@@ -35,7 +35,7 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
         Gretton et al. (2005), "Measuring Statistical Dependence with Hilbert-Schmidt Norms".
     """
     features = _standardize(features_ND.float())
-    target_columns = _target_features(torch.tensor(targets, dtype=torch.float64), is_class=is_class)
+    target_columns = _target_columns(torch.tensor(targets, dtype=torch.float64), is_class=is_class)
     generator = torch.Generator().manual_seed(0)
     permutations = [
         torch.randperm(len(targets), generator=generator) for _ in range(_NUM_PERMUTATIONS)
@@ -53,8 +53,8 @@ def _standardize(features: Tensor) -> Tensor:
     return standardized.clamp(-5, 5)  # a single outlier must not dominate the statistic
 
 
-def _target_features(targets: Tensor, *, is_class: bool) -> Tensor:
-    """Return standardized columns: one per class, or the rank and its square.
+def _target_columns(targets: Tensor, *, is_class: bool) -> Tensor:
+    """Return standardized columns: one per class, or the centered rank and its square.
 
     The square detects a relation with the distance of a target from the middle.
     """

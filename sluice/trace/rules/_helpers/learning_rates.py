@@ -15,7 +15,7 @@ class LearningRates:
 
     steps: tuple[int, ...]
     values: tuple[float, ...]
-    last: int
+    last_step: int
     """Number of the last step of the optimizer."""
 
     @property
@@ -28,19 +28,18 @@ class LearningRates:
         known = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
         return known[-1] if known else self.values[0]
 
-    def share_below(self, peak_ratio: float) -> float:
+    def low_share(self, max_low_ratio: float) -> float:
         """Return the share of all steps that come after the peak and have a low learning rate.
 
         Args:
-            peak_ratio: Highest learning rate that counts as low, relative to the peak.
+            max_low_ratio: Highest learning rate that counts as low, relative to the peak.
         """
-        ends = (*self.steps[1:], self.last + 1)
+        ends = (*self.steps[1:], self.last_step + 1)
         intervals = list(zip(self.steps, ends, self.values, strict=True))
         after_peak = intervals[self.values.index(self.peak) + 1 :]
-        num_low = sum(
-            max(end - begin, 0) for begin, end, rate in after_peak if rate <= peak_ratio * self.peak
-        )
-        return num_low / max(self.last + 1 - self.steps[0], 1)
+        max_rate = max_low_ratio * self.peak
+        num_low = sum(max(end - begin, 0) for begin, end, rate in after_peak if rate <= max_rate)
+        return num_low / max(self.last_step + 1 - self.steps[0], 1)
 
 
 def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
@@ -49,12 +48,17 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
     steps = steps_of(trace, optimizer)
     if not known or not steps:
         return None
-    last = max(step.sequence.last_step for step in steps)
-    return LearningRates(tuple(r.step for r in known), tuple(max(r.rates) for r in known), last)
+    last_step = max(step.sequence.last_step for step in steps)
+    return LearningRates(
+        tuple(r.step for r in known), tuple(max(r.rates) for r in known), last_step
+    )
 
 
 def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded scheduler steps: all, or those before an optimizer step."""
+    """Return the number of recorded scheduler steps: all, or those before an optimizer step.
+
+    The latter is an upper bound if steps with different sequences alternate.
+    """
     num_steps = 0
     for sequence in trace.sequences:
         per_sequence = sum(

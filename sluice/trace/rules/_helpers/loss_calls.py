@@ -6,6 +6,7 @@ from sluice.trace.records.losses import LossRecord
 from sluice.trace.records.trace import Trace
 
 CLASS_LOSSES = ("cross_entropy", "nll_loss")
+"""Loss functions whose targets are classes."""
 
 
 def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
@@ -19,12 +20,12 @@ def network_name(trace: Trace, network: int) -> str:
     return next((n.name for n in known if n.index == network), "the network")
 
 
-def by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossRecord]]:
+def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossRecord]]:
     """Return the calls grouped by loss function and network."""
-    records: dict[tuple[str, int], list[LossRecord]] = {}
+    groups: dict[tuple[str, int], list[LossRecord]] = {}
     for record in calls:
-        records.setdefault((record.kind, record.network), []).append(record)
-    return records
+        groups.setdefault((record.kind, record.network), []).append(record)
+    return groups
 
 
 def list_numbers(values: Sequence[int], total: int) -> str:

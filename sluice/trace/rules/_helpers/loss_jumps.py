@@ -34,8 +34,8 @@ def find_loss_jump(
 ) -> LossJump | None:
     """Return the first jump of the loss; None without a jump.
 
-    At a jump, the loss exceeds all considered losses before it, and so do the medians of all losses
-    from the jump on, of the first of them and of the last of them.
+    At a jump, the loss exceeds all considered losses before it. So do three medians: of all losses
+    from the jump on, of the first ``min_losses`` of these, and of their last ``min_losses``.
 
     Args:
         losses: Step and loss, in the order of steps; a non-finite loss counts as infinite.

@@ -30,7 +30,10 @@ def parameter_names(trace: Trace) -> dict[int, str]:
 
 
 def step_losses(trace: Trace) -> tuple[tuple[int, float], ...]:
-    """Return the first recorded loss of each step; () when a gradient scaler was used."""
+    """Return the first recorded loss of each step as (step, loss).
+
+    Empty if a gradient scaler was used, because it scales the recorded losses.
+    """
     if any(n.scale is not None for n in trace.scalars):
         return ()
     return tuple((n.step, n.losses[0]) for n in trace.scalars if n.losses)
@@ -51,11 +54,11 @@ def changed_parameters(trace: Trace, since: int = 0) -> frozenset[int]:
         trace: Trace of one process.
         since: First step whose samples count.
     """
-    seen: dict[int, set[int]] = {}
+    fingerprints: dict[int, set[int]] = {}
     for value in trace.values:
         if value.step >= since:
-            seen.setdefault(value.parameter, set()).add(value.fingerprint)
-    return frozenset(index for index, states in seen.items() if len(states) > 1)
+            fingerprints.setdefault(value.parameter, set()).add(value.fingerprint)
+    return frozenset(index for index, distinct in fingerprints.items() if len(distinct) > 1)
 
 
 def weight_positions(trace: Trace, measured: OptimizerStatistics) -> Iterator[int]:

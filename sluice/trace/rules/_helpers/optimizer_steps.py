@@ -36,18 +36,19 @@ class OptimizerStep:
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return the sequences that end with a step, or skipped step, of an optimizer, in time order.
 
-    Steps of optimizers that call their closure several times per step, or never, are omitted.
+    Steps with a closure that the optimizer did not call exactly once are omitted: they contain a
+    "stepped" event, and the events of the later calls precede it.
     """
-    return _STEPS_BY_OPTIMIZER.of(trace.sequences).get(optimizer, ())
+    return _STEPS_BY_OPTIMIZER.get(trace.sequences).get(optimizer, ())
 
 
 class _StepsByOptimizer:
-    """Caches the groups of the last trace, because every rule requests them for every optimizer."""
+    """Caches the steps of the last trace, because many rules request them for every optimizer."""
 
     def __init__(self) -> None:
         self._last: tuple[Sequence[StepSequence], Mapping[int, tuple[OptimizerStep, ...]]] = (), {}
 
-    def of(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
+    def get(self, sequences: Sequence[StepSequence]) -> Mapping[int, tuple[OptimizerStep, ...]]:
         """Return the sequences that end with a step or skipped step, by optimizer index."""
         cached, by_optimizer = self._last
         if cached is not sequences:

@@ -19,7 +19,7 @@ def has_manual_gradients(trace: Trace) -> bool:
     return any(sequence.find("grad") for sequence in trace.sequences)
 
 
-def unoptimized(membership: Membership) -> tuple[ParameterRecord, ...]:
+def unoptimized_parameters(membership: Membership) -> tuple[ParameterRecord, ...]:
     """Return trainable parameters of networks that had a gradient but are in no optimizer."""
     optimized = membership.optimized
     return tuple(
@@ -32,7 +32,7 @@ def unoptimized(membership: Membership) -> tuple[ParameterRecord, ...]:
 def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, ...]:
     """Return the parameters of an optimizer that do not, or no longer, belong to any network.
 
-    A parameter that never belonged to a network counts only if it never received a gradient:
+    A parameter that never belonged to a network is included only if it never received a gradient:
     otherwise it belongs to an object that is not an nn.Module.
     """
     membership = trace.memberships[-1]
@@ -57,7 +57,7 @@ def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttribute
 
 
 def list_names(names: Sequence[str]) -> str:
-    """Return the first few names, and the number of the remaining ones."""
+    """Return the first few names and the number of the remaining ones as text."""
     more = len(names) - _MAX_NAMES
     return ", ".join(names[:_MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
 

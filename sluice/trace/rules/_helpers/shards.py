@@ -70,8 +70,8 @@ class LoaderShards:
         return max(pairs, default=(0, 0), key=lambda pair: pair[0] / pair[1])
 
     @property
-    def repeats(self) -> float:
-        """Largest share, over the ranks, of rows that a rank receives more than once."""
+    def repeated_share(self) -> float:
+        """Share of the rows of a rank that repeat an earlier row; the largest of all ranks."""
         return max(
             1 - len(e.contents.values) / e.num_contents
             if e.num_contents and e.contents.is_complete
@@ -99,9 +99,8 @@ class LoaderShards:
     def are_copies(self) -> bool:
         """Whether two ranks receive the same rows.
 
-        If the dataset is divided, the order of all ranks must be the same, too.
-
-        Also true if the dataset is not divided and too few rows were recorded to decide.
+        If the dataset is divided, all ranks must also receive them in the same order. Also true if
+        the dataset is not divided and too few rows were recorded to decide.
         """
         num_shared, num_rows = self.overlap
         is_same = num_shared >= self.settings.min_copy_share * num_rows
@@ -120,14 +119,14 @@ class LoaderShards:
             settings.min_shared_rows, settings.min_shared_share * num_rows
         )
         return is_shared and (
-            self.repeats * settings.min_shared_to_repeated < num_shared / num_rows
+            self.repeated_share * settings.min_shared_to_repeated < num_shared / num_rows
         )
 
     @property
-    def missing(self) -> tuple[int, int]:
-        """Estimated number of rows that no rank receives, and number of rows of the dataset.
+    def missing_rows(self) -> tuple[int, int]:
+        """Estimated number of dataset rows that no rank receives, and of all dataset rows.
 
-        Both are estimated for the sampled part of the dataset; (0, 0) when unknown.
+        If row numbers are sampled, only sampled rows are counted. (0, 0) if unknown.
         """
         sizes = {loader.num_rows for loader in self.loaders}
         if len(sizes) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):
@@ -139,7 +138,7 @@ class LoaderShards:
 
 
 def find_shards(traces: Sequence[Trace], settings: ShardSettings) -> tuple[LoaderShards, ...]:
-    """Return the first epoch of each loader that all ranks train on."""
+    """Return the first recorded epoch of each loader that all ranks train on."""
     shards = []
     for index in sorted(frozenset.intersection(*map(training_loader_indices, traces))):
         epochs = [e for trace in traces for e in loader_epochs(trace, index)[:1]]

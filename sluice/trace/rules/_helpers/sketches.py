@@ -4,12 +4,13 @@ from collections.abc import Sequence
 
 from sluice.trace.records.batches import SketchRecord
 
-_MODULUS = 2**64
+_NUM_HASHES = 2**64
+"""Number of hashes, which are from -(2**63) to 2**63 - 1."""
 
 
 def common_threshold(sketches: Sequence[SketchRecord]) -> int:
     """Return the largest hash up to which all sketches are complete."""
-    return min((s.values[-1] for s in sketches if not s.is_complete), default=_MODULUS // 2 - 1)
+    return min((s.values[-1] for s in sketches if not s.is_complete), default=_NUM_HASHES // 2 - 1)
 
 
 def values_up_to(limit: int, sketch: SketchRecord) -> frozenset[int]:
@@ -19,4 +20,4 @@ def values_up_to(limit: int, sketch: SketchRecord) -> frozenset[int]:
 
 def hash_share_up_to(limit: int) -> float:
     """Return the share of all integers whose hash is at most a limit."""
-    return (limit + _MODULUS // 2 + 1) / _MODULUS
+    return (limit + _NUM_HASHES // 2 + 1) / _NUM_HASHES

@@ -32,21 +32,25 @@ class BestCheckpointStaleSettings(Settings):
         description="Evaluations, each better than all before it, without a saved checkpoint, "
         "required for a finding.",
     )
-    min_improvements_after_second: int = Field(
+    min_improvements_if_second_saved: int = Field(
         5,
         ge=1,
         description="Improvements without a saved checkpoint required when the second evaluation "
         "was saved as well.",
     )
-    min_loss_share: float = Field(
+    min_second_loss_ratio: float = Field(
         0.7,
         gt=0,
         le=1,
-        description="Share of the first loss that must remain at the second evaluation when that "
-        "was saved as well.",
+        description="Minimum ratio of the second loss to the first one at which a save at the "
+        "second evaluation is ignored.",
     )
-    max_loss_share: float = Field(
-        0.8, gt=0, le=1, description="Share of the first loss that the lowest loss must fall below."
+    max_lowest_loss_ratio: float = Field(
+        0.8,
+        gt=0,
+        le=1,
+        description="Ratio of the lowest loss to the first one below which the loss counts as "
+        "decreasing.",
     )
     improvement_ratio: float = Field(
         0.99,
@@ -66,7 +70,7 @@ def _loss_decreases(
     losses = [e.mean for e in evaluations]
     return (
         _count_improvements(settings, losses[1:], losses[0]) >= settings.min_improvements
-        and 0 < min(losses) < settings.max_loss_share * losses[0]
+        and 0 < min(losses) < settings.max_lowest_loss_ratio * losses[0]
     )
 
 
@@ -85,7 +89,8 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
     """Return the saves since a step, grouped by path.
 
     Paths that differ only in numbers count as one, as do the random names of temporary files. A
-    copy that another network starts from at the same step is not a stored checkpoint.
+    state that is loaded into a network at the step of its save is not a stored checkpoint but a
+    copy, such as the start of another network.
     """
     copied = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
     by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
@@ -99,64 +104,72 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
 def _skips_improvements(
     settings: BestCheckpointStaleSettings,
     evaluations: Sequence[EvaluationPassRecord],
-    saved: set[int],
+    saved_steps: set[int],
 ) -> bool:
-    """Whether a state was saved at the first evaluation but at no better one later.
+    """Whether a state was saved at the first evaluation but at no clearly better one later.
 
-    A later save at a loss that is no improvement does not count. If accuracy is the criterion, it
-    may stay the same while the loss decreases, but it changes at some of the better evaluations. An
-    early save at a slightly better loss does not count either.
+    Saves at a loss that is no improvement are ignored, and so is a save at the second evaluation
+    with a slightly lower loss. Selection by accuracy would also save at some of the later
+    improvements: the accuracy may be constant for a while, but it rises at some of them.
     """
-    saved_at = [i for i, e in enumerate(evaluations) if e.step in saved]
-    # A state without an evaluation at its step may belong to an evaluation that has not run yet.
-    if len(saved_at) != len(saved) or saved_at[:1] != [0] or saved_at[-1] >= len(evaluations) / 2:
+    saved_at = [i for i, e in enumerate(evaluations) if e.step in saved_steps]
+    # A state without an evaluation at its step may belong to an evaluation that has not run yet. A
+    # state that is saved in the second half of the evaluations is not stale.
+    if (
+        len(saved_at) != len(saved_steps)
+        or saved_at[:1] != [0]
+        or saved_at[-1] >= len(evaluations) / 2
+    ):
         return False
     losses = [e.mean for e in evaluations]
     last = saved_at[-1]
-    is_no_improvement = all(losses[i] >= min(losses[:i]) for i in saved_at[1:])
-    is_early = saved_at == [0, 1] and losses[1] > settings.min_loss_share * losses[0]
+    is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_at[1:])
+    is_early = saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
     num_missed = _count_improvements(settings, losses[last + 1 :], min(losses[: last + 1]))
-    return num_missed >= (
-        settings.min_improvements if is_no_improvement else settings.min_improvements_after_second
-    ) and (is_no_improvement or is_early)
+    if not is_improvement_saved:
+        return num_missed >= settings.min_improvements
+    return is_early and num_missed >= settings.min_improvements_if_second_saved
 
 
-def _restored_file(
+def _find_restored_save(
     settings: BestCheckpointStaleSettings, trace: Trace, evaluations: Sequence[EvaluationPassRecord]
-) -> str:
-    """Return the file of the first evaluation's state if it is loaded after the last step; else "".
+) -> StateSaveRecord | None:
+    """Return the save of a state that is loaded after the last step although the loss improved.
 
-    The text also says whether the file was written at or before the first evaluation. An earlier
-    state counts only if it is evaluated after it was loaded, and is no better than at the first
-    evaluation: otherwise it may start another training run. A copied file is identified by its
-    content.
+    The state was saved at the first evaluation or before it. A state from before it counts only if
+    the last evaluation follows the last step and has no lower loss than the first one; otherwise
+    the load may begin another training run. A copied file is identified by its content.
     """
     final_loads = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
-    wanted = {load.content for load in final_loads} - {0}
+    loaded_contents = {load.content for load in final_loads} - {0}
     # The first save with this content: the same weights may be saved again.
-    first: dict[int, StateSaveRecord] = {}
+    first_saves: dict[int, StateSaveRecord] = {}
     for candidate in trace.saves:
-        first.setdefault(candidate.content, candidate)
-    restored = [first[content] for content in wanted if content in first]
+        first_saves.setdefault(candidate.content, candidate)
+    restored = [first_saves[content] for content in loaded_contents if content in first_saves]
     losses = [e.mean for e in evaluations]
     key = (evaluations[0].network, evaluations[0].kind)
     last = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
-    is_used = last.step == trace.num_steps and last.mean >= losses[0]
+    is_no_better_at_end = last.step == trace.num_steps and last.mean >= losses[0]
     first_step = evaluations[0].step
-    save = next(
-        (s for s in restored if s.step == first_step or (s.step < first_step and is_used)), None
+    if _count_improvements(settings, losses[1:], losses[0]) < settings.min_improvements:
+        return None
+    return next(
+        (
+            s
+            for s in restored
+            if s.step == first_step or (s.step < first_step and is_no_better_at_end)
+        ),
+        None,
     )
-    if (
-        save is None
-        or _count_improvements(settings, losses[1:], losses[0]) < settings.min_improvements
-    ):
-        return ""
-    when = "at" if save.step == first_step else "before"
-    return f"{save.path or 'the copy in memory'}, was written {when}"
+
+
+def _location(save: StateSaveRecord) -> str:
+    return save.path or "the copy in memory"
 
 
 def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
-    """Whether the file is named as the best, or the saved state is loaded after the last step."""
+    """Whether the file is named as the best, or a network loads a state after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
         return True
     last = trace.num_steps
@@ -169,23 +182,23 @@ def _detect_kept_without_copy(
     """Detect weights that were kept without a copy: every later step also changed them."""
     kept_steps = [s.step for s in trace.saves if s.to == "memory"]
     for load in trace.loads:
-        since = [step for step in kept_steps if step < load.step]
+        earlier = [step for step in kept_steps if step < load.step]
         # A state of the current step equals the weights of the network: loading it is harmless.
         if (
             load.num_aliased < max(rule.settings.min_shared_tensors, load.num_keys / 2)
-            or not since
+            or not earlier
             or load.step in kept_steps
         ):
             continue
         return (
             rule.finding(
                 severity="error",
-                step=max(since[-1], 1),
+                step=max(earlier[-1], 1),
                 what=f"{load.num_aliased} of {load.num_keys} tensors loaded into {load.kind} after "
-                f"step {load.step} are its own weights: they were kept after step {since[-1]} or "
+                f"step {load.step} are its own weights: they were kept after step {earlier[-1]} or "
                 "earlier without a copy, and have changed with every step since.",
-                cause="state_dict() returns references to the weights: the state restored as the "
-                "best is the last one.",
+                cause="state_dict() returns references to the weights, so the state restored as "
+                "the best one has the latest weights.",
                 fix="Keep copy.deepcopy(model.state_dict()), or clone every tensor.",
                 num_aliased=load.num_aliased,
                 num_keys=load.num_keys,
@@ -215,13 +228,15 @@ def _detect_stale(
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
         candidates = [
-            (f"{saves[0].path or 'the copy in memory'} was written at", _is_selected(trace, saves))
+            (f"{_location(saves[0])} was written at", _is_selected(trace, saves))
             for saves in _saves_by_path(trace, first.step)
             if _skips_improvements(rule.settings, evaluations, {save.step for save in saves})
         ]
-        restored = _restored_file(rule.settings, trace, evaluations)
-        if restored:
-            candidates.append((f"The state loaded at the end, first saved in {restored}", True))
+        restored = _find_restored_save(rule.settings, trace, evaluations)
+        if restored is not None:
+            when = "at" if restored.step == first.step else "before"
+            state = f"The state loaded at the end, first saved in {_location(restored)},"
+            candidates.append((f"{state} was written {when}", True))
         findings += [
             rule.finding(
                 severity="error" if is_selected else "confirm",
@@ -230,16 +245,16 @@ def _detect_stale(
                     for e in evaluations[1:]
                     if e.mean < rule.settings.improvement_ratio * losses[0]
                 ),
-                what=f"{checkpoint} the first of {len(evaluations)} evaluations and at none of the "
-                f"better ones, while the validation loss improved {num_improvements} times, from "
-                f"{losses[0]:.4g} to {min(losses):.4g}.",
+                what=f"{checkpoint_written} the first of {len(evaluations)} evaluations and at "
+                f"none of the better ones, while the validation loss improved {num_improvements} "
+                f"times, from {losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
                 "comparison, so the stored network is an early one.",
                 fix="Compare the validation loss of each epoch with the lowest one so far.",
                 num_evaluations=len(evaluations),
                 num_better=num_improvements,
             )
-            for checkpoint, is_selected in candidates
+            for checkpoint_written, is_selected in candidates
         ]
     return tuple(findings[:1])
 

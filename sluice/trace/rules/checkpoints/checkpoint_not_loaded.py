@@ -21,7 +21,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             what=f"{first.kind}.load_state_dict matched 0 of {pluralize(first.num_keys, 'key')}; "
             f"{pluralize(first.num_missing, 'key')} of the network "
             f"{'was' if first.num_missing == 1 else 'were'} missing from the checkpoint.",
-            cause="The names differ, for example by the prefix 'module.' after data parallel "
+            cause="The names differ, for example by the prefix 'module.' after data-parallel "
             "training, and strict=False hides the mismatch: the network keeps its random weights.",
             fix="Remove the prefix from the keys and load with strict=True.",
             num_keys=first.num_keys,

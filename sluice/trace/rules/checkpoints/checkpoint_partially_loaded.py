@@ -27,28 +27,33 @@ class CheckpointPartiallyLoadedSettings(Settings):
 def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for read in trace.reads:
-        later = {load.what for load in trace.loads if load.step >= read.step}
-        continues = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
+        loaded_kinds = {load.what for load in trace.loads if load.step >= read.step}
+        trains_later = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
-        unread = [
-            *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in later),
+        not_loaded = [
+            *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in loaded_kinds),
             *["the scheduler"]
-            * ("scheduler" in read.states and "scheduler" not in later and has_fresh_scheduler),
+            * (
+                "scheduler" in read.states
+                and "scheduler" not in loaded_kinds
+                and has_fresh_scheduler
+            ),
         ]
-        if not unread or "network" not in later or not continues:
+        if not not_loaded or "network" not in loaded_kinds or not trains_later:
             continue
         # A training run is resumed if the optimizer state is loaded, or if this run wrote the file.
-        is_resume = "optimizer" in later or _is_resume(rule.settings, trace, read)
+        is_resume = "optimizer" in loaded_kinds or _is_resume(rule.settings, trace, read)
         findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
                 step=read.step + 1,
                 what=f"The file that was read after step {read.step} contains the state of "
-                f"{' and of '.join(unread)}, which was never loaded, although the weights were.",
+                f"{' and of '.join(not_loaded)}, which was never loaded, although the weights "
+                "were.",
                 cause="Training continues without the optimizer moments, the step count or the "
                 "previous learning rate.",
                 fix="Load every state that the checkpoint contains.",
-                num_unread=len(unread),
+                num_unread=len(not_loaded),
             )
         )
     return tuple(findings[:1])
@@ -57,35 +62,43 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
 def _is_resume(
     settings: CheckpointPartiallyLoadedSettings, trace: Trace, read: FileReadRecord
 ) -> bool:
-    """Whether this run wrote the file, and a new optimizer continues where a similar one stopped.
+    """Whether this run wrote the file, and a new optimizer continues where another one stopped.
 
     A second phase of training is not a resume: it has another optimizer, other parameters or
     another learning rate.
     """
     # The file may have been written under another name and renamed.
-    written = {os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step}
-    if not read.path or os.path.dirname(read.path) not in written:
+    written_folders = {
+        os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step
+    }
+    if not read.path or os.path.dirname(read.path) not in written_folders:
         return False
-    kinds = {o.index: (o.kind, _sizes(o)) for m in trace.memberships for o in m.optimizers}
-    spans = {
+    descriptions = {
+        o.index: (o.kind, _group_sizes(o)) for m in trace.memberships for o in m.optimizers
+    }
+    step_ranges = {
         o: (first_step_of(steps), max(s.sequence.last_step for s in steps))
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }
-    for one, (_, stopped) in spans.items():
-        for other, (began, _) in spans.items():
-            if stopped > read.step or began <= read.step or kinds.get(one) != kinds.get(other):
+    for old, (_, stopped) in step_ranges.items():
+        for new, (began, _) in step_ranges.items():
+            if (
+                stopped > read.step
+                or began <= read.step
+                or descriptions.get(old) != descriptions.get(new)
+            ):
                 continue
-            rates = learning_rates(trace, one), learning_rates(trace, other)
-            if rates[0] is None or rates[1] is None:
+            old_rates, new_rates = learning_rates(trace, old), learning_rates(trace, new)
+            if old_rates is None or new_rates is None:
                 continue
-            last, current = rates[0].at(stopped), rates[1].at(began)
-            if abs(current - last) <= settings.max_rate_change * last:
+            last, first = old_rates.at(stopped), new_rates.at(began)
+            if abs(first - last) <= settings.max_rate_change * last:
                 return True
     return False
 
 
-def _sizes(optimizer: OptimizerRecord) -> tuple[int, ...]:
+def _group_sizes(optimizer: OptimizerRecord) -> tuple[int, ...]:
     return tuple(len(group.parameters) for group in optimizer.groups)
 
 

@@ -24,20 +24,20 @@ class ResumeStateLostSettings(Settings):
     min_steps_before: int = Field(
         5,
         ge=1,
-        description="Steps of the first optimizer, after which it has a state worth keeping.",
+        description="Minimum steps of the first optimizer at which its state is worth keeping.",
     )
     num_compared_losses: int = Field(
         5,
         ge=1,
-        description="Number of steps at the start, and after the restart, from which the first "
-        "recorded loss is compared. Before the restart, the median loss of twice as many steps is "
-        "compared.",
+        description="Number of steps at the start, and after the restart, whose first recorded "
+        "loss is compared with the median loss of the last steps before the restart, of which "
+        "twice as many are used.",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the learning rates of two consecutive steps at which they "
-        "count as continuous.",
+        description="Maximum ratio of the learning rates before and after the restart at which the "
+        "new one counts as the continuation of the old one.",
     )
     num_repeated_rates: int = Field(
         8,
@@ -63,11 +63,11 @@ class _OptimizerUse:
     steps: tuple[OptimizerStep, ...]
 
     @property
-    def first(self) -> int:
+    def first_step(self) -> int:
         return min(s.sequence.first_step for s in self.steps)
 
     @property
-    def last(self) -> int:
+    def last_step(self) -> int:
         return max(s.sequence.last_step for s in self.steps)
 
     @property
@@ -83,6 +83,7 @@ class _OptimizerUse:
 
     @property
     def has_state(self) -> bool:
+        """Whether the optimizer has a state; SGD without momentum has none."""
         groups = self.optimizer.groups
         return self.optimizer.kind != "SGD" or any(g.options.get("momentum") for g in groups)
 
@@ -94,10 +95,10 @@ def _optimizer_uses(trace: Trace) -> tuple[_OptimizerUse, ...]:
             steps = steps_of(trace, record.index)
             if record.index not in uses and steps:
                 uses[record.index] = _OptimizerUse(record, membership, steps)
-    return tuple(sorted(uses.values(), key=lambda use: use.first))
+    return tuple(sorted(uses.values(), key=lambda use: use.first_step))
 
 
-def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
+def _initial_settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
     """Return the settings of groups as created, before a schedule changed the learning rate."""
     settings = []
     for group in groups:
@@ -110,7 +111,7 @@ def _settings(groups: Iterable[ParameterGroupRecord]) -> list[dict[str, Any]]:
 
 
 def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_rate: bool) -> bool:
-    settings = [_settings(use.optimizer.groups) for use in (before, after)]
+    settings = [_initial_settings(use.optimizer.groups) for use in (before, after)]
     if ignore_rate:
         settings = [
             [{k: v for k, v in group.items() if k != "lr"} for group in groups]
@@ -119,10 +120,10 @@ def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_r
     return settings[0] == settings[1]
 
 
-def _loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
+def _is_state_loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
     """Whether an optimizer state was loaded between two optimizers, but not into the second."""
     loads = [x for x in trace.loads if x.what == "optimizer"]
-    loads = [x for x in loads if before.last <= x.step < after.first]
+    loads = [x for x in loads if before.last_step <= x.step < after.first_step]
     return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
 
 
@@ -161,17 +162,17 @@ def _starts_over(
     initial = [
         loss
         for step, loss in losses
-        if before.first <= step < before.first + settings.num_compared_losses
+        if before.first_step <= step < before.first_step + settings.num_compared_losses
     ]
     last = [
         loss
         for step, loss in losses
-        if before.last - 2 * settings.num_compared_losses < step <= before.last
+        if before.last_step - 2 * settings.num_compared_losses < step <= before.last_step
     ]
     restarted = [
         loss
         for step, loss in losses
-        if after.first <= step < after.first + settings.num_compared_losses
+        if after.first_step <= step < after.first_step + settings.num_compared_losses
     ][:1]
     if not (initial and last and restarted):
         return False
@@ -181,20 +182,20 @@ def _starts_over(
     return restarted[0] - median(last) > decrease / 2
 
 
-def _lost_schedule(
+def _restarted_scheduler(
     trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> SchedulerRecord | None:
-    """Return the schedule that was restarted before its end; None when no schedule was."""
+    """Return the new scheduler that restarts a schedule before its end; None without one."""
     loaded = {load.object_id for load in trace.loads if load.what == "scheduler"}
     old = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
     for new in trace.schedulers:
         if new.optimizer != after.optimizer.index or new.index in loaded or new.start:
             continue
         # A scheduler that is advanced before its first use continues the schedule.
-        if count_schedule_steps(trace, new.index, before=after.first + 1):
+        if count_schedule_steps(trace, new.index, before=after.first_step + 1):
             continue
         for previous in old:
-            num_steps = count_schedule_steps(trace, previous.index, before=after.first + 1)
+            num_steps = count_schedule_steps(trace, previous.index, before=after.first_step + 1)
             is_same = (previous.kind, previous.options) == (new.kind, new.options)
             if is_same and num_steps >= 2 and not (previous.end and num_steps >= previous.end):
                 return new
@@ -214,7 +215,7 @@ def _repeats_first_rates(
         return False
     # The learning rate that the optimizer was created with may be recorded at the first step.
     repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
-    first_rates = [old.at(before.first + step - after.first) for step, _ in repeated]
+    first_rates = [old.at(before.first_step + step - after.first_step) for step, _ in repeated]
     values = [value for _, value in repeated]
     varies = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
         values
@@ -229,15 +230,15 @@ def _repeats_first_rates(
 def _is_same_training(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
-    between = range(before.last, after.first)
-    was_loaded = any(x.what == "network" and x.step in between for x in trace.loads)
+    restart_steps = range(before.last_step, after.first_step)
+    were_weights_loaded = any(x.what == "network" and x.step in restart_steps for x in trace.loads)
     if before.parameters == after.parameters:
-        is_same = was_loaded or _loader_descriptions(trace, before) == (
+        is_same = were_weights_loaded or _loader_descriptions(trace, before) == (
             _loader_descriptions(trace, after)
         )
     else:
         is_new_network = not before.parameters & after.parameters
-        is_same = was_loaded and is_new_network and before.shapes == after.shapes
+        is_same = were_weights_loaded and is_new_network and before.shapes == after.shapes
     return is_same and not _starts_over(settings, trace, before, after)
 
 
@@ -245,23 +246,26 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
     uses = _optimizer_uses(trace)
     findings = []
     for before, after in itertools.pairwise(uses):
-        if before.optimizer.kind != after.optimizer.kind or after.first <= before.last:
+        if before.optimizer.kind != after.optimizer.kind or after.first_step <= before.last_step:
             continue
         if count_steps(before.steps) < rule.settings.min_steps_before:
             continue
-        loaded = any(
+        is_loaded = any(
             x.what == "optimizer" and x.object_id == after.optimizer.index for x in trace.loads
         )
-        loaded_elsewhere = _loaded_elsewhere(trace, before, after)
+        is_loaded_elsewhere = _is_state_loaded_elsewhere(trace, before, after)
         has_same_settings = _have_same_settings(
             before,
             after,
-            ignore_rate=loaded_elsewhere and _rate_continues(rule.settings, trace, before, after),
+            ignore_rate=is_loaded_elsewhere
+            and _rate_continues(rule.settings, trace, before, after),
         )
-        schedule = _lost_schedule(trace, before, after) if loaded or has_same_settings else None
-        is_state_lost = has_same_settings and not loaded and before.has_state
-        repeats_rates = loaded and _repeats_first_rates(rule.settings, trace, before, after)
-        if not (is_state_lost or schedule or repeats_rates) or not _is_same_training(
+        scheduler = (
+            _restarted_scheduler(trace, before, after) if is_loaded or has_same_settings else None
+        )
+        is_state_lost = has_same_settings and not is_loaded and before.has_state
+        repeats_rates = is_loaded and _repeats_first_rates(rule.settings, trace, before, after)
+        if not (is_state_lost or scheduler or repeats_rates) or not _is_same_training(
             rule.settings, trace, before, after
         ):
             continue
@@ -269,29 +273,31 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             learning_rates(trace, before.optimizer.index),
             learning_rates(trace, after.optimizer.index),
         )
-        jump = (
+        rate_change = (
             f"; the learning rate changed from {old.values[-1]:.3g} to {new.values[0]:.3g}"
             if old and new
             else ""
         )
-        lost = [
+        lost_states = [
             *[f"the state of {after.optimizer.kind}, such as its moments"] * is_state_lost,
-            *([f"the position in {schedule.kind}"] if schedule else []),
+            *([f"the position in {scheduler.kind}"] if scheduler else []),
             *["the position in the custom schedule"] * repeats_rates,
         ]
-        # A new optimizer in every round is intentional, unless a saved state was loaded elsewhere.
+        # A new optimizer in every round is intentional, unless a saved state was loaded into
+        # another optimizer.
         is_every_round = (
             len([x for x in uses if x.optimizer.kind == after.optimizer.kind]) > 2
-            and not loaded_elsewhere
+            and not is_loaded_elsewhere
         )
         findings.append(
             rule.finding(
                 severity="confirm" if is_every_round else "error",
-                step=after.first,
+                step=after.first_step,
                 what=f"After {count_steps(before.steps)} steps of {before.optimizer.kind} a new "
-                f"one continued with the same weights. Lost state: {' and '.join(lost)}{jump}.",
-                cause="Training continues as if it had just begun: the first steps are too "
-                "large, or the schedule runs a second time.",
+                f"one continued with the same weights. Lost state: {' and '.join(lost_states)}"
+                f"{rate_change}.",
+                cause="Training continues as if it had just begun: the first steps after the "
+                "restart are too large, or the schedule runs a second time.",
                 fix="Save and load the state_dict() of the optimizer and of the scheduler "
                 "together with that of the network.",
                 num_before=count_steps(before.steps),

@@ -10,7 +10,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import ColumnRecord, InputRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.evaluation_inputs import largest_input_records
+from sluice.trace.rules._helpers.evaluation_inputs import latest_input_records
 from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
 
 
@@ -19,7 +19,10 @@ class ConstantColumnSettings(Settings):
 
     min_rows: int = Field(200, ge=1, description="Training rows required for a finding.")
     min_table_rows: int = Field(
-        1000, ge=1, description="Rows of a table required to conclude that a part of it is missing."
+        1000,
+        ge=1,
+        description="Rows of a table required to conclude from its training rows alone that the "
+        "constant columns lack their values.",
     )
     min_constant_columns: int = Field(
         3,
@@ -52,7 +55,7 @@ class ConstantColumnSettings(Settings):
         description="Minimum standard deviation of a column, relative to its range, at which the "
         "column counts as varying; below it only a few rows differ from the rest.",
     )
-    max_alone: int = Field(
+    max_isolated_columns: int = Field(
         2,
         ge=1,
         description="Maximum number of constant columns that count as isolated, such as the sine "
@@ -64,10 +67,10 @@ class ConstantColumnSettings(Settings):
         description="Maximum number of columns of a table in which a single constant column is "
         "conclusive.",
     )
-    max_standard_mean: float = Field(
+    max_standardized_mean: float = Field(
         0.3, gt=0, description="Largest absolute mean of a standardized column."
     )
-    standard_std_range: tuple[float, float] = Field(
+    standardized_std_range: tuple[float, float] = Field(
         (0.6, 1.6), description="Range of the standard deviation of a standardized column."
     )
     min_columns: int = Field(5, ge=2, description="Columns required for a finding.")
@@ -81,8 +84,7 @@ class ConstantColumnSettings(Settings):
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Pairs of neighboring positions required to compute the correlation that "
-        "min_correlation limits.",
+        description="Pairs of neighboring positions required to compute their correlation.",
     )
     min_image_side: int = Field(
         6, ge=2, description="Smallest side of an image [pixels]; smaller inputs are patches."
@@ -90,19 +92,19 @@ class ConstantColumnSettings(Settings):
     min_neighbor_std: float = Field(
         0.4,
         gt=0,
-        description="Minimum standard deviation of the neighbors, relative to the median one, at "
-        "which they count as varying.",
+        description="Minimum standard deviation of the neighbors, relative to the median of all "
+        "positions, at which they count as varying.",
     )
 
 
-_MAX_SHOWN = 8
+_MAX_LISTED = 8
 """Number of columns listed in the message."""
 
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in sorted({record.network for record in trace.inputs}):
-        records = largest_input_records(trace, network).values()
+        records = latest_input_records(trace, network).values()
         training = [record for record in records if record.is_learning]
         evaluated = [record for record in records if not record.is_learning]
         if (
@@ -137,11 +139,13 @@ def _detect_constant(
     ):
         return None
     is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
-    is_table = len(training.shape) == 2 and _has_missing_part(rule.settings, constant, training)
+    has_missing_part = len(training.shape) == 2 and _has_missing_part(
+        rule.settings, constant, training
+    )
     for reason, columns in (
         (
             "they are a large part of the table and have several values",
-            constant if is_table else [],
+            constant if has_missing_part else [],
         ),
         (
             "the evaluation contains other values there",
@@ -149,15 +153,15 @@ def _detect_constant(
         ),
         (
             "all others are standardized",
-            constant if _others_are_standard(rule.settings, training) else [],
+            constant if _are_others_standardized(rule.settings, training) else [],
         ),
         (
             "the columns on both sides are standardized",
-            [c for c in constant if _is_between(rule.settings, c, training)],
+            [c for c in constant if _is_between_standardized(rule.settings, c, training)],
         ),
         (
             "no other column is constant",
-            constant if _is_alone(rule.settings, constant, training) else [],
+            constant if _is_isolated(rule.settings, constant, training) else [],
         ),
         (
             "the neighboring columns vary",
@@ -168,9 +172,9 @@ def _detect_constant(
             # A scaler also produces a constant 0 for pixels or words that never occur.
             may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
             column = columns[0]
-            listed = list_numbers([c.column for c in columns[:_MAX_SHOWN]], len(columns))
+            listed = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
             num_known = training.shape[-1] if not training.by_position else len(training.columns)
-            constants = (
+            subject = (
                 f"column {listed} of {num_known} is {column.smallest:.4g}"
                 if len(columns) == 1
                 else f"columns {listed} of {num_known} are constant, the first one "
@@ -179,7 +183,7 @@ def _detect_constant(
             return rule.finding(
                 severity="confirm" if may_be_intentional else "error",
                 step=training.first_step + 1,
-                what=f"{network_name(trace, training.network)}: {constants} in all "
+                what=f"{network_name(trace, training.network)}: {subject} in all "
                 f"{training.num_rows} sampled rows, from the first batch on, and {reason}.",
                 cause="The network receives no information from a constant column.",
                 fix="Check the preprocessing step that fills or drops values.",
@@ -244,46 +248,48 @@ def _is_similarly_distributed(
     return 2 * sum(similar) > len(similar)
 
 
-def _others_are_standard(settings: ConstantColumnSettings, record: InputRecord) -> bool:
+def _are_others_standardized(settings: ConstantColumnSettings, record: InputRecord) -> bool:
     remaining = [c for c in record.columns if c.largest > c.smallest]
-    low, high = settings.standard_std_range
-    return all(abs(c.mean) < settings.max_standard_mean and low < c.std < high for c in remaining)
+    low, high = settings.standardized_std_range
+    return all(
+        abs(c.mean) < settings.max_standardized_mean and low < c.std < high for c in remaining
+    )
 
 
-def _is_between(
+def _is_between_standardized(
     settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
 ) -> bool:
-    """Whether a column of zeros is between two standardized ones.
+    """Whether a column of zeros is between two standardized columns.
 
     All other columns of the table must be standardized, 0/1 or constant. A category without any row
     is surrounded by other 0/1 columns.
     """
     if len(record.shape) != 2 or column.smallest:
         return False
-    low, high = settings.standard_std_range
+    low, high = settings.standardized_std_range
     standardized = {
         c.column
         for c in record.columns
-        if abs(c.mean) < settings.max_standard_mean and low < c.std < high and c.smallest < 0
+        if abs(c.mean) < settings.max_standardized_mean and low < c.std < high and c.smallest < 0
     }
-    flags = {c.column for c in record.columns if (c.smallest, c.largest) == (0, 1)}
+    binary = {c.column for c in record.columns if (c.smallest, c.largest) == (0, 1)}
     constant = {c.column for c in record.columns if c.smallest == c.largest}
-    remaining = {c.column for c in record.columns} - standardized - flags - constant
+    remaining = {c.column for c in record.columns} - standardized - binary - constant
     return not remaining and {column.column - 1, column.column + 1} <= standardized
 
 
-def _is_alone(
+def _is_isolated(
     settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
     """Whether one or two neighboring columns of a narrow table are constant, one of them at 0.
 
-    The table must come from a loader. Two constant columns with different values may be the sine
-    and cosine of an hour that is always midnight. Next to a 0/1 column they may be categories
-    without any row.
+    The table must come from a loader. Two constant columns must have different values, such as the
+    sine and cosine of an hour that is always midnight. Columns next to a 0/1 column do not count:
+    they may be categories without any row.
     """
     positions, values = [c.column for c in constant], {c.smallest for c in constant}
     if (
-        len(constant) > settings.max_alone
+        len(constant) > settings.max_isolated_columns
         or 0 not in values
         or len(record.shape) != 2
         or record.loader < 0
@@ -293,9 +299,9 @@ def _is_alone(
         return False
     is_complete = len(record.columns) == record.shape[1] <= settings.max_narrow_columns
     neighbors = {position + side for position in positions for side in (-1, 1)} - set(positions)
-    neighbor_values = [c for c in record.columns if c.column in neighbors]
-    has_flag = any((c.smallest, c.largest) == (0, 1) for c in neighbor_values)
-    return is_complete and record.num_rows >= settings.min_table_rows and not has_flag
+    neighbor_records = [c for c in record.columns if c.column in neighbors]
+    is_next_to_binary = any((c.smallest, c.largest) == (0, 1) for c in neighbor_records)
+    return is_complete and record.num_rows >= settings.min_table_rows and not is_next_to_binary
 
 
 def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord) -> bool:
@@ -330,8 +336,9 @@ CONSTANT_COLUMN = Rule(
     requires="200 training rows of numbers in at least five columns.",
     contradicted_by="A column that is reserved for later use.",
     abstains="Another network returns rows of this shape, such as an encoder with an inactive "
-    "feature; or the column belongs to a raw table, or to the unused border of an image. Several "
-    "constant columns among more than 32 standardized ones need confirmation.",
+    "feature; the other columns are not standardized, and nothing else shows that values are "
+    "missing; or the column belongs to the unused border of an image. Several constant columns "
+    "among more than 32 standardized ones need confirmation.",
     settings=ConstantColumnSettings(),
     judge=_judge,
 )

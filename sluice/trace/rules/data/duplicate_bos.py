@@ -14,11 +14,13 @@ class DuplicateBosSettings(Settings):
     min_bos_share: float = Field(
         0.98, gt=0, le=1, description="Share of the rows that must start with the BOS token."
     )
-    min_rows: int = Field(3, ge=1, description="Rows with two BOS tokens required for a finding.")
-    min_share: float = Field(
+    min_doubled_rows: int = Field(
+        3, ge=1, description="Rows with two BOS tokens required for a finding."
+    )
+    min_doubled_share: float = Field(
         0.02, gt=0, le=1, description="Share of rows with two BOS tokens required for a finding."
     )
-    min_certain_share: float = Field(
+    min_error_share: float = Field(
         0.1,
         gt=0,
         le=1,
@@ -38,12 +40,15 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
         ):
             continue
         share = tokens.num_doubled / max(tokens.num_rows, 1)
-        if tokens.num_doubled < rule.settings.min_rows or share < rule.settings.min_share:
+        if (
+            tokens.num_doubled < rule.settings.min_doubled_rows
+            or share < rule.settings.min_doubled_share
+        ):
             continue
         is_in_all = tokens.num_first == tokens.num_rows
         findings.append(
             rule.finding(
-                severity="error" if share >= rule.settings.min_certain_share else "confirm",
+                severity="error" if share >= rule.settings.min_error_share else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
                 f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
@@ -64,8 +69,8 @@ DUPLICATE_BOS = Rule(
     name="a text starts with one BOS token",
     fault="duplicate BOS token",
     priority=450,
-    requires="Integer inputs of which at least 98% of the rows start with the same token, and at "
-    "least three rows start with it twice.",
+    requires="Integer inputs of which at least 98% of the rows start with the same token. At "
+    "least three rows, and 2% of the rows, start with it twice.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",
     settings=DuplicateBosSettings(),

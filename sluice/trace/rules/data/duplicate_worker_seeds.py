@@ -9,7 +9,7 @@ from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loaders import loader_epochs
 
-PROCESS_GENERATORS = ("torch", "random", "numpy.random")
+_PROCESS_GENERATORS = ("torch", "random", "numpy.random")
 """Generators of the worker process, which torch seeds differently in each worker. A worker_init_fn
 may seed them again."""
 
@@ -29,7 +29,7 @@ def _are_copies(first: WorkerRandomnessRecord, second: WorkerRandomnessRecord) -
 
 
 def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: int) -> bool:
-    """Whether a worker continues to draw numbers after its first batch.
+    """Whether a worker also draws numbers for its second batch.
 
     False for a worker that draws all its random numbers in the first batch, or that seeds the
     generator for each row.
@@ -37,7 +37,7 @@ def _draws_in_second_batch(records: Sequence[WorkerRandomnessRecord], worker: in
     return any(r.worker == worker and r.batch == 2 and _draws(r) for r in records)
 
 
-def _copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]:
+def _find_copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]:
     """Return the workers of one epoch that draw the same numbers as another worker."""
     first_batches = [record for record in records if record.batch == 1]
     return frozenset(
@@ -49,7 +49,7 @@ def _copied_workers(records: Sequence[WorkerRandomnessRecord]) -> frozenset[int]
 
 
 def _describe_source(source: str) -> str:
-    if source in PROCESS_GENERATORS:
+    if source in _PROCESS_GENERATORS:
         return f"its workers draw from {source}"
     return f"the dataset contains a generator ({source})"
 
@@ -105,8 +105,8 @@ def _detect_copied_stream(
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     streams = {loader.index for loader in trace.loaders if loader.is_stream}
-    outcomes = [_detect_copied_stream(rule, trace, loader) for loader in sorted(streams)]
-    findings = [finding for finding in outcomes if finding is not None]
+    stream_findings = [_detect_copied_stream(rule, trace, loader) for loader in sorted(streams)]
+    findings = [finding for finding in stream_findings if finding is not None]
     sources = dict.fromkeys((r.loader, r.source) for r in trace.workers if r.loader not in streams)
     for loader, source in sources:
         records = [r for r in trace.workers if (r.loader, r.source) == (loader, source)]
@@ -114,33 +114,36 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         for record in records:
             by_epoch.setdefault(record.epoch, []).append(record)
         first_epoch = min(by_epoch)
-        copied = _copied_workers(by_epoch[first_epoch])
-        continuing = [w for w in copied if _draws_in_second_batch(by_epoch[first_epoch], w)]
+        copied_workers = _find_copied_workers(by_epoch[first_epoch])
+        continuing_workers = [
+            w for w in copied_workers if _draws_in_second_batch(by_epoch[first_epoch], w)
+        ]
         repeats_epochs = _repeats_epochs(by_epoch)
-        continues = any(_draws_in_second_batch(records, w) for w in {r.worker for r in records})
-        if not copied and not (repeats_epochs and continues):
+        draws_again = any(_draws_in_second_batch(records, w) for w in {r.worker for r in records})
+        if not copied_workers and not (repeats_epochs and draws_again):
             continue
         epoch_steps = {e.epoch: e.step for e in loader_epochs(trace, loader)}
         num_workers = len({r.worker for r in by_epoch[first_epoch]})
-        repeated = (
+        epochs_text = (
             f"; all {len(by_epoch)} epochs start with the same numbers" if repeats_epochs else ""
         )
-        shared = (
-            f"{len(copied)} of {num_workers} workers draw the same random numbers from it"
-            if copied
+        workers_text = (
+            f"{len(copied_workers)} of {num_workers} workers draw the same random numbers from it"
+            if copied_workers
             else f"it is reset at every epoch in {pluralize(num_workers, 'worker')}"
         )
         findings.append(
             rule.finding(
-                severity="error" if len(continuing) > 1 else "confirm",
-                step=epoch_steps.get(first_epoch if copied else sorted(by_epoch)[1], 0) + 1,
-                what=f"Loader {loader}: {_describe_source(source)}, and {shared}{repeated}.",
+                severity="error" if len(continuing_workers) > 1 else "confirm",
+                step=epoch_steps.get(first_epoch if copied_workers else sorted(by_epoch)[1], 0) + 1,
+                what=f"Loader {loader}: {_describe_source(source)}, and {workers_text}"
+                f"{epochs_text}.",
                 cause="The augmentation of one worker equals that of another worker or epoch: a "
                 "worker is a copy of the process and keeps its generators unless worker_init_fn "
                 "seeds them.",
                 fix="Use torch's random numbers, which torch seeds differently in each worker, or "
                 "seed the generator in worker_init_fn from torch.initial_seed().",
-                num_copied=len(copied),
+                num_copied=len(copied_workers),
                 num_workers=num_workers,
                 num_epochs=len(by_epoch),
             )

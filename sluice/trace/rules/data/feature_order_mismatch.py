@@ -14,7 +14,10 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import InputRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.evaluation_inputs import consistent_difference, input_pairs
+from sluice.trace.rules._helpers.evaluation_inputs import (
+    consistent_difference,
+    training_and_evaluation_inputs,
+)
 from sluice.trace.rules._helpers.loss_calls import network_name
 
 
@@ -34,13 +37,13 @@ class FeatureOrderMismatchSettings(Settings):
         "by chance.",
     )
     min_channels: int = Field(3, ge=2, description="Channels of an image required for a finding.")
-    min_difference_ratio: float = Field(
+    min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
         description="Minimum squared difference of all correlations, relative to the expectation "
         "by chance, at which the correlations count as different.",
     )
-    max_difference_ratio: float = Field(
+    max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
         description="Maximum squared difference after reordering, relative to the expectation by "
@@ -61,7 +64,9 @@ ColumnOrder = Sequence[int]
 
 def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
+    for network, training, evaluated in training_and_evaluation_inputs(
+        trace, min_rows=rule.settings.min_rows
+    ):
         match = consistent_difference(evaluated, partial(_find_order, rule.settings, training))
         if match is not None:
             findings.append(_build_finding(rule, trace, network, training, *match))
@@ -90,19 +95,19 @@ def _find_order(
     pairs = [*itertools.combinations(range(len(expected)), 2)]
     # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
     inverse_rows = 1 / training.num_rows + 1 / evaluated.num_rows
-    chance = sum((1 - observed[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
+    expected_by_chance = sum((1 - observed[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
     order = [*range(len(expected))]
     original_misfit = misfit = _misfit(expected, observed, order)
-    if original_misfit < settings.min_difference_ratio * chance:
+    if original_misfit < settings.min_initial_difference_ratio * expected_by_chance:
         return None
     while True:
-        swaps = [_swapped(order, i, j) for i, j in pairs]
+        swaps = [_swap(order, i, j) for i, j in pairs]
         best_misfit, best_order = min((_misfit(expected, observed, swap), swap) for swap in swaps)
         if best_misfit >= misfit:
             break
         misfit, order = best_misfit, best_order
     is_explained = (
-        misfit < settings.max_difference_ratio * chance
+        misfit < settings.max_remaining_difference_ratio * expected_by_chance
         and misfit < settings.max_remaining_share * original_misfit
     )
     return order if is_explained else None
@@ -110,9 +115,10 @@ def _find_order(
 
 def _correlation_matrix(upper_triangle: Sequence[float]) -> list[list[float]]:
     """Return the full correlation matrix from the values above its diagonal."""
-    num = (1 + math.isqrt(1 + 8 * len(upper_triangle))) // 2 if upper_triangle else 0
-    matrix = [[1.0] * num for _ in range(num)]
-    for (i, j), value in zip(itertools.combinations(range(num), 2), upper_triangle, strict=True):
+    num_columns = (1 + math.isqrt(1 + 8 * len(upper_triangle))) // 2 if upper_triangle else 0
+    matrix = [[1.0] * num_columns for _ in range(num_columns)]
+    pairs = itertools.combinations(range(num_columns), 2)
+    for (i, j), value in zip(pairs, upper_triangle, strict=True):
         matrix[i][j] = matrix[j][i] = value
     return matrix
 
@@ -125,7 +131,7 @@ def _misfit(expected: list[list[float]], observed: list[list[float]], order: Col
     )
 
 
-def _swapped(order: list[int], i: int, j: int) -> list[int]:
+def _swap(order: list[int], i: int, j: int) -> list[int]:
     swapped = [*order]
     swapped[i], swapped[j] = swapped[j], swapped[i]
     return swapped

@@ -5,13 +5,14 @@ import math
 from pydantic import Field
 
 from sluice.base.format_range import format_range
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import LossRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import (
     CLASS_LOSSES,
-    by_function,
+    group_by_function,
     network_name,
     training_losses,
 )
@@ -26,12 +27,15 @@ class IndexOutOfRangeSettings(Settings):
         description="Rows per class required for a statement about a class that never occurs.",
     )
     min_rows: int = Field(
-        200, ge=1, description="Rows required for a statement about a class that never occurs."
+        200,
+        ge=1,
+        description="Rows required for a statement about a class that never occurs, and indices "
+        "required for one about clamped indices.",
     )
     max_classes: int = Field(
         1000, ge=2, description="Largest number of classes; more outputs are a vocabulary."
     )
-    min_column_count: int = Field(
+    min_rows_of_occurring_class: int = Field(
         10, ge=1, description="Rows that a class must have to count as occurring."
     )
     min_clamped_share: float = Field(
@@ -50,9 +54,9 @@ class IndexOutOfRangeSettings(Settings):
 
 
 def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    outside = {}
+    by_kind = {}
     for record in trace.out_of_range_indices:
-        if record.kind in outside or record.kind in ("index", "class index", "clamped"):
+        if record.kind in by_kind or record.kind in ("index", "class index", "clamped"):
             continue
         is_embedding = record.kind == "embedding"
         size = (
@@ -60,12 +64,12 @@ def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             if is_embedding
             else f"{record.largest + 1} outputs"
         )
-        outside[record.kind] = rule.finding(
+        by_kind[record.kind] = rule.finding(
             severity="error",
             step=record.step + 1,
             what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
-            f"{'token' if is_embedding else 'class'} ids are outside 0 to "
-            f"{record.num_allowed - 1}: {format_range(record.smallest, record.largest)}.",
+            f"{'' if is_embedding else 'class '}ids are outside 0 to {record.num_allowed - 1}: "
+            f"{format_range(record.smallest, record.largest)}.",
             cause="On a CPU this raises IndexError; on a GPU it fails a device-side assertion, "
             "often reported at a later call.",
             fix=f"Use {size}, or number the ids from 0."
@@ -78,7 +82,7 @@ def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             largest=record.largest,
             num_allowed=record.num_allowed,
         )
-    return list(outside.values())
+    return list(by_kind.values())
 
 
 def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
@@ -93,8 +97,8 @@ def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             step=first.step + 1,
             what=f"{first.num_outside} of {first.num_ids} ids that index a table of "
             f"{first.num_allowed} rows are negative, down to {first.smallest}. They select rows "
-            f"from the end of the table, and {first.num_shared} of them share a row with another "
-            "id.",
+            f"from the end of the table; {pluralize(first.num_shared, 'row')} of these "
+            f"{'is' if first.num_shared == 1 else 'are'} also selected by other ids.",
             cause="An id that means 'none' or 'unknown' shares a row with another id: the two "
             "cannot be distinguished.",
             fix="Use a separate row for unknown ids: add 1 to all ids and a row to the table.",
@@ -111,8 +115,9 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
     records = [r for r in trace.out_of_range_indices if r.kind == "clamped"]
     for network, num_allowed in sorted({(r.network, r.num_allowed) for r in records}):
         group = [r for r in records if (r.network, r.num_allowed) == (network, num_allowed)]
-        outside, num = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
-        if outside < rule.settings.min_clamped_share * num or num < rule.settings.min_rows:
+        num_outside, num_ids = sum(r.num_outside for r in group), sum(r.num_ids for r in group)
+        min_outside = rule.settings.min_clamped_share * num_ids
+        if num_outside < min_outside or num_ids < rule.settings.min_rows:
             continue
         largest = max(r.largest for r in group)
         findings.append(
@@ -120,12 +125,12 @@ def _detect_clamped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
                 severity="error" if num_allowed > rule.settings.max_buckets else "confirm",
                 step=group[0].step + 1,
                 what=f"{network_name(trace, network)} received ids up to {largest} for a table of "
-                f"{num_allowed} rows. It mapped all ids from {num_allowed} on, {outside} of {num}, "
-                f"to row {num_allowed - 1}.",
+                f"{num_allowed} rows. It mapped all ids from {num_allowed} on, {num_outside} of "
+                f"{num_ids}, to row {num_allowed - 1}.",
                 cause="These ids share one row and cannot be distinguished.",
                 fix=f"Use a table of {largest + 1} rows, or number the ids without gaps.",
-                num_outside=outside,
-                num_ids=num,
+                num_outside=num_outside,
+                num_ids=num_ids,
                 num_allowed=num_allowed,
                 largest=largest,
             )
@@ -143,17 +148,21 @@ def _detect_numbered_from_minus_one(
     records = [r for r in trace.out_of_range_indices if r.kind == "class index"]
     if not records or any(r.num_shared or r.smallest != -1 for r in records):
         return []
-    first, last = records[0], max(r.largest for r in records)
-    num = sum(r.num_ids for r in records)
-    if last != first.num_allowed - 2 or num < rule.settings.min_rows_per_class * first.num_allowed:
-        return []  # with few rows, the last class may be missing by chance
+    first, largest = records[0], max(r.largest for r in records)
+    num_ids = sum(r.num_ids for r in records)
+    # With few rows, the last class may be missing by chance.
+    if (
+        largest != first.num_allowed - 2
+        or num_ids < rule.settings.min_rows_per_class * first.num_allowed
+    ):
+        return []
     return [
         rule.finding(
             severity="error",
             step=first.step + 1,
             what=f"A custom loss over {first.num_allowed} classes selected class -1, which is "
-            f"the last one, for {first.num_outside} of {first.num_ids} targets; class {last + 1} "
-            "never occurs.",
+            f"the last one, for {first.num_outside} of {first.num_ids} targets; class "
+            f"{largest + 1} never occurs.",
             cause="Classes are numbered one too low: the first class is learned as the last one.",
             fix="Number the classes from 0.",
             num_outside=first.num_outside,
@@ -168,17 +177,18 @@ def _detect_targets_outside_unit_interval(
     """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     findings = []
-    for (kind, _), records in by_function(training_losses(trace, *kinds)).items():
-        wrong = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
-        if not wrong:
+    for (kind, _), records in group_by_function(training_losses(trace, *kinds)).items():
+        outside = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
+        if not outside:
             continue
-        low, high = min(r.target_smallest for r in wrong), max(r.target_largest for r in wrong)
+        low = min(r.target_smallest for r in outside)
+        high = max(r.target_largest for r in outside)
         findings.append(
             rule.finding(
                 severity="error",
-                step=wrong[0].step + 1,
+                step=outside[0].step + 1,
                 what=f"{kind} received targets outside [0, 1] ({format_range(low, high, '.4g')}) "
-                f"in {len(wrong)} of {len(records)} sampled calls.",
+                f"in {len(outside)} of {len(records)} sampled calls.",
                 cause="The loss has no lower bound there: outputs grow without limit.",
                 fix="Use the targets 0 and 1 for the two classes.",
                 smallest=low,
@@ -193,30 +203,30 @@ def _detect_numbered_from_one(
 ) -> list[TraceFinding]:
     """Detect classes that range from 1 to C - 1, so that class 0 never occurs."""
     findings = []
-    for (kind, _), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
-        plain = [r for r in records if _is_plain(rule.settings, r)]
-        if not plain or len(plain) < len(records):
+    for (kind, _), records in group_by_function(training_losses(trace, *CLASS_LOSSES)).items():
+        if not all(_has_one_class_per_row(rule.settings, r) for r in records):
             continue
-        classes = plain[0].input_shape[1]
-        rows = sum(r.num_supervised for r in plain)
-        low, high = min(r.target_smallest for r in plain), max(r.target_largest for r in plain)
+        num_classes = records[0].input_shape[1]
+        num_rows = sum(r.num_supervised for r in records)
+        low, high = min(r.target_smallest for r in records), max(r.target_largest for r in records)
         if (
             low != 1
-            or high != classes - 1
-            or rows < max(rule.settings.min_rows_per_class * classes, rule.settings.min_rows)
+            or high != num_classes - 1
+            or num_rows
+            < max(rule.settings.min_rows_per_class * num_classes, rule.settings.min_rows)
         ):
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
-                step=plain[0].step + 1,
-                what=f"{kind}: {rows} targets are 1 to {high:.0f} and never 0, for {classes} "
-                "outputs.",
+                step=records[0].step + 1,
+                what=f"{kind}: {num_rows} targets are 1 to {high:.0f} and never 0, for "
+                f"{num_classes} outputs.",
                 cause="Classes that are numbered from 1 leave one output unused, and a list of "
                 "class names is shifted by one.",
                 fix="Number the classes from 0.",
-                num_targets=rows,
-                num_classes=classes,
+                num_targets=num_rows,
+                num_classes=num_classes,
             )
         )
     return findings
@@ -227,28 +237,30 @@ def _detect_missing_one_hot_column(
 ) -> list[TraceFinding]:
     """Detect one-hot targets with rows that have no class: one class has no column."""
     findings = []
-    for (kind, network), records in by_function(training_losses(trace, *CLASS_LOSSES)).items():
+    for (kind, network), records in group_by_function(
+        training_losses(trace, *CLASS_LOSSES)
+    ).items():
         evaluated = [
             r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
         ]
         # Training rows without a label may be excluded on purpose; evaluation rows are not, and
         # they are never mixed by augmentation.
         sampled = evaluated or records
-        empty = sum(r.num_rows_without_class for r in sampled)
-        rows = sum(r.target_shape[0] for r in sampled if r.target_shape)
-        if not 0 < empty < rows:
+        num_empty = sum(r.num_rows_without_class for r in sampled)
+        num_rows = sum(r.target_shape[0] for r in sampled if r.target_shape)
+        if not 0 < num_empty < num_rows:
             continue
         where = "in the evaluation" if evaluated else "in training"
         findings.append(
             rule.finding(
                 severity="error" if evaluated else "confirm",
                 step=records[0].step + 1,
-                what=f"{kind}: {empty} of {rows} rows of one-hot targets {where} have no 1 in "
-                f"any of the {sampled[0].target_shape[1]} columns.",
+                what=f"{kind}: {num_empty} of {num_rows} rows of one-hot targets {where} have no "
+                f"1 in any of the {sampled[0].target_shape[1]} columns.",
                 cause="One class has no column, as with drop_first=True: the network cannot "
                 "learn from its rows or predict it.",
                 fix="Use one column per class, or pass class indices to the loss.",
-                num_rows=empty,
+                num_rows=num_empty,
                 num_columns=sampled[0].target_shape[1],
             )
         )
@@ -264,38 +276,44 @@ def _detect_shifted_columns(
     """
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-    for (kind, network), records in by_function(training_losses(trace, *kinds)).items():
+    for (kind, network), records in group_by_function(training_losses(trace, *kinds)).items():
         tables = [r for r in records if r.column_counts]
         widths = {len(r.column_counts) for r in tables}
         if len(tables) < len(records) or len(widths) != 1:
             continue
         counts = [*map(sum, zip(*(r.column_counts for r in tables), strict=True))]
-        rows = sum(r.target_shape[0] for r in tables)
-        blank = sum(r.num_rows_without_class for r in tables)
-        ends = sorted((counts[0], counts[-1]))
-        others = [*counts[1:-1], ends[1]]
-        is_missing = not ends[0] and min(others) >= rule.settings.min_column_count
-        if not is_missing or not min(others) / 2 <= blank <= 2 * max(others):
+        num_rows = sum(r.target_shape[0] for r in tables)
+        num_empty = sum(r.num_rows_without_class for r in tables)
+        smaller_end, larger_end = sorted((counts[0], counts[-1]))
+        others = [*counts[1:-1], larger_end]
+        is_one_end_empty = (
+            not smaller_end and min(others) >= rule.settings.min_rows_of_occurring_class
+        )
+        if not is_one_end_empty or not min(others) / 2 <= num_empty <= 2 * max(others):
             continue
-        empty_column, beyond = (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
+        empty_column, class_without_column = (
+            (0, len(counts)) if not counts[0] else (len(counts) - 1, -1)
+        )
         findings.append(
             rule.finding(
                 severity="error",
                 step=tables[0].step + 1,
                 what=f"{network_name(trace, network)}, {kind}: column {empty_column} of one-hot "
-                f"targets is never 1 in {rows} rows, although each of the {len(others)} other "
-                f"columns is, and {blank} rows have no 1 at all.",
-                cause=f"Classes are numbered one position off: rows of class {beyond} match no "
-                f"column, and output {empty_column} is never trained.",
+                f"targets is never 1 in {num_rows} rows, although each of the {len(others)} other "
+                f"columns is, and {num_empty} rows have no 1 at all.",
+                cause="Classes are numbered one position off: rows of class "
+                f"{class_without_column} match no column, and output {empty_column} is never "
+                "trained.",
                 fix="Number the classes from 0.",
-                num_rows=blank,
+                num_rows=num_empty,
                 num_columns=len(counts),
             )
         )
     return findings
 
 
-def _is_plain(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
+def _has_one_class_per_row(settings: IndexOutOfRangeSettings, record: LossRecord) -> bool:
+    """Whether the targets are one class index per row, none of them ignored."""
     return (
         record.target_is_integer
         and len(record.input_shape) == 2
@@ -328,7 +346,7 @@ INDEX_OUT_OF_RANGE = Rule(
     "parameter.",
     contradicted_by="Class 0 is reserved for later use, or the last row of the table is for "
     "unknown ids.",
-    abstains="An index outside the table is excluded by ignore_index.",
+    abstains="The index outside the table is the ignore_index of the loss.",
     settings=IndexOutOfRangeSettings(),
     judge=_judge,
 )

@@ -22,25 +22,31 @@ class MissingSetEpochSettings(Settings):
     )
 
 
-def _has_an_order(settings: MissingSetEpochSettings, epoch: EpochRecord) -> bool:
+def _has_enough_rows(settings: MissingSetEpochSettings, epoch: EpochRecord) -> bool:
     return len(set(epoch.first)) >= settings.min_rows and epoch.num_batches > 1
 
 
-def _is_same(settings: MissingSetEpochSettings, one: EpochRecord, other: EpochRecord) -> bool:
-    if one.num_indices == other.num_indices:
-        return one.order == other.order
+def _has_same_order(
+    settings: MissingSetEpochSettings, earlier: EpochRecord, later: EpochRecord
+) -> bool:
+    if earlier.num_indices == later.num_indices:
+        return earlier.order == later.order
     # One of the epochs was not completed.
-    common = min(len(one.first), len(other.first))
-    return common >= settings.min_rows and one.first[:common] == other.first[:common]
+    common = min(len(earlier.first), len(later.first))
+    return common >= settings.min_rows and earlier.first[:common] == later.first[:common]
 
 
 def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for loader in training_loaders(trace):
-        epochs = [e for e in loader_epochs(trace, loader.index) if _has_an_order(rule.settings, e)]
+        epochs = [
+            e for e in loader_epochs(trace, loader.index) if _has_enough_rows(rule.settings, e)
+        ]
         pairs = list(itertools.pairwise(epochs))
-        same = [later for earlier, later in pairs if _is_same(rule.settings, earlier, later)]
-        if not loader.shuffles or not same or len(same) < len(pairs) / 2:
+        repeated = [
+            later for earlier, later in pairs if _has_same_order(rule.settings, earlier, later)
+        ]
+        if not loader.shuffles or not repeated or len(repeated) < len(pairs) / 2:
             continue
         is_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
         epoch_text = (
@@ -49,15 +55,16 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         findings.append(
             rule.finding(
                 severity="error" if is_epoch_missing else "confirm",
-                step=same[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(same) + 1} of "
-                f"{len(epochs)} sampled epochs have the same order of rows.",
+                step=repeated[0].step + 1,
+                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(repeated)} of "
+                f"{len(pairs)} sampled epochs have the same order of rows as the sampled epoch "
+                "before.",
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
                 if is_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",
-                num_same=len(same) + 1,
+                num_same=len(repeated) + 1,
                 num_epochs=len(epochs),
             )
         )

@@ -20,7 +20,7 @@ class NonfiniteInputSettings(Settings):
 
 
 def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) -> bool:
-    """Whether a recorded loss or gradient is not finite soon after a step."""
+    """Whether a recorded loss or gradient is non-finite at a step or soon after it."""
     window = range(step, step + settings.max_steps_until_visible + 1)
     losses = [v for n in trace.scalars if n.step in window for v in n.losses]
     grads = [
@@ -29,10 +29,10 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
     return not all(map(math.isfinite, (*losses, *grads)))
 
 
-def _first_other_cause(trace: Trace) -> float:
-    """Return the first step with a non-finite loss or weight, or gradient of a finite loss.
+def _first_other_nonfinite_step(trace: Trace) -> float:
+    """Return the first step with a non-finite loss or weight, or such a gradient of a finite loss.
 
-    Infinity without such a step. After that step the networks pass non-finite values to each other.
+    Infinity without such a step. From this step on, non-finite inputs may be consequences of it.
     """
     grads = [g.step for g in trace.nonfinite_gradients if math.isfinite(g.loss)]
     losses = [n.step for n in trace.scalars if not all(map(math.isfinite, n.losses))]
@@ -42,21 +42,23 @@ def _first_other_cause(trace: Trace) -> float:
 
 def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    until = _first_other_cause(trace)
+    first_other_step = _first_other_nonfinite_step(trace)
     for what in ("input", "target"):
-        records = [r for r in trace.nonfinite_tensors if r.what == what and r.step < until]
-        learning = [r for r in records if r.is_learning]
+        records = [
+            r for r in trace.nonfinite_tensors if r.what == what and r.step < first_other_step
+        ]
+        training = [r for r in records if r.is_learning]
         if records:
-            first = (learning or records)[0]
-            reaches_output = any(r.reaches_output for r in learning)
-            is_harmful = bool(learning) and (
+            first = (training or records)[0]
+            reaches_output = any(r.reaches_output for r in training)
+            is_harmful = bool(training) and (
                 reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
             )
             findings.append(_build_finding(rule, trace, first, len(records), is_harmful=is_harmful))
     return tuple(findings)
 
 
-def _plural(noun: str, num: int, many: str = "s") -> str:
+def _noun(noun: str, num: int, many: str = "s") -> str:
     return noun if num == 1 else noun + many
 
 
@@ -74,19 +76,19 @@ def _build_finding(
         if count
     ]
     rows = list_numbers(record.rows, record.num_rows)
-    where = f"{_plural('row', record.num_rows)} {rows} of {record.shape[0]}"
+    where = f"{_noun('row', record.num_rows)} {rows} of {record.shape[0]}"
     if len(record.shape) > 1:
         columns = list_numbers(record.columns, record.num_columns)
-        where = f"{_plural('column', record.num_columns)} {columns}, {where}"
+        where = f"{_noun('column', record.num_columns)} {columns}, {where}"
     owner = network_name(trace, record.network)
     subject = f"{owner} received" if record.what == "input" else f"The targets of {owner} contain"
-    value = _plural("value", record.num_nan + record.num_infinite)
+    value = _noun("value", record.num_nan + record.num_infinite)
     return rule.finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
         what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
-        f"{where}; {num} such {_plural('batch', num, 'es')} recorded.",
-        cause="A single NaN or infinity makes the loss, every gradient and then every weight NaN.",
+        f"{where}; {num} such {_noun('batch', num, 'es')} recorded.",
+        cause="One NaN or infinity can make the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
         num_nan=record.num_nan,
         num_infinite=record.num_infinite,

@@ -35,9 +35,9 @@ class OverlappingWindowsSettings(Settings):
 class _SharedValues:
     """Comparison of the distinct sampled values of an evaluation field with training values."""
 
-    num: int
+    num_shared: int
     """Number of values that also occur in training."""
-    of: int
+    num_compared: int
     """Number of compared values."""
 
 
@@ -45,7 +45,7 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for network in sorted({r.network for r in trace.rows}):
         training, evaluated = (
-            _epochs(trace, network, is_learning=is_training) for is_training in (True, False)
+            _input_epochs(trace, network, is_learning=is_training) for is_training in (True, False)
         )
         loaders = {e.loader for e in training}
         for epoch in evaluated:
@@ -60,10 +60,11 @@ def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceF
     return tuple(findings)
 
 
-def _epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
+def _input_epochs(trace: Trace, network: int, *, is_learning: bool) -> list[EpochRecord]:
     """Return the epochs whose first batch was an input of the network.
 
-    Loaders that are recreated for each fold count as one.
+    Epochs are matched by step, too: equal loaders that are created for each fold have one index,
+    which may then be used both for training and for evaluation.
     """
     calls = {
         (r.loader, r.step)
@@ -79,21 +80,20 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
-    """Return a target whose values are nearly all in training windows; None without one."""
+    """Compare a target whose values are nearly all in training windows; None without one."""
     inputs = [f for f in epoch.fields if not f.place]
-    others = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
-    targets = [f for f in others if not inputs or f.values != inputs[0].values]
+    other_fields = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
+    targets = [f for f in other_fields if not inputs or f.values != inputs[0].values]
     if not targets or not _are_other_rows(settings, trace, epoch, training):
         return None
     # The inputs must be shared as well: new inputs with known targets are new rows.
-    known = [_best_match(settings, field, training) for field in (*targets, *inputs)]
-    return (
-        None
-        if any(
-            k.of < settings.min_values or k.num < settings.min_shared_share * k.of for k in known
-        )
-        else known[0]
+    matches = [_best_match(settings, field, training) for field in (*targets, *inputs)]
+    is_shared = all(
+        match.num_compared >= settings.min_values
+        and match.num_shared >= settings.min_shared_share * match.num_compared
+        for match in matches
     )
+    return matches[0] if is_shared else None
 
 
 def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> bool:
@@ -118,19 +118,21 @@ def _are_other_rows(
     """
     loaders = {e.loader for e in training}
     sizes = [loader.num_rows for loader in trace.loaders if loader.index in loaders]
-    whole = {e.num_indices for e in training if e.is_finished and e.num_indices}
-    if min(sizes) < 1 or epoch.num_indices in whole:
+    full_sizes = {e.num_indices for e in training if e.is_finished and e.num_indices}
+    if min(sizes) < 1 or epoch.num_indices in full_sizes:
         return False
-    rows, known = _comparable_values(epoch.contents, [e.contents for e in training])
-    share = hash_share_up_to(common_threshold([epoch.contents, *(e.contents for e in training)]))
-    coverage = min(len(known) / share / sum(sizes), 1.0)
-    return not rows & known and coverage * len(rows) >= settings.min_common_rows
+    rows, training_rows = _comparable_values(epoch.contents, [e.contents for e in training])
+    sampled_share = hash_share_up_to(
+        common_threshold([epoch.contents, *(e.contents for e in training)])
+    )
+    coverage = min(len(training_rows) / sampled_share / sum(sizes), 1.0)
+    return not rows & training_rows and coverage * len(rows) >= settings.min_common_rows
 
 
 def _best_match(
     settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
 ) -> _SharedValues:
-    """Return the values of a field that the most similar training field contains.
+    """Return how many values of a field are also in the training field that contains most of them.
 
     Inputs are compared only with inputs: evaluation inputs without augmentation noise may equal
     the targets of training.
@@ -139,12 +141,12 @@ def _best_match(
         _comparable_values(field.values, sketches)
         for sketches in _by_field(training, is_input=not field.place)
     ]
-    num, total = max(
-        ((len(values & known), len(values)) for values, known in pairs),
+    num_shared, num_compared = max(
+        ((len(values & in_training), len(values)) for values, in_training in pairs),
         key=lambda pair: pair[0] / pair[1] if pair[1] >= settings.min_values else 0.0,
         default=(0, 0),
     )
-    return _SharedValues(num, total)
+    return _SharedValues(num_shared, num_compared)
 
 
 def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[list[SketchRecord]]:
@@ -158,7 +160,7 @@ def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[li
 def _comparable_values(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the hashes of one sketch and of all others, up to the limit that all of them reach."""
+    """Return the hashes of one sketch and those of the others, up to the limit that all reach."""
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 
@@ -173,14 +175,14 @@ def _build_finding(
     return rule.finding(
         severity="error",
         step=epoch.step + 1,
-        what=f"{network_name(trace, network)}: {shared.num} of {shared.of} distinct sampled "
-        f"target values of loader {epoch.loader} are, bit for bit, in training windows, although "
-        "no evaluation window equals a training window.",
+        what=f"{network_name(trace, network)}: {shared.num_shared} of {shared.num_compared} "
+        f"distinct sampled target values of loader {epoch.loader} are, bit for bit, in training "
+        "windows, although no evaluation window equals a training window.",
         cause="Windows of one series overlap: training windows contain the targets of the "
         "evaluation, so scores say nothing about new data.",
         fix="Split the series by time, with a gap of one window, before windows are cut from it.",
-        num_shared=shared.num,
-        num_evaluated=shared.of,
+        num_shared=shared.num_shared,
+        num_evaluated=shared.num_compared,
         loader=epoch.loader,
     )
 
@@ -190,7 +192,7 @@ OVERLAPPING_WINDOWS = Rule(
     fault="train-validation leakage",
     priority=560,
     requires="Batches of loaders with continuous targets, for training and later for evaluation.",
-    contradicted_by="A series that repeats itself bit by bit.",
+    contradicted_by="A series that repeats itself bit for bit.",
     abstains="The inputs are new; an evaluation row equals a training row; there are as many rows "
     "as in training; the targets are the inputs, or repeat in their column; or too few rows were "
     "recorded.",

@@ -13,7 +13,10 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.inputs import ColumnRecord, InputRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.evaluation_inputs import consistent_difference, input_pairs
+from sluice.trace.rules._helpers.evaluation_inputs import (
+    consistent_difference,
+    training_and_evaluation_inputs,
+)
 from sluice.trace.rules._helpers.loss_calls import network_name
 
 
@@ -57,23 +60,23 @@ class PreprocessingSkewSettings(Settings):
         description="Maximum logarithm of the ratio of the standard deviations at which a column "
         "counts as distributed as in training.",
     )
-    min_other_columns: int = Field(
+    min_columns_for_partial_change: int = Field(
         4,
         ge=1,
         description="Columns required for a finding about some of them only: the unchanged ones "
         "show that the rows are from the same distribution.",
     )
-    min_far_shift: float = Field(
+    min_conclusive_shift: float = Field(
         6.0,
         gt=0,
-        description="Minimum shift of a single column that is conclusive [std]; a linear trend "
-        "reaches 2 in the rows after training.",
+        description="Minimum shift that is conclusive for a single column, or for a series whose "
+        "level drifts [std]; a linear trend reaches 2 in the rows after training.",
     )
     max_relative_step: float = Field(
         1.2,
         gt=0,
         description="Change between consecutive samples below which the level counts as drifting "
-        "[std]; 1.4 for independent samples.",
+        "[std]; it is 1.4 for independent samples.",
     )
     max_drift_log_scale: float = Field(
         math.log(8), description="Largest logarithm of the scale of a series whose level drifts."
@@ -89,16 +92,20 @@ class _ColumnShift(NamedTuple):
     """Columns or channels that differ between training and evaluation."""
 
     kind: str
+    """'column' or 'channel'."""
     shift: float
     """Median shift, in standard deviations of the training inputs."""
     log_scale: float
     """Median logarithm of the ratio of the standard deviations."""
     pairs: list[tuple[ColumnRecord, ColumnRecord]]
+    """Statistics of each column in training and in evaluation."""
 
 
 def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for _, training, evaluated in input_pairs(trace, min_rows=rule.settings.min_rows):
+    for _, training, evaluated in training_and_evaluation_inputs(
+        trace, min_rows=rule.settings.min_rows
+    ):
         difference = consistent_difference(evaluated, partial(_find_shift, rule.settings, training))
         if difference is not None:
             findings.append(_build_finding(rule, trace, training, *difference))
@@ -168,10 +175,10 @@ def _is_different(
     If consecutive samples are similar, as for prices, the level drifts. A different level after the
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
-    steps = [d.step / d.std for d in evaluated if not math.isnan(d.step)]
-    if steps and median(steps) < settings.max_relative_step:
+    relative_steps = [c.step / c.std for c in evaluated if not math.isnan(c.step)]
+    if relative_steps and median(relative_steps) < settings.max_relative_step:
         return (
-            shift > settings.min_far_shift
+            shift > settings.min_conclusive_shift
             or not settings.min_drift_log_scale < log_scale < settings.max_drift_log_scale
         )
     return shift > settings.min_shift or abs(log_scale) > settings.min_log_scale
@@ -183,7 +190,7 @@ def _is_outside_any_trend(
     """Whether the ranges of a column are disjoint, and further apart than a trend explains."""
     is_disjoint = evaluated.smallest > training.largest or evaluated.largest < training.smallest
     distance = abs(evaluated.mean - training.mean)
-    return is_disjoint and distance > settings.min_far_shift * training.std
+    return is_disjoint and distance > settings.min_conclusive_shift * training.std
 
 
 def _rescaled_columns(
@@ -195,7 +202,7 @@ def _rescaled_columns(
     An example is a logarithm that is applied in one place only. A trend shifts a column and reduces
     its variation in the rows after training; a rise in volatility stretches it.
     """
-    if len(pairs) < settings.min_other_columns:
+    if len(pairs) < settings.min_columns_for_partial_change:
         return []
     differences = [(_shift(t, e), _log_scale(t, e)) for t, e in pairs]
     num_unchanged = sum(
@@ -211,7 +218,7 @@ def _rescaled_columns(
 
 
 def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
-    """Return the position of a column in a sample; of a multi-dimensional sample, all indices."""
+    """Return the position of a column; in a multi-dimensional sample, one index per dimension."""
     shape = inputs.shape[1:]
     if kind != "column" or not inputs.by_position or len(shape) < 2:
         return str(column.column)

@@ -22,40 +22,40 @@ class ShuffledLabelsSettings(Settings):
     min_steps_without_evaluation: int = Field(
         100,
         ge=1,
-        description="Number of steps after which training losses no better than a constant "
-        "prediction are as conclusive as an evaluation, for more than two classes.",
+        description="More than two classes, no evaluation: steps after which a training loss no "
+        "better than that of a constant prediction makes the finding an error.",
     )
-    min_sigmas: float = Field(
+    min_z_score: float = Field(
         3.0,
         gt=0,
         description="Z-score of the dependence, relative to shuffled targets, from which numeric "
         "targets or two classes count as dependent on the inputs.",
     )
-    min_sigmas_to_confirm: float = Field(
+    min_z_score_for_confirm: float = Field(
         2.0,
         gt=0,
         description="Z-score of the dependence from which a finding on numeric targets or two "
         "classes needs confirmation.",
     )
-    min_class_sigmas: float = Field(
+    min_z_score_many_classes: float = Field(
         4.0,
         gt=0,
         description="Z-score of the dependence from which more than two classes count as "
         "dependent on the inputs. 1% of data sets with shuffled classes exceed 3 by chance.",
     )
-    min_long_steps: int = Field(
+    min_steps_without_evaluation_two_classes: int = Field(
         300,
         ge=1,
-        description="Number of steps after which training losses are as conclusive as an "
-        "evaluation, for two classes.",
+        description="Two classes, no evaluation: steps after which a training loss no better than "
+        "that of a constant prediction makes the finding an error.",
     )
-    min_constant_ratio: float = Field(
+    min_late_loss_ratio: float = Field(
         0.985,
         gt=0,
         description="Minimum ratio of the mean of the last half of the losses to the loss of the "
-        "best constant prediction, required for an error on two classes.",
+        "best constant prediction, required for an error on two classes without an evaluation.",
     )
-    min_prior_ratio: float = Field(
+    min_loss_ratio: float = Field(
         0.97,
         gt=0,
         description="Minimum ratio of a loss to the loss of the best constant prediction at which "
@@ -69,13 +69,13 @@ class ShuffledLabelsSettings(Settings):
 def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings: dict[int, TraceFinding] = {}
     for network, phase in sorted({(p.network, p.phase) for p in trace.target_samples}):
-        pairs = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
-        kinds = {p.kind for p in pairs}
-        widths = {p.num_features for p in pairs}
-        if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(pairs):
+        samples = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
+        kinds = {p.kind for p in samples}
+        widths = {p.num_features for p in samples}
+        if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(samples):
             continue
         finding = _detect_independence(
-            rule, trace, network, pairs, since=pairs[0].step if phase else 0
+            rule, trace, network, samples, since=samples[0].step if phase else 0
         )
         if finding is not None:
             findings.setdefault(network, finding)
@@ -86,11 +86,11 @@ def _detect_independence(
     rule: Rule[ShuffledLabelsSettings],
     trace: Trace,
     network: int,
-    pairs: Sequence[TargetSampleRecord],
+    samples: Sequence[TargetSampleRecord],
     *,
     since: int,
 ) -> TraceFinding | None:
-    targets = [t for p in pairs for t in p.targets]
+    targets = [t for p in samples for t in p.targets]
     num_steps = trace.num_steps - since
     if (
         len(targets) < rule.settings.min_rows
@@ -98,42 +98,46 @@ def _detect_independence(
         or len(set(targets)) < 2
     ):
         return None
-    kind, is_class = pairs[0].kind, pairs[0].is_class
+    kind, is_class = samples[0].kind, samples[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
         return None
-    batch_priors = [p.prior for p in pairs if p.prior is not None]
-    constant_loss = fmean(batch_priors) if batch_priors else _constant_loss(kind, targets)
+    batch_constant_losses = [p.prior for p in samples if p.prior is not None]
+    constant_loss = (
+        fmean(batch_constant_losses) if batch_constant_losses else _constant_loss(kind, targets)
+    )
     passes = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
     later = [e.mean for e in passes if e.step > since]
     evaluation_losses = later or [e.mean for e in passes]
     if constant_loss is None or any(
-        not v >= rule.settings.min_prior_ratio * constant_loss for v in evaluation_losses
+        # Also true for a loss that is NaN.
+        not v >= rule.settings.min_loss_ratio * constant_loss
+        for v in evaluation_losses
     ):
         return None
-    losses = _losses(trace, since)
+    losses = _finite_losses(trace, since)
     if not evaluation_losses and (
-        not losses or fmean(losses) < rule.settings.min_prior_ratio * constant_loss
+        not losses or fmean(losses) < rule.settings.min_loss_ratio * constant_loss
     ):
         return None
     has_many_classes = is_class and len(set(targets)) > 2
-    z_score = _dependence(pairs, targets)
+    z_score = _compute_z_score(samples, targets)
     if not z_score < (
-        rule.settings.min_class_sigmas if has_many_classes else rule.settings.min_sigmas
+        rule.settings.min_z_score_many_classes if has_many_classes else rule.settings.min_z_score
     ):
         return None
-    is_clearly_independent = has_many_classes or z_score < rule.settings.min_sigmas_to_confirm
+    is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
     is_conclusive = has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation
     if losses and len(set(targets)) == 2:
-        late = fmean(losses[len(losses) // 2 :])
+        late_loss = fmean(losses[len(losses) // 2 :])
         is_conclusive = (
-            num_steps >= rule.settings.min_long_steps
-            and late >= rule.settings.min_constant_ratio * constant_loss
+            num_steps >= rule.settings.min_steps_without_evaluation_two_classes
+            and late_loss >= rule.settings.min_late_loss_ratio * constant_loss
         )
     is_certain = (
         (bool(evaluation_losses) or is_conclusive)
-        and not pairs[0].is_integer
+        and not samples[0].is_integer
         and is_clearly_independent
     )
     name = network_name(trace, network)
@@ -144,7 +148,7 @@ def _detect_independence(
     )
     return rule.finding(
         severity="error" if is_certain else "confirm",
-        step=pairs[0].step + 1,
+        step=samples[0].step + 1,
         what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
         f"shuffled targets do ({z_score:.1f} standard deviations), and {evidence}; the best "
         f"constant prediction has a loss of {constant_loss:.4g}.",
@@ -157,17 +161,17 @@ def _detect_independence(
     )
 
 
-def _repeats_targets(pairs: Sequence[TargetSampleRecord]) -> bool:
-    """Whether every batch has the same targets in the same order.
+def _repeats_targets(samples: Sequence[TargetSampleRecord]) -> bool:
+    """Whether every sampled batch has the same targets in the same order.
 
     The discriminator of a GAN has such targets: 1 for real images, 0 for generated ones.
     """
-    targets_by_batch = [p.targets for p in pairs]
+    targets_by_batch = [p.targets for p in samples]
     shortest = min(map(len, targets_by_batch))
     return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
 
 
-def _losses(trace: Trace, since: int) -> list[float]:
+def _finite_losses(trace: Trace, since: int) -> list[float]:
     return [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
 
 
@@ -187,15 +191,15 @@ def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
     return None
 
 
-def _dependence(pairs: Sequence[TargetSampleRecord], targets: Sequence[float]) -> float:
+def _compute_z_score(samples: Sequence[TargetSampleRecord], targets: Sequence[float]) -> float:
     import torch
 
     from sluice.trace.inspection.target_sketch import decode_features
     from sluice.trace.rules._helpers.independence_test import dependence_z_score
 
-    features = torch.cat([decode_features(p.features, p.num_features) for p in pairs])
+    features = torch.cat([decode_features(p.features, p.num_features) for p in samples])
     return dependence_z_score(
-        features, targets, is_class=pairs[0].is_class or len(set(targets)) == 2
+        features, targets, is_class=samples[0].is_class or len(set(targets)) == 2
     )
 
 

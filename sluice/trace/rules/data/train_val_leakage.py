@@ -66,14 +66,16 @@ class _Overlap:
     """Rows of one evaluation loader that are also training rows."""
 
     loader: int
-    shared: frozenset[int]
+    shared_rows: frozenset[int]
     num_evaluated: int
     num_in_largest_pass: int
     """Rows of the largest forward pass."""
     share: float
     """Estimated share of the evaluation rows that are training rows, recorded or not."""
     first_step: int
+    """Optimizer steps before the first training pass on a shared row."""
     expected_by_chance: float
+    """Number of shared rows that is expected if rows are equal only by chance."""
 
 
 def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -84,7 +86,7 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
         num_optimizers = max(len(stepping_optimizers(trace)), 1)
         records = [
             *training,
-            *_without_loop(
+            *_without_training_loop_passes(
                 rule.settings,
                 _without_single_rows(rule.settings, evaluated),
                 num_optimizers=num_optimizers,
@@ -94,10 +96,10 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
         if not training:
             continue
         overlaps = [
-            _overlap(
+            _find_overlap(
                 trace,
                 training,
-                _without_training(
+                _without_training_set_passes(
                     rule.settings,
                     [r for r in records if not r.is_learning and r.loader == loader],
                     training,
@@ -107,8 +109,11 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
             if loader not in loaders or loader == -1
         ]
         for overlap in overlaps:
-            others = [o for o in overlaps if o is not overlap and not o.shared]
-            finding = _build_finding(rule, trace, network, training, overlap, is_only=not others)
+            # Another evaluation without any training row is the validation set.
+            has_validation = any(o is not overlap and not o.shared_rows for o in overlaps)
+            finding = _build_finding(
+                rule, trace, network, training, overlap, has_validation=has_validation
+            )
             if finding is not None:
                 findings.append(finding)
     return tuple(findings)
@@ -129,7 +134,7 @@ def _without_single_rows(
     return [record for record in evaluation if record.num_rows > 1]
 
 
-def _without_loop(
+def _without_training_loop_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], *, num_optimizers: int
 ) -> list[RowsRecord]:
     """Drop forward passes that belong to training: passes on different rows at consecutive steps.
@@ -151,7 +156,7 @@ def _without_loop(
     return [record for record in evaluation if record.step not in loop_steps]
 
 
-def _without_training(
+def _without_training_set_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord], training: list[RowsRecord]
 ) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
@@ -175,60 +180,62 @@ def _without_training(
     )
 
 
-def _overlap(trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]) -> _Overlap:
-    since: dict[int, int] = {}
+def _find_overlap(
+    trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]
+) -> _Overlap:
+    first_trained: dict[int, int] = {}
     for record in training:
         for row in record.rows:
-            since.setdefault(row, record.step)
+            first_trained.setdefault(row, record.step)
     rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
     # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
     selected: set[int] = set()
     for record in evaluation:
-        selected |= {row for row in record.rows if 0 < record.step <= since.get(row, -1)}
+        selected |= {row for row in record.rows if 0 < record.step <= first_trained.get(row, -1)}
     shared = {
         row
         for r in evaluation
         for row in r.rows
-        if row in since and since[row] < r.step and row not in selected
+        if row in first_trained and first_trained[row] < r.step and row not in selected
     }
-    coverage = _coverage(trace, training, len(since))
-    pairs, num_duplicates = _count_duplicates([*training, *evaluation])
+    coverage = _coverage(trace, training, len(first_trained))
+    num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rule of three: without duplicates among n pairs, their rate is below 3 / n (95 % confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
     return _Overlap(
         loader=evaluation[0].loader,
-        shared=frozenset(shared),
+        shared_rows=frozenset(shared),
         num_evaluated=len(rows),
         num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
-        first_step=min((since[row] for row in shared), default=0),
+        first_step=min((first_trained[row] for row in shared), default=0),
         expected_by_chance=0.0
         if all(r.is_continuous for r in training)
-        else len(rows) * len(since) * (num_duplicates + upper_margin) / max(pairs, 1),
+        else len(rows) * len(first_trained) * (num_duplicates + upper_margin) / max(num_pairs, 1),
     )
 
 
-def _coverage(trace: Trace, training: list[RowsRecord], num_seen: int) -> float:
+def _coverage(trace: Trace, training: list[RowsRecord], num_recorded: int) -> float:
     """Return the share of the training rows that was recorded."""
     loaders = {r.loader for r in training}
     sizes = [x.num_rows for x in trace.loaders if x.index in loaders and x.num_rows > 0]
     if len(loaders) == len(sizes) and sizes:
-        return min(num_seen / sum(sizes), 1.0)
+        return min(num_recorded / sum(sizes), 1.0)
     return 1.0
 
 
 def _count_duplicates(records: Iterable[RowsRecord]) -> tuple[int, int]:
-    """Return the number of pairs of rows within batches, and the number of equal pairs."""
-    pairs = num_duplicates = 0
+    """Return the number of pairs of rows within batches, and of pairs of equal rows."""
+    num_pairs = num_duplicates = 0
     for record in records:
-        num = len(record.rows)
-        pairs += num * (num - 1) // 2
+        num_rows = len(record.rows)
+        num_pairs += num_rows * (num_rows - 1) // 2
         counts: dict[int, int] = {}
         for row in record.rows:
             counts[row] = counts.get(row, 0) + 1
         num_duplicates += sum(n * (n - 1) // 2 for n in counts.values())
-    return pairs, num_duplicates
+    return num_pairs, num_duplicates
 
 
 def _build_finding(
@@ -238,9 +245,9 @@ def _build_finding(
     training: list[RowsRecord],
     overlap: _Overlap,
     *,
-    is_only: bool,
+    has_validation: bool,
 ) -> TraceFinding | None:
-    num_shared = len(overlap.shared)
+    num_shared = len(overlap.shared_rows)
     if (
         num_shared < rule.settings.min_shared_rows
         or overlap.share < rule.settings.min_shared_share
@@ -256,17 +263,17 @@ def _build_finding(
     if is_larger and num_shared_of_pass > rule.settings.majority_share * len(rows):
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
-    # The held-out set is a part of the training rows by mistake.
-    is_part = is_only and is_fully_shared and num_shared < rule.settings.max_part_share * len(rows)
-    if is_fully_shared and not is_only:
+    if is_fully_shared and has_validation:
         return None  # the training score, next to a validation set
+    # The held-out set is a part of the training rows by mistake.
+    is_part = is_fully_shared and num_shared < rule.settings.max_part_share * len(rows)
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
     return rule.finding(
         severity="confirm" if is_fully_shared and not is_part else "error",
         step=overlap.first_step + 1,
         what=f"{network_name(trace, network)}: {num_shared} of {overlap.num_evaluated} evaluation "
-        f"rows{loader} are identical to some of the {len(rows)} recorded training rows, the first "
-        f"of which was trained on at step {overlap.first_step + 1}.",
+        f"rows{loader} are among the {len(rows)} recorded training rows. The first of these shared "
+        f"rows was used for training at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "Nearly all evaluation rows are training rows, so this is the training score.",

@@ -1,4 +1,4 @@
-"""Detects data parallel training that calls the network inside its wrapper."""
+"""Detects data-parallel training that calls the wrapped network directly, not its wrapper."""
 
 from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
@@ -7,31 +7,33 @@ from sluice.trace.rules._helpers.forward_passes import learning_forwards
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    latest = {wrapper.index: wrapper for wrapper in trace.wrappers}
-    is_manual = any(wrapper.network < 0 and wrapper.index < 0 for wrapper in trace.wrappers)
-    if trace.start.world_size < 2 or is_manual:
+    # The index is -1 for gradients that the program reduces without a wrapper.
+    reduces_itself = any(record.index < 0 for record in trace.wrappers)
+    if trace.start.world_size < 2 or reduces_itself:
         return ()
     findings = []
-    for wrapper in latest.values():
-        inside = [
+    latest = {record.index: record for record in trace.wrappers}
+    for record in latest.values():
+        # The wrapper and the network that it wraps have one network index each.
+        calls_network = [
             sequence
             for sequence in trace.sequences
-            if wrapper.network >= 0 and learning_forwards(sequence, wrapper.network)
+            if record.network >= 0 and learning_forwards(sequence, record.network)
         ]
-        through_wrapper = [
+        calls_wrapper = [
             sequence
             for sequence in trace.sequences
-            if wrapper.wrapper >= 0 and learning_forwards(sequence, wrapper.wrapper)
+            if record.wrapper >= 0 and learning_forwards(sequence, record.wrapper)
         ]
-        if not inside or through_wrapper:
+        if not calls_network or calls_wrapper:
             continue
-        num_steps = sum(sequence.count for sequence in inside)
+        num_steps = sum(sequence.count for sequence in calls_network)
         findings.append(
             rule.finding(
                 severity="error",
-                step=min(sequence.first_step for sequence in inside),
-                what=f"{pluralize(num_steps, 'step')} used the network inside {wrapper.kind}; no "
-                "step used the wrapper itself.",
+                step=min(sequence.first_step for sequence in calls_network),
+                what=f"{pluralize(num_steps, 'step')} called the network that {record.kind} wraps; "
+                "no step called the wrapper.",
                 cause="The wrapper averages gradients over ranks only for forward passes through "
                 "it: each rank trains its own network.",
                 fix="Call the wrapper, ddp(x), not ddp.module(x).",
@@ -45,7 +47,7 @@ DDP_BYPASSED = Rule(
     name="a data parallel network is called through its wrapper",
     fault="weights diverge across ranks",
     priority=430,
-    requires="A data parallel wrapper and a step of the network inside it.",
+    requires="A data-parallel wrapper, and a step that calls the network that it wraps.",
     contradicted_by="Gradients that the program averages over ranks itself.",
     abstains="There is one rank, or the program reduces gradients itself.",
     settings=NoThresholds(),

@@ -17,9 +17,10 @@ class LabelSkewAcrossRanksSettings(Settings):
     min_expected_count: float = Field(
         5.0,
         gt=0,
-        description="Minimum expected count of a label per rank at which the label is included.",
+        description="Minimum expected count of a label on the smallest rank at which the label is "
+        "included.",
     )
-    min_expected_missing: float = Field(
+    min_expected_count_if_missing: float = Field(
         20.0,
         gt=0,
         description="Minimum expected count of a label on a rank at which its absence is reported.",
@@ -31,16 +32,16 @@ class LabelSkewAcrossRanksSettings(Settings):
         description="Total variation distance of a rank's labels from those of all ranks, "
         "required for a finding.",
     )
-    min_sigmas: float = Field(
-        5.0, gt=0, description="Standard deviations of the test statistic required for a finding."
+    min_z_score: float = Field(
+        5.0, gt=0, description="Z-score of the label counts of all ranks required for a finding."
     )
     shards: ShardSettings = Field(
         ShardSettings(), description="Comparison of the rows that ranks receive."
     )
 
 
-def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
-    """Return how many standard deviations the counts (ranks, labels) are from one distribution.
+def _z_score(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[int]]) -> float:
+    """Return the z-score of label counts (ranks, labels), assuming one distribution for all ranks.
 
     Pearson's chi-square statistic is transformed to an approximately standard normal variable.
 
@@ -55,16 +56,16 @@ def _sigmas(settings: LabelSkewAcrossRanksSettings, counts: Sequence[Sequence[in
         for i, n in enumerate(label_totals)
         if n * min(rank_totals) / total >= settings.min_expected_count
     ]
-    freedom = (len(included) - 1) * (len(counts) - 1)
-    if freedom < 1:
+    degrees_of_freedom = (len(included) - 1) * (len(counts) - 1)
+    if degrees_of_freedom < 1:
         return 0.0
     statistic = sum(
         (row[i] - n * label_totals[i] / total) ** 2 / (n * label_totals[i] / total)
         for row, n in zip(counts, rank_totals, strict=True)
         for i in included
     )
-    spread = 2 / (9 * freedom)
-    return (math.cbrt(statistic / freedom) - 1 + spread) / math.sqrt(spread)
+    variance = 2 / (9 * degrees_of_freedom)
+    return (math.cbrt(statistic / degrees_of_freedom) - 1 + variance) / math.sqrt(variance)
 
 
 def _judge(
@@ -82,14 +83,14 @@ def _judge(
             sum(abs(n / size - p) for n, p in zip(row, pooled, strict=True)) / 2
             for row, size in zip(counts, sizes, strict=True)
         )
-        sigmas = _sigmas(rule.settings, counts)
-        if not (sigmas > rule.settings.min_sigmas and distance > rule.settings.min_distance):
+        z_score = _z_score(rule.settings, counts)
+        if not (z_score > rule.settings.min_z_score and distance > rule.settings.min_distance):
             continue
         missing = [
             f"rank {rank} has no label {label}"
             for rank, (row, size) in enumerate(zip(counts, sizes, strict=True))
             for label, n, p in zip(labels, row, pooled, strict=True)
-            if n == 0 and p * size >= rule.settings.min_expected_missing
+            if n == 0 and p * size >= rule.settings.min_expected_count_if_missing
         ]
         example = f"; for example, {missing[0]}" if missing else ""
         findings.append(
@@ -115,8 +116,7 @@ LABEL_SKEW_ACROSS_RANKS = RankRule(
     requires="Integer labels in the batches of two ranks.",
     contradicted_by="Ranks that intentionally have different rows, as in federated learning.",
     abstains="There are more than 64 labels; fewer than two labels have five expected rows on "
-    "every rank; or "
-    "chance explains the difference.",
+    "every rank; or chance explains the difference.",
     settings=LabelSkewAcrossRanksSettings(),
     judge=_judge,
 )

@@ -14,14 +14,14 @@ class MissingDistributedSamplerSettings(Settings):
     """Thresholds of the rule ``MISSING_DISTRIBUTED_SAMPLER``."""
 
     min_steps: int = Field(
-        3, ge=1, description="Steps at which all ranks must have had the same inputs."
+        3, ge=1, description="Steps with the same inputs on all ranks, required for a finding."
     )
     shards: ShardSettings = Field(
         ShardSettings(), description="Comparison of the rows that ranks receive."
     )
 
 
-def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
+def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
     """Return the first step at which all ranks had the same rows, and the number of these steps.
 
     (0, 0) if the rows differ at any step.
@@ -35,8 +35,10 @@ def _same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
         for trace in traces
     ]
     steps = sorted(frozenset.intersection(*(frozenset(rows) for rows in by_rank)))
-    same = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
-    return (same[0], len(same)) if same and len(same) == len(steps) else (0, 0)
+    same_steps = [s for s in steps if len({rows[s] for rows in by_rank}) == 1]
+    return (
+        (same_steps[0], len(same_steps)) if same_steps and len(same_steps) == len(steps) else (0, 0)
+    )
 
 
 def _judge(
@@ -68,7 +70,7 @@ def _judge(
         )
     # Loaders are compared by the first tensor of their batches, which may have few distinct values.
     # The rows that a network received include the other tensors.
-    first, num_steps = (0, 0) if findings else _same_inputs(traces)
+    first, num_steps = (0, 0) if findings else _find_same_inputs(traces)
     if num_steps >= rule.settings.min_steps:
         findings.append(
             rule.finding(

@@ -30,25 +30,27 @@ def _judge(
         if not (loader_shards.is_overlapping and not loader_shards.are_copies):
             continue
         num_shared, num_rows = loader_shards.overlap
-        missing, rows = loader_shards.missing
+        num_missing, num_compared = loader_shards.missing_rows
         seed_text = (
             f" The seeds of the samplers are {', '.join(map(str, seeds))}."
             if have_different_seeds
             else ""
         )
-        lost = f"; {missing} of {rows} rows are on no rank" if missing else ""
+        missing_text = (
+            f"; {num_missing} of {num_compared} compared rows are on no rank" if num_missing else ""
+        )
         findings.append(
             rule.finding(
                 severity="error" if synchronizes_gradients(traces) else "confirm",
                 step=loader_shards.epochs[0].step + 1,
                 what=f"Loader {loader_shards.loaders[0].index}: {num_shared} of {num_rows} rows of "
-                f"one rank are also on another rank{lost}.{seed_text}",
+                f"one rank are also on another rank{missing_text}.{seed_text}",
                 cause="Ranks take their shards from different orders of the rows, so some rows are "
                 "used twice per epoch and others never.",
                 fix="Use the same seed for the samplers of all ranks.",
                 num_shared=num_shared,
                 num_rows=num_rows,
-                num_missing=missing,
+                num_missing=num_missing,
             )
         )
     return tuple(findings)

@@ -20,12 +20,13 @@ class ClipAfterStepSettings(Settings):
 class _Clips:
     """Clipping calls of one optimizer."""
 
-    late: int = 0
-    useful: int = 0
+    num_late: int = 0
+    num_useful: int = 0
     first_step: int = 0
+    """Step before the first late clipping; 0 without one."""
 
 
-def _clips(trace: Trace) -> dict[int, _Clips]:
+def _count_clips(trace: Trace) -> dict[int, _Clips]:
     """Count clippings before (late) and after (useful) the first backward pass of their step."""
     by_optimizer: dict[int, _Clips] = {}
     for sequence in trace.sequences:
@@ -35,34 +36,34 @@ def _clips(trace: Trace) -> dict[int, _Clips]:
         backward = min(
             sequence.find("backward") + sequence.find("grad"), default=len(sequence.events)
         )
-        late = {sequence.events[i].object_id for i in clips if i < backward}
+        late_optimizers = {sequence.events[i].object_id for i in clips if i < backward}
         for i in clips:
             optimizer_clips = by_optimizer.setdefault(sequence.events[i].object_id, _Clips())
-            optimizer_clips.useful += sequence.count * (i > backward)
-        for optimizer in late if sequence.first_step > 1 else ():
+            optimizer_clips.num_useful += sequence.count * (i > backward)
+        # Before the first step, there are no used gradients that could be clipped.
+        for optimizer in late_optimizers if sequence.first_step > 1 else ():
             optimizer_clips = by_optimizer[optimizer]
-            optimizer_clips.late += sequence.count
+            optimizer_clips.num_late += sequence.count
             optimizer_clips.first_step = optimizer_clips.first_step or sequence.first_step - 1
     return by_optimizer
 
 
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    findings, clips = [], _clips(trace)
+    findings, clips = [], _count_clips(trace)
     for optimizer in stepping_optimizers(trace):
         optimizer_clips = clips.get(optimizer, _Clips())
-        late, useful = optimizer_clips.late, optimizer_clips.useful
-        first_step = optimizer_clips.first_step
-        if late < rule.settings.min_late_clips or useful:
+        num_late = optimizer_clips.num_late
+        if num_late < rule.settings.min_late_clips or optimizer_clips.num_useful:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step,
-                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped {late} times, "
-                "each time after the step that used them and before the next backward().",
+                step=optimizer_clips.first_step,
+                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped {num_late} "
+                "times, each time after the step that used them and before the next backward().",
                 cause="The clipping has no effect: every step uses unclipped gradients.",
                 fix="Clip between backward() and step().",
-                num_late=late,
+                num_late=num_late,
             )
         )
     return tuple(findings)

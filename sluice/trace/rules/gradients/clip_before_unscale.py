@@ -52,15 +52,15 @@ _CAUSE = (
 _FIX = "Call scaler.unscale_(optimizer) before clipping."
 
 
-def _clips_scaled(step: OptimizerStep) -> bool:
+def _clips_scaled_gradients(step: OptimizerStep) -> bool:
     """Whether the step clips after a scaled backward pass, without unscaling in between."""
     events = step.sequence.events
     backward = step.last_backward
     if backward < 0 or "scaled" not in events[backward].flags:
         return False
-    unscaled = min((i for i in step.before("unscale") if i > backward), default=step.position)
+    unscale = min((i for i in step.before("unscale") if i > backward), default=step.position)
     return any(
-        backward < i < unscaled and events[i].object_id == step.end.object_id
+        backward < i < unscale and events[i].object_id == step.end.object_id
         for i in step.before("clip")
     )
 
@@ -81,33 +81,33 @@ def _detect_manual_clipping(
         return None
     # Clipping may begin in the middle of the run.
     limit = median(norm * scale for _, norm, scale in sampled[-rule.settings.min_samples :])
-    is_constant = [
+    is_at_limit = [
         abs(norm * scale - limit) <= rule.settings.max_relative_deviation * limit
         for _, norm, scale in sampled
     ]
-    sampled = sampled[is_constant.index(True) :] if True in is_constant else []
-    constant = [
+    sampled = sampled[is_at_limit.index(True) :] if True in is_at_limit else []
+    at_limit = [
         sample
         for sample in sampled
         if abs(sample[1] * sample[2] - limit) <= rule.settings.max_relative_deviation * limit
     ]
-    is_rare = len(constant) < max(
+    is_rare = len(at_limit) < max(
         rule.settings.min_samples, rule.settings.min_constant_share * len(sampled)
     )
     if is_rare or not rule.settings.min_clip_norm <= limit <= rule.settings.max_clip_norm:
         return None
-    if max(norm for _, norm, _ in constant) > rule.settings.max_resulting_norm:
+    if max(norm for _, norm, _ in at_limit) > rule.settings.max_resulting_norm:
         return None
-    step, norm, scale = constant[0]
+    step, norm, scale = at_limit[0]
     return rule.finding(
         severity="error",
         step=step,
-        what=f"{optimizer_name(trace, optimizer)}: in {len(constant)} of {len(sampled)} sampled "
+        what=f"{optimizer_name(trace, optimizer)}: in {len(at_limit)} of {len(sampled)} sampled "
         f"steps the norm of all gradients times the loss scale is {limit:.4g}, as if clipped to "
         f"that value. The norm used by the step is {norm:.3g}, at a loss scale of {scale:.4g}.",
         cause=_CAUSE,
         fix=_FIX,
-        num_scaled=len(constant),
+        num_scaled=len(at_limit),
         num_steps=len(sampled),
     )
 
@@ -116,10 +116,10 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        scaled = tuple(filter(_clips_scaled, steps))
-        if not scaled:
-            manual = _detect_manual_clipping(rule, trace, optimizer)
-            findings += [manual] if manual is not None else []
+        scaled_steps = tuple(filter(_clips_scaled_gradients, steps))
+        if not scaled_steps:
+            manual_finding = _detect_manual_clipping(rule, trace, optimizer)
+            findings += [manual_finding] if manual_finding is not None else []
             continue
         norms = [c.norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
         limits = [c.max_norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
@@ -129,13 +129,13 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(scaled),
-                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(scaled)} of "
+                step=first_step_of(scaled_steps),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(scaled_steps)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they still contained "
                 f"the loss scale{example}.",
                 cause=_CAUSE,
                 fix=_FIX,
-                num_scaled=count_steps(scaled),
+                num_scaled=count_steps(scaled_steps),
                 num_steps=count_steps(steps),
             )
         )

@@ -27,61 +27,68 @@ class MisplacedZeroGradSettings(Settings):
     )
 
 
-def _is_cleared(step: OptimizerStep) -> bool:
+def _clears_own_gradients(step: OptimizerStep) -> bool:
+    """Whether the gradients of the step's own batch are cleared before the step."""
     lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
-    # If no zero_grad() call was recorded, all-zero gradients at the step replaced other gradients.
-    cleared = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
-    if cleared < 0 and "zero" in step.end.flags:
-        cleared = step.position
-    forward = max(step.before("forward"), default=-1)
+    zero_grad = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
+    # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
+    if zero_grad < 0 and "zero" in step.end.flags:
+        zero_grad = step.position
+    last_forward = max(step.before("forward"), default=-1)
     # With a forward pass after backward(), the clearing would belong to the next batch.
-    return lacks_gradients and 0 <= step.last_backward < cleared and forward < step.last_backward
+    return (
+        lacks_gradients
+        and 0 <= step.last_backward < zero_grad
+        and last_forward < step.last_backward
+    )
 
 
-def _cleared_closures(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
+def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
     """Return steps whose closure clears the gradients of its own backward pass.
 
-    () if a weight changed: an optimizer may clear gradients itself after its update.
+    () if a weight changed, because the optimizer may clear gradients itself after its update; or if
+    no weight was sampled twice.
     """
     record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
     optimized = (
         {p for g in record.groups for p in g.parameters} if record is not None else set[int]()
     )
-    sampled = {p for p, values in values_by_parameter(trace).items() if len(values) > 1} & optimized
-    if not sampled or sampled & changed_parameters(trace):
+    sampled_twice = {p for p, values in values_by_parameter(trace).items() if len(values) > 1}
+    compared = sampled_twice & optimized
+    if not compared or compared & changed_parameters(trace):
         return ()
-    closures = []
+    steps = []
     for sequence in trace.sequences:
         for position in sequence.find("stepped"):
             events, end = sequence.events[:position], sequence.events[position]
             backward = max((i for i in sequence.find("backward") if i < position), default=-1)
-            cleared = any(event.kind == "zero" for event in events[backward + 1 :])
-            if end.object_id == optimizer and backward >= 0 and cleared:
-                closures.append(OptimizerStep(sequence, end, position))
-    return tuple(closures)
+            is_cleared = any(event.kind == "zero" for event in events[backward + 1 :])
+            if end.object_id == optimizer and backward >= 0 and is_cleared:
+                steps.append(OptimizerStep(sequence, end, position))
+    return tuple(steps)
 
 
 def _judge(rule: Rule[MisplacedZeroGradSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        cleared = tuple(filter(_is_cleared, steps))
+        cleared_steps = tuple(filter(_clears_own_gradients, steps))
         if not steps:
-            steps = cleared = _cleared_closures(trace, optimizer)
-        if count_steps(cleared) < rule.settings.min_steps:
+            steps = cleared_steps = _steps_with_clearing_closure(trace, optimizer)
+        if count_steps(cleared_steps) < rule.settings.min_steps:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(cleared),
-                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(cleared)} of "
-                f"{count_steps(steps)} steps gradients were cleared after backward() and before "
-                "step(), so the step used no gradient.",
+                step=first_step_of(cleared_steps),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(cleared_steps)} of "
+                f"{count_steps(steps)} steps gradients were cleared between backward() and the "
+                "update, so the step used no gradient.",
                 cause="The step discards the gradients of its batch: weights do not follow the "
                 "loss.",
                 fix="Clear gradients before backward() or after step(). This also applies if you "
                 "clear them manually.",
-                num_emptied=count_steps(cleared),
+                num_emptied=count_steps(cleared_steps),
                 num_steps=count_steps(steps),
             )
         )

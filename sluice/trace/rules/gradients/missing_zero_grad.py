@@ -30,8 +30,8 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         # "carried" marks a step whose gradients were not cleared since the previous step.
-        carried = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
-        num_carried, num_steps = count_steps(carried), count_steps(steps)
+        carried_steps = tuple(s for s in steps if s.end.kind == "step" and "carried" in s.end.flags)
+        num_carried, num_steps = count_steps(carried_steps), count_steps(steps)
         # The first step has no earlier gradients.
         if (
             num_carried < rule.settings.min_steps
@@ -42,7 +42,7 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
         findings.append(
             rule.finding(
                 severity="confirm",
-                step=first_step_of(carried),
+                step=first_step_of(carried_steps),
                 what=f"{optimizer_name(trace, optimizer)}: {num_carried} of {num_steps} steps used "
                 "gradients that were not cleared since the previous step.",
                 cause="These steps use the sum of the gradients of all batches since gradients "
@@ -61,8 +61,8 @@ MISSING_ZERO_GRAD = Rule(
     priority=80,
     requires="Two steps of one optimizer.",
     contradicted_by="An intentional sum over steps, such as a custom momentum.",
-    abstains="The program calls torch.autograd.grad, or the optimizer calls a closure several "
-    "times per step.",
+    abstains="The program calls torch.autograd.grad; the optimizer has a closure that it does not "
+    "call once per step; or gradients are cleared between most steps.",
     settings=MissingZeroGradSettings(),
     judge=_judge,
 )

@@ -8,7 +8,7 @@ from sluice.trace.rules._helpers.measurements import measurements_of, parameter_
 from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
-def _first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
+def _find_first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
     """Return step, loss, parameters and gradient count of the first non-finite gradient.
 
     None if all gradients of finite losses are finite.
@@ -28,7 +28,7 @@ def _first_nonfinite(trace: Trace) -> tuple[int, float, list[int], int] | None:
             ]
             if nonfinite and math.isfinite(losses.get(step, math.nan)):
                 candidates.append((step, losses[step], nonfinite, len(measured.parameters)))
-    return min(candidates, key=lambda f: f[0], default=None)
+    return min(candidates, key=lambda candidate: candidate[0], default=None)
 
 
 def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
@@ -40,21 +40,21 @@ def _closest_to_loss(trace: Trace, nonfinite: list[int]) -> int:
     calls = [call for forward_pass in trace.forward_passes[:4] for call in forward_pass.calls]
     names = {call.module for call in calls}
     # The call of a module with submodules does not show when its own parameters are used.
-    order = [
+    parameters_in_order = [
         p
         for call in calls
         if call.module and not any(name.startswith(f"{call.module}.") for name in names)
         for p in call.parameters
     ]
-    rank = {p: i for i, p in enumerate(order)}
-    return max(nonfinite, key=lambda p: (rank.get(p, -1), p))
+    positions = {p: i for i, p in enumerate(parameters_in_order)}
+    return max(nonfinite, key=lambda p: (positions.get(p, -1), p))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    first = _first_nonfinite(trace)
+    first = _find_first_nonfinite(trace)
     if first is None:
         return ()
-    step, loss, nonfinite, num = first
+    step, loss, nonfinite, num_gradients = first
     first_nonfinite_loss = next(
         (s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1
     )
@@ -67,15 +67,15 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             severity="error",
             step=step,
             what=f"The loss at step {step} is finite ({loss:.4g}), but the gradients of "
-            f"{len(nonfinite)} of {num} parameters are not. The parameter closest to the loss is "
-            f"{name}.",
+            f"{len(nonfinite)} of {num_gradients} parameters are not. The parameter closest to the "
+            f"loss is {name}.",
             cause="The derivative of an operation after this parameter is infinite or undefined: "
             "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
             fix="Keep the operand away from that point: clamp it, add a small constant inside "
             "the root, or apply torch.where to the input instead of the output.",
             loss=loss,
             num_parameters=len(nonfinite),
-            num_gradients=num,
+            num_gradients=num_gradients,
         ),
     )
 

@@ -50,30 +50,30 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
         without_new_gradient = tuple(filter(_lacks_new_gradient, steps))
-        between = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
-        early = (
+        between_passes = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
+        early_steps = (
             without_new_gradient
-            if count_steps(without_new_gradient) >= count_steps(between)
-            else between
+            if count_steps(without_new_gradient) >= count_steps(between_passes)
+            else between_passes
         )
-        if count_steps(early) < max(
+        if count_steps(early_steps) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
         gradients = (
             "no new gradient"
-            if early is without_new_gradient
+            if early_steps is without_new_gradient
             else "the gradients of the previous batch"
         )
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(early),
-                what=f"{optimizer_name(trace, optimizer)}: {count_steps(early)} of "
+                step=first_step_of(early_steps),
+                what=f"{optimizer_name(trace, optimizer)}: {count_steps(early_steps)} of "
                 f"{count_steps(steps)} steps ran before backward(), with {gradients}.",
                 cause="The step does not use the loss of its own batch.",
                 fix="Order each batch as zero_grad(), forward, backward(), step().",
-                num_early=count_steps(early),
+                num_early=count_steps(early_steps),
                 num_steps=count_steps(steps),
             )
         )
@@ -86,8 +86,8 @@ STEP_BEFORE_BACKWARD = Rule(
     priority=20,
     requires="Two steps.",
     contradicted_by="A backward pass, or gradients that the program sets, between two steps.",
-    abstains="The optimizer calls a closure several times per step, or fewer than nine in ten "
-    "steps run before backward().",
+    abstains="The optimizer has a closure that it does not call once per step, or fewer than nine "
+    "in ten steps run before backward().",
     settings=StepBeforeBackwardSettings(),
     judge=_judge,
 )

@@ -35,7 +35,7 @@ class UnnormalizedAccumulationSettings(Settings):
     )
 
 
-def _groups(step: OptimizerStep) -> list[list[TraceEvent]]:
+def _events_by_backward(step: OptimizerStep) -> list[list[TraceEvent]]:
     """Return one group of events for each backward pass since the gradients were cleared.
 
     A group ends with its backward pass. A block of events that was repeated several times is
@@ -56,16 +56,20 @@ def _groups(step: OptimizerStep) -> list[list[TraceEvent]]:
     return groups[:-1]
 
 
-def _is_undivided(step: OptimizerStep) -> bool:
+def _has_undivided_means(step: OptimizerStep) -> bool:
+    """Whether each loss is a mean, and neither it nor its gradient is divided."""
     return "edited" not in step.end.flags and all(
-        "unscaled mean" in group[-1].flags for group in _groups(step)
+        "unscaled mean" in group[-1].flags for group in _events_by_backward(step)
     )
 
 
-def _is_summed(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
-    """Whether the step sums undivided mean losses of one network on different batches."""
-    groups = _groups(step)
-    if len(groups) < 2 or not _is_undivided(step):
+def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
+    """Whether the step sums the mean losses of several batches without dividing any of them.
+
+    All losses must be of one network.
+    """
+    groups = _events_by_backward(step)
+    if len(groups) < 2 or not _has_undivided_means(step):
         return False
     signatures = set()
     for group in groups:
@@ -108,36 +112,41 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
     # The discriminator of a GAN has one constant target for real rows and one for generated rows:
     # its two losses are summed intentionally.
     has_targets = any(record.target_smallest < record.target_largest for record in losses)
-    is_manual = not losses
-    may_lack_loader = (has_targets or is_manual) and _have_different_rows(rule.settings, trace)
+    is_loss_unknown = not losses
+    may_lack_loader = (has_targets or is_loss_unknown) and _have_different_rows(
+        rule.settings, trace
+    )
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        summed = tuple(s for s in steps if _is_summed(s, may_lack_loader=may_lack_loader))
-        accumulating = tuple(s for s in steps if len(_groups(s)) > 1)
-        if len(kinds) > 1 or not all(map(_is_undivided, accumulating)):
+        summed_steps = tuple(
+            s for s in steps if _sums_undivided_means(s, may_lack_loader=may_lack_loader)
+        )
+        accumulating_steps = tuple(s for s in steps if len(_events_by_backward(s)) > 1)
+        if len(kinds) > 1 or not all(map(_has_undivided_means, accumulating_steps)):
             continue
         counts = Counter(len(s.losses) for s in trace.scalars if len(s.losses) > 1)
         num_batches = counts.most_common(1)[0][0] if counts else 2
         # Half of the steps suffice, because the events of an evaluation are part of the next step.
         # Two losses without a known loss function may be those of a GAN.
         if (
-            not summed
-            or count_steps(summed) < count_steps(accumulating) / 2
-            or (is_manual and num_batches < rule.settings.min_manual_passes)
+            not summed_steps
+            or count_steps(summed_steps) < count_steps(accumulating_steps) / 2
+            or (is_loss_unknown and num_batches < rule.settings.min_manual_passes)
         ):
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(summed),
-                what=f"{optimizer_name(trace, optimizer)}: {count_steps(summed)} of "
+                step=first_step_of(summed_steps),
+                what=f"{optimizer_name(trace, optimizer)}: {count_steps(summed_steps)} of "
                 f"{count_steps(steps)} steps used the sum of the gradients of {num_batches} "
-                "batches, each from an undivided mean loss.",
+                f"batches. Each loss is a mean that was not divided by {num_batches}.",
                 cause=f"The gradient is {num_batches} times the gradient of the mean over all "
-                "rows, so the effective learning rate, clipping and weight decay are wrong.",
+                "rows. This changes the effect of clipping and, unless the optimizer normalizes "
+                "gradients, of the learning rate.",
                 fix=f"Divide the loss by the number of batches: (loss / {num_batches}).backward().",
                 num_batches=num_batches,
-                num_steps=count_steps(summed),
+                num_steps=count_steps(summed_steps),
             )
         )
     return tuple(findings)

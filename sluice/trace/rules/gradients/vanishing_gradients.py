@@ -16,8 +16,9 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class VanishingGradientsSettings(Settings):
     """Thresholds of the rule ``VANISHING_GRADIENTS``."""
 
-    min_count: int = Field(
-        4, ge=1, description="Measured steps, and weights per step, required for a finding."
+    min_steps: int = Field(4, ge=1, description="Measured steps required for a finding.")
+    min_weights_per_step: int = Field(
+        4, ge=1, description="Measured weights of a step required to include the step."
     )
     max_ratio: float = Field(
         1e-6,
@@ -28,8 +29,8 @@ class VanishingGradientsSettings(Settings):
 
 
 _PARAMETRIZED = ".parametrizations."
-"""Part of the name of a parametrized weight. The direction of a weight-normalized tensor has no
-gradient along itself, and none at all if it is a single number."""
+"""Part of the name of a parametrized weight. With weight normalization, the gradient of a direction
+is orthogonal to it, and zero for a single element. Its norm does not show vanishing gradients."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -37,7 +38,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
     findings = []
     for optimizer in stepping_optimizers(trace):
         measured = measurements_of(trace, optimizer)
-        shown: list[tuple[int, int, float]] = []
+        vanishing: list[tuple[int, int, float]] = []
         for step, measured_step in measured:
             positions = [
                 i
@@ -48,20 +49,20 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
             ratios = {
                 i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in positions
             }
-            if len(ratios) < rule.settings.min_count:
+            if len(ratios) < rule.settings.min_weights_per_step:
                 continue
             smallest = min(ratios, key=lambda i: ratios[i])
             if 0 < ratios[smallest] < rule.settings.max_ratio * max(ratios.values()):
                 share = ratios[smallest] / max(ratios.values())
-                shown.append((step, measured_step.parameters[smallest], share))
-        if len(shown) < max(rule.settings.min_count, 0.8 * len(measured)):
+                vanishing.append((step, measured_step.parameters[smallest], share))
+        if len(vanishing) < max(rule.settings.min_steps, 0.8 * len(measured)):
             continue
-        step, parameter, share = shown[0]
+        step, parameter, share = vanishing[0]
         findings.append(
             rule.finding(
                 severity="warning",
                 step=step,
-                what=f"{optimizer_name(trace, optimizer)}: in {len(shown)} of {len(measured)} "
+                what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing)} of {len(measured)} "
                 "measured steps a gradient, relative to its weight, is less than "
                 f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, that of "
                 f"{names[parameter]} is {share:.1e} of the largest one.",
@@ -70,7 +71,7 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 fix="Use residual connections, normalization layers, or an activation function "
                 "that does not saturate.",
                 share=share,
-                num_shown=len(shown),
+                num_shown=len(vanishing),
             )
         )
     return tuple(findings)

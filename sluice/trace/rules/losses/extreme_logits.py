@@ -7,7 +7,7 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
 
 
 class ExtremeLogitsSettings(Settings):
@@ -27,7 +27,7 @@ class ExtremeLogitsSettings(Settings):
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for records in by_function(training_losses(trace, "cross_entropy")).values():
+    for records in group_by_function(training_losses(trace, "cross_entropy")).values():
         early = [
             r for r in records if r.step < rule.settings.num_first_steps and len(r.input_shape) > 1
         ]

@@ -8,7 +8,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS, LossRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
 
 
 class LogitsProbabilityMixupSettings(Settings):
@@ -42,7 +42,7 @@ _KINDS = (
 )
 
 
-def _is_probability(settings: LogitsProbabilityMixupSettings, record: LossRecord) -> bool:
+def _are_probabilities(settings: LogitsProbabilityMixupSettings, record: LossRecord) -> bool:
     return (
         record.smallest >= -settings.tolerance
         and abs(record.min_row_sum - 1) < settings.tolerance
@@ -65,7 +65,7 @@ def _find_mixup(
         name = "sigmoid" if is_sigmoid else "softmax"
         return f"outputs of a {name} in [0, 1]", "logits", True
     if record.kind == "cross_entropy":
-        if is_softmax or _is_probability(settings, record):
+        if is_softmax or _are_probabilities(settings, record):
             return "probabilities that sum to 1", "logits", is_softmax
         if is_sigmoid:
             return "outputs of a sigmoid in [0, 1]", "logits", True
@@ -84,7 +84,7 @@ def _find_mixup(
         )
         if record.largest > settings.tolerance and is_unnormalized:
             return "values above 0 whose exponentials do not sum to 1", "log-probabilities", False
-    if record.kind == "kl_div" and (is_softmax or _is_probability(settings, record)):
+    if record.kind == "kl_div" and (is_softmax or _are_probabilities(settings, record)):
         return "probabilities that sum to 1", "log-probabilities", is_softmax
     if record.kind == "binary_cross_entropy" and (record.smallest < 0 or record.largest > 1):
         return "values outside [0, 1]", "probabilities", True
@@ -111,26 +111,26 @@ _FIX = {
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
-        wrong = [
+    for (kind, _), records in group_by_function(training_losses(trace, *_KINDS)).items():
+        mixups = [
             (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
-        if not wrong:
+        if not mixups:
             continue
-        record, (received, expected, is_certain) = wrong[0]
-        if not is_certain and (len(wrong) < len(records) or len(wrong) < rule.settings.min_calls):
+        record, (received, expected, is_certain) = mixups[0]
+        if not is_certain and (len(mixups) < len(records) or len(mixups) < rule.settings.min_calls):
             continue
         # Logits may happen to be in [0, 1]. Rows that sum to 1 are hardly a coincidence.
         needs_confirmation = not is_certain and kind == "binary_cross_entropy_with_logits"
         is_sigmoid = "sigmoid" in received
         producer = "sigmoid" if is_sigmoid else "softmax" if is_certain else _UNKNOWN_PRODUCER
         origin = f" (produced by {record.producer_node})" if record.producer_node else ""
-        sums = (
+        sums_text = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
             if kind == "cross_entropy" and not math.isnan(record.min_row_sum)
             else ""
         )
-        range_ = (
+        range_text = (
             ""
             if math.isnan(record.smallest)
             else f": {record.smallest:.4g} to {record.largest:.4g}"
@@ -139,14 +139,14 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
             rule.finding(
                 severity="confirm" if needs_confirmation else "error",
                 step=record.step + 1,
-                what=f"{kind} received {received}{origin} in {len(wrong)} of {len(records)} "
-                f"sampled calls{range_}{sums}.",
+                what=f"{kind} received {received}{origin} in {len(mixups)} of {len(records)} "
+                f"sampled calls{range_text}{sums_text}.",
                 cause=f"The function expects {expected}. The value of the loss is wrong, and its "
                 "gradients are too small or point in another direction.",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,
-                num_wrong=len(wrong),
+                num_wrong=len(mixups),
             )
         )
     return tuple(findings)

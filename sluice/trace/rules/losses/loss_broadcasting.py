@@ -5,7 +5,7 @@ import math
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_DIFFERENCE
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
 
 _KINDS = (
     "mse_loss",
@@ -17,39 +17,39 @@ _KINDS = (
 )
 
 
-def _count_pairs(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+def _count_pairs(input_shape: tuple[int, ...], target_shape: tuple[int, ...]) -> int:
     """Return the number of compared pairs after broadcasting two shapes."""
-    num_dims = max(len(one), len(other))
-    padded = [(1,) * (num_dims - len(shape)) + shape for shape in (one, other)]
+    num_dims = max(len(input_shape), len(target_shape))
+    padded = [(1,) * (num_dims - len(shape)) + shape for shape in (input_shape, target_shape)]
     return math.prod(max(a, b) for a, b in zip(*padded, strict=True))
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in by_function(training_losses(trace, *_KINDS)).items():
-        wrong = [
+    for (kind, _), records in group_by_function(training_losses(trace, *_KINDS)).items():
+        broadcast_calls = [
             r
             for r in records
             if _count_pairs(r.input_shape, r.target_shape)
             > max(math.prod(r.input_shape), math.prod(r.target_shape))
         ]
-        if not wrong:
+        if not broadcast_calls:
             continue
-        record = wrong[0]
-        pairs = _count_pairs(record.input_shape, record.target_shape)
+        record = broadcast_calls[0]
+        num_pairs = _count_pairs(record.input_shape, record.target_shape)
         findings.append(
             rule.finding(
                 severity="error",
                 step=record.step + 1,
                 what=f"{kind} compared outputs of shape {record.input_shape} with targets of shape "
-                f"{record.target_shape}: {pairs:,} pairs instead of "
-                f"{math.prod(record.input_shape):,}, in {len(wrong)} of {len(records)} sampled "
-                "calls.",
+                f"{record.target_shape}: {num_pairs:,} pairs instead of "
+                f"{math.prod(record.input_shape):,}, in {len(broadcast_calls)} of {len(records)} "
+                "sampled calls.",
                 cause="Every output is compared with every target, so all outputs converge to one "
                 "value, such as the mean target.",
                 fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
-                num_pairs=pairs,
-                num_wrong=len(wrong),
+                num_pairs=num_pairs,
+                num_wrong=len(broadcast_calls),
             )
         )
     return tuple(findings)

@@ -29,7 +29,7 @@ class LossDivergenceSettings(Settings):
         description="Minimum ratio to the highest earlier learning rate at which a rate counts as "
         "raised.",
     )
-    max_unsampled_steps: int = Field(
+    max_steps_to_rate_record: int = Field(
         32,
         ge=1,
         description="Maximum distance between the jump and the record of a raised learning rate "
@@ -45,16 +45,16 @@ def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
 def _rate_increase(
     settings: LossDivergenceSettings, rates: LearningRates | None, step: int
 ) -> tuple[float, float] | None:
-    """Return the highest learning rate before a step and the higher one around it, or None.
+    """Return the highest learning rate before a step, and the highest one around it.
 
-    A rate counts as higher from ``min_rate_increase`` times the earlier rate on.
+    None unless the latter is at least ``min_rate_increase`` times the former.
     """
     if rates is None:
         return None
     recorded = list(zip(rates.steps, rates.values, strict=True))
-    old = max((v for s, v in recorded if s < step - settings.max_unsampled_steps), default=0.0)
+    old = max((v for s, v in recorded if s < step - settings.max_steps_to_rate_record), default=0.0)
     new = max(
-        (v for s, v in recorded if abs(s - step) <= settings.max_unsampled_steps), default=0.0
+        (v for s, v in recorded if abs(s - step) <= settings.max_steps_to_rate_record), default=0.0
     )
     return (old, new) if 0 < old * settings.min_rate_increase <= new else None
 
@@ -100,8 +100,8 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             step=jump.step,
             what=f"{optimizer_name(trace, stepping[0])}: at step {jump.step} the loss jumps from "
             f"{jump.before:.4g} and does not recover; its median from there on is "
-            f"{jump.after:.4g}.{rate_text} At step {later[0][0]} the weights are "
-            f"{growth:,.1f} times as large as before{at_rate}.",
+            f"{jump.after:.4g}.{rate_text} At step {later[0][0]} the norm of the "
+            f"weights is {growth:,.1f} times the norm before the jump{at_rate}.",
             cause=cause,
             fix=fix,
             loss_before=jump.before,
@@ -116,8 +116,8 @@ LOSS_DIVERGENCE = Rule(
     name="the loss does not jump and stay high",
     fault="learning rate too high",
     priority=270,
-    requires="16 losses before and after a loss that exceeds the 64 losses before it, and measured "
-    "steps on both sides.",
+    requires="A loss that exceeds the 64 losses before it, or all of them if there are fewer; 16 "
+    "losses before and after it; and measured steps on both sides.",
     contradicted_by="A loss that recovers, or weights that keep their size.",
     abstains="There are several optimizers or a gradient scaler, or other parameters are trained "
     "after the jump.",

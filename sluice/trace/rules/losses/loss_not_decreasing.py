@@ -17,12 +17,12 @@ class LossNotDecreasingSettings(Settings):
     """Thresholds of the rule ``LOSS_NOT_DECREASING``."""
 
     min_losses: int = Field(40, ge=4, description="Finite losses required for a finding.")
-    max_network_target_share: float = Field(
+    min_network_target_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum share of the steps with targets from a network at which the rule "
-        "abstains.",
+        description="If a network computes the targets in at least this share of the steps, the "
+        "rule reports nothing.",
     )
 
 
@@ -32,7 +32,7 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
     optimizers = stepping_optimizers(trace)
     if len(losses) < rule.settings.min_losses or len(optimizers) != 1 or losses_per_step != {1}:
         return ()
-    if _makes_its_targets(rule.settings, trace, optimizers[0]):
+    if _has_network_targets(rule.settings, trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
     first = [v for _, v in losses[:quarter]]
@@ -57,21 +57,26 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
     )
 
 
-def _makes_its_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
+def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
     """Whether most steps compute their targets with a network, or a loss from network gradients.
 
     The targets of such a loss change during training, as in Q-learning and energy-based models.
     """
     steps = steps_of(trace, optimizer)
-    targeting = [
+    target_steps = [
         s
         for s in steps
-        if any(_computes_targets(s.sequence.events[at]) for at in s.before("forward", "grad"))
+        if any(
+            _computes_targets(s.sequence.events[position])
+            for position in s.before("forward", "grad")
+        )
     ]
-    return count_steps(tuple(targeting)) >= settings.max_network_target_share * count_steps(steps)
+    min_steps = settings.min_network_target_share * count_steps(steps)
+    return count_steps(tuple(target_steps)) >= min_steps
 
 
 def _computes_targets(event: TraceEvent) -> bool:
+    """Whether a forward or grad event is a pass without gradients or ``torch.autograd.grad``."""
     return event.kind == "grad" or "grad" not in event.flags
 
 
@@ -81,8 +86,8 @@ LOSS_NOT_DECREASING = Rule(
     priority=290,
     requires="40 finite losses of one optimizer with one backward pass per step.",
     contradicted_by="Lower losses in the last quarter than in the first.",
-    abstains="There are several optimizers or losses; there is a gradient scaler; or networks "
-    "compute the targets.",
+    abstains="There are several optimizers, or several losses per step; there is a gradient "
+    "scaler; or networks compute the targets.",
     settings=LossNotDecreasingSettings(),
     judge=_judge,
 )

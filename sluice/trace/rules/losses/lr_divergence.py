@@ -57,6 +57,7 @@ def _detect_divergence(
     if len(losses) < 2 * settings.num_start_losses or not first:
         return None
     start = min(first)
+    # ``not <=`` includes losses that are NaN.
     high = [i for i, (_, v) in enumerate(losses) if not v <= settings.min_rise * start]
     if start <= 0 or not high:
         return None
@@ -66,8 +67,8 @@ def _detect_divergence(
     # The loss begins to diverge where it is first more than twice the loss at the start.
     rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]
     before = [v for _, v in losses[: high[0] + 1] if math.isfinite(v)]
-    top = max([v for v in tail if math.isfinite(v)] + before)
-    return losses[rising[0]][0], top, start
+    largest_loss = max([v for v in tail if math.isfinite(v)] + before)
+    return losses[rising[0]][0], largest_loss, start
 
 
 def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -77,31 +78,31 @@ def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding
     divergence = _detect_divergence(rule.settings, step_losses(trace))
     if divergence is None:
         return ()
-    step, top, start = divergence
-    if top < rule.settings.min_finite_rise * start:
+    step, largest_loss, start = divergence
+    if largest_loss < rule.settings.min_finite_rise * start:
         return ()
     ratios = [
-        (measured.update_norms[i] / measured.weight_norms[i], at, max(measured.rates))
-        for at, measured in measurements_of(trace, stepping[0])
-        if at <= step + rule.settings.max_steps_after_rise
+        (measured.update_norms[i] / measured.weight_norms[i], measured_step, max(measured.rates))
+        for measured_step, measured in measurements_of(trace, stepping[0])
+        if measured_step <= step + rule.settings.max_steps_after_rise
         for i in weight_positions(trace, measured)
         if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
     ]
-    largest, at, rate = max(ratios, default=(0.0, 0, 0.0))
-    if largest < rule.settings.min_update_ratio:
+    largest_ratio, measured_step, rate = max(ratios, default=(0.0, 0, 0.0))
+    if largest_ratio < rule.settings.min_update_ratio:
         return ()
     return (
         rule.finding(
             severity="error",
             step=step,
             what=f"{optimizer_name(trace, stepping[0])}: the loss rose from {start:.4g} to "
-            f"{top:.4g} and does not recover. Step {at} changed a weight by {largest:.0%} of its "
-            f"norm, at a learning rate of {rate:.3g}.",
+            f"{largest_loss:.4g} and does not recover. Step {measured_step} changed a weight by "
+            f"{largest_ratio:.0%} of its norm, at a learning rate of {rate:.3g}.",
             cause="Each step overshoots the minimum, so the loss increases.",
             fix="Divide the learning rate by ten, and warm it up over the first steps.",
             loss_at_start=start,
-            largest_loss=top,
-            update_ratio=largest,
+            largest_loss=largest_loss,
+            update_ratio=largest_ratio,
             rate=rate,
         ),
     )

@@ -23,57 +23,64 @@ class NonfiniteLossSettings(Settings):
 
 def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     losses = step_losses(trace)
-    bad = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
-    if not bad:
+    nonfinite = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
+    if not nonfinite:
         return ()
-    persists = len(bad) >= rule.settings.min_losses and bad[-1] == len(losses) - 1
-    step, value = losses[bad[0]]
+    is_persistent = len(nonfinite) >= rule.settings.min_losses and nonfinite[-1] == len(losses) - 1
+    step, value = losses[nonfinite[0]]
     steps = f"steps {step - 1} and {step}" if step > 1 else "step 1"
     corrupted = next((s for s in trace.corrupted_weights if s.step == step - 1), None)
     if corrupted is not None:
         return (
-            _corrupted_weights(rule, trace, corrupted, losses, num_bad=len(bad), persists=persists),
+            _build_weights_finding(
+                rule,
+                trace,
+                corrupted,
+                losses,
+                num_nonfinite=len(nonfinite),
+                is_persistent=is_persistent,
+            ),
         )
     return (
         rule.finding(
-            severity="error" if persists else "warning",
+            severity="error" if is_persistent else "warning",
             step=step,
-            what=f"The loss is {value} at step {step}, and at {len(bad)} of {len(losses)} "
-            "recorded steps.",
+            what=f"The loss is {value} at step {step}, and non-finite at {len(nonfinite)} of "
+            f"{len(losses)} recorded steps.",
             cause="Later losses are finite, so the weights may be intact."
-            if bad[-1] < len(losses) - 1
+            if nonfinite[-1] < len(losses) - 1
             else "A step with this loss makes all weights non-finite.",
             fix=f"Check the batch, the learning rate and the outputs of {steps}; resume from an "
             "earlier checkpoint.",
-            num_bad=len(bad),
+            num_bad=len(nonfinite),
             num_known=len(losses),
         ),
     )
 
 
-def _corrupted_weights(
+def _build_weights_finding(
     rule: Rule[NonfiniteLossSettings],
     trace: Trace,
     record: CorruptedWeightsRecord,
     losses: Sequence[tuple[int, float]],
     *,
-    num_bad: int,
-    persists: bool,
+    num_nonfinite: int,
+    is_persistent: bool,
 ) -> TraceFinding:
     names = parameter_names(trace)
     listed = list_names([names.get(p, f"parameter {p}") for p in record.parameters])
     return rule.finding(
-        severity="error" if persists else "warning",
+        severity="error" if is_persistent else "warning",
         step=record.step,
-        what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are not "
-        f"finite, although their optimizer state is finite. The loss is not finite at {num_bad} of "
-        f"{len(losses)} recorded steps.",
+        what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are "
+        "non-finite, although their optimizer state is finite. The loss is non-finite at "
+        f"{num_nonfinite} of {len(losses)} recorded steps.",
         cause="The gradient did not cause this: the program wrote to the weights between two "
-        "steps, or the update itself is not finite, as with eps=0 or a non-finite learning rate.",
+        "steps, or the update itself is non-finite, as with eps=0 or a non-finite learning rate.",
         fix="Check the code that writes to these weights after a step (projection, clamp, weight "
         "averaging, checkpoint loading), and the learning rate and eps of the optimizer; resume "
         "from an earlier checkpoint.",
-        num_bad=num_bad,
+        num_bad=num_nonfinite,
         num_known=len(losses),
     )
 

@@ -20,7 +20,7 @@ class OverfittingSettings(Settings):
     min_matches: int = Field(
         3,
         ge=1,
-        description="Calls whose result must equal the loss of the backward pass.",
+        description="Calls required whose result equals the loss of the backward pass.",
     )
     min_match_share: float = Field(
         0.9,
@@ -29,7 +29,7 @@ class OverfittingSettings(Settings):
         description="Share of the calls whose result must equal the loss of the backward pass.",
     )
     equal_tolerance: float = Field(1e-3, gt=0, description="Relative tolerance of equal losses.")
-    recent_from_share: float = Field(
+    recent_start_share: float = Field(
         0.75, gt=0, le=1, description="Share of all steps after which training losses count."
     )
     min_evaluations: int = Field(
@@ -43,7 +43,7 @@ class OverfittingSettings(Settings):
         description="Minimum ratio of the validation loss to the training loss, required for a "
         "finding with a recorded rise.",
     )
-    min_ratio_at_once: float = Field(
+    min_ratio_without_rise: float = Field(
         100.0,
         gt=1,
         description="Minimum ratio of the validation loss to the training loss, required for a "
@@ -59,8 +59,8 @@ class OverfittingSettings(Settings):
         0.25,
         gt=0,
         le=1,
-        description="Share of the first validation loss that must remain; below it the network "
-        "has learned something.",
+        description="Minimum ratio of the last validation loss to the first one; below it the "
+        "network has learned something.",
     )
 
 
@@ -79,21 +79,23 @@ def _minimized_calls(
         for record in training_losses(trace, last.kind)
         if record.network == last.network and math.isfinite(record.value)
     ]
-    minimized = dict(step_losses(trace))
-    known = [record for record in calls if record.step + 1 in minimized]
-    same = [
+    backward_losses = dict(step_losses(trace))
+    compared = [record for record in calls if record.step + 1 in backward_losses]
+    matching = [
         record
-        for record in known
-        if math.isclose(record.value, minimized[record.step + 1], rel_tol=settings.equal_tolerance)
+        for record in compared
+        if math.isclose(
+            record.value, backward_losses[record.step + 1], rel_tol=settings.equal_tolerance
+        )
     ]
     return (
-        same
-        if len(same) >= max(settings.min_matches, settings.min_match_share * len(known))
+        matching
+        if len(matching) >= max(settings.min_matches, settings.min_match_share * len(compared))
         else []
     )
 
 
-def _constant_loss(kind: str, calls: list[LossRecord]) -> float:
+def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
     """Return the loss of equal probabilities for all classes; infinity when unknown."""
     if kind in _BINARY:
         return math.log(2)
@@ -107,49 +109,51 @@ def _judge(rule: Rule[OverfittingSettings], trace: Trace) -> tuple[TraceFinding,
     for evaluations in evaluation_series(trace):
         last = evaluations[-1]
         calls = _minimized_calls(rule.settings, trace, last)
-        since = rule.settings.recent_from_share * trace.num_steps
+        since = rule.settings.recent_start_share * trace.num_steps
         losses = [v for step, v in step_losses(trace) if step >= since and math.isfinite(v)]
         if not calls or not losses or last.step < since:
             continue
-        training = statistics.median(losses)
-        if training < 0 or last.mean < rule.settings.min_ratio * training:
+        training_loss = statistics.median(losses)
+        if training_loss < 0 or last.mean < rule.settings.min_ratio * training_loss:
             continue
         best = min(evaluations, key=lambda record: record.mean)
-        constant = _constant_loss(last.kind, calls)
-        rose = (
+        uniform_loss = _uniform_loss(last.kind, calls)
+        has_risen = (
             len(evaluations) >= rule.settings.min_evaluations
             and min(record.mean for record in evaluations[-2:])
             >= rule.settings.min_rise * best.mean
             > 0
             and last.mean >= rule.settings.min_remaining_share * evaluations[0].mean
         )
-        above = last.mean > max(constant, rule.settings.min_ratio_at_once * training)
-        if not rose and not above:
+        is_far_above = last.mean > max(
+            uniform_loss, rule.settings.min_ratio_without_rise * training_loss
+        )
+        if not has_risen and not is_far_above:
             continue
-        lowest = (
+        lowest_text = (
             f"; the lowest validation loss was {best.mean:.3g} after step {best.step}"
-            if rose
+            if has_risen
             else ""
         )
-        guess = (
-            f"; equal probabilities for all classes would give {constant:.3g}"
-            if last.mean > constant
+        uniform_text = (
+            f"; equal probabilities for all classes would give {uniform_loss:.3g}"
+            if last.mean > uniform_loss
             else ""
         )
         return (
             rule.finding(
                 severity="warning",
-                step=(best if rose else last).step + rose,
+                step=best.step + 1 if has_risen else last.step,
                 what=f"{network_name(trace, last.network)}: the validation loss ({last.kind}) is "
                 f"{last.mean:.3g} after step {last.step}; the training loss is "
-                f"{training:.3g}{lowest}{guess}.",
+                f"{training_loss:.3g}{lowest_text}{uniform_text}.",
                 cause="The network memorizes the training rows, or the validation rows are "
                 "preprocessed or sampled differently.",
                 fix="First compare a training row with a validation row. Then keep the weights "
                 "with the lowest validation loss and stop there. More data, weight decay, dropout "
                 "or a smaller network narrow the gap.",
                 validation_loss=last.mean,
-                training_loss=training,
+                training_loss=training_loss,
                 lowest_validation_loss=best.mean,
             ),
         )

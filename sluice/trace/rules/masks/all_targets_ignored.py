@@ -12,7 +12,7 @@ from sluice.trace.records.losses import MANUAL_MASKED_LOSS
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_calls import (
     CLASS_LOSSES,
-    by_function,
+    group_by_function,
     network_name,
     training_losses,
 )
@@ -35,7 +35,10 @@ class AllTargetsIgnoredSettings(Settings):
         "rare exceptions.",
     )
     min_text_rows: int = Field(
-        8, ge=1, description="Rows of text in one batch that cannot all lack a target by chance."
+        8,
+        ge=1,
+        description="Minimum number of text rows in a batch without a target at which chance is no "
+        "explanation.",
     )
 
 
@@ -44,7 +47,7 @@ _FIX = "Truncate prompts, not answers, when rows are too long, and drop rows wit
 
 def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in by_function(
+    for (kind, _), records in group_by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
         empty = [r for r in records if r.num_targets and not r.num_supervised]
@@ -52,12 +55,16 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
             continue
         record = empty[0]
         # A sum over no targets is 0, which is harmless when it is rare.
-        is_frequent = len(empty) >= rule.settings.min_empty_batches and len(
-            empty
-        ) >= rule.settings.min_empty_share * len(records)
+        min_empty = max(
+            rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
+        )
         num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
-        is_frequent = is_frequent or max(num_text_rows, default=0) >= rule.settings.min_text_rows
-        is_harmful = record.reduction == "mean" or len(empty) == len(records) or is_frequent
+        is_harmful = (
+            record.reduction == "mean"
+            or len(empty) == len(records)
+            or len(empty) >= min_empty
+            or max(num_text_rows, default=0) >= rule.settings.min_text_rows
+        )
         tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)
@@ -94,14 +101,15 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
 def _detect_in_batches(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches in which every value of a field is the ignore index.
+    """Detect batches in which a field contains only the ignore index, unlike in other batches.
 
-    This also covers the targets of a custom loss.
+    This also covers the targets of a custom loss. A field that contains only the ignore index in
+    every batch is not used as a target.
     """
-    training = {r.loader for r in trace.inputs if r.is_learning}
+    training_loaders = {r.loader for r in trace.inputs if r.is_learning}
     by_field: dict[tuple[int, int], list[tuple[int, FieldRecord]]] = {}
     for batch in trace.batches:
-        if batch.loader in training:
+        if batch.loader in training_loaders:
             for position, field_record in enumerate(batch.fields):
                 by_field.setdefault((batch.loader, position), []).append((batch.step, field_record))
     for (loader, _), fields in by_field.items():
@@ -135,18 +143,19 @@ def _detect_in_inputs(
     """Detect batches in which all labels passed to a network that computes its loss are ignored."""
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
-            if tokens.num_ignored and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
+            num_empty = tokens.num_ignored  # batches, not tokens
+            if num_empty and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
                 return (
                     rule.finding(
                         severity="error",
                         step=record.first_step + 1,
                         what=f"{network_name(trace, record.network)}: of {record.num_calls} "
-                        f"sampled batches, {tokens.num_ignored} have labels with only "
+                        f"sampled batches, {num_empty} have labels with only "
                         f"{IGNORE_INDEX}: every target is ignored.",
                         cause="Such a batch does not train the network; a mean over no targets "
                         "is NaN.",
                         fix=_FIX,
-                        num_empty=tokens.num_ignored,
+                        num_empty=num_empty,
                         num_batches=record.num_calls,
                     ),
                 )
@@ -161,7 +170,7 @@ ALL_TARGETS_IGNORED = Rule(
     "custom masked loss; batches of a training loader with -100 in a field; labels with -100 that "
     "a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
-    abstains="At least one target is not ignored.",
+    abstains="Each sampled batch has at least one target that is not ignored.",
     settings=AllTargetsIgnoredSettings(),
     judge=_judge,
 )

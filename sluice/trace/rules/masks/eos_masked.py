@@ -6,7 +6,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_MASKED_LOSS, LossRecord, NextTokenTargets
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, group_by_function, training_losses
 
 
 class EosMaskedSettings(Settings):
@@ -31,48 +31,50 @@ class EosMaskedSettings(Settings):
     )
 
 
-_NUM_SHIFTED = 1
-"""Positions without a target at the end of each row when the network shifts the targets itself."""
+_NUM_SHIFTED_POSITIONS = 1
+"""Positions without a target at the end of each row if the network shifts the targets itself."""
 
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    causal = {p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect}
-    for (kind, network), records in by_function(
+    causal_networks = {
+        p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect
+    }
+    for (kind, network), records in group_by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        recorded = [(r, r.tokens) for r in records if r.tokens is not None]
-        if not recorded or any(t.next_share < rule.settings.min_next_share for _, t in recorded):
+        calls = [(r, r.tokens) for r in records if r.tokens is not None]
+        if not calls or any(t.next_share < rule.settings.min_next_share for _, t in calls):
             continue
         # A network that sees the tokens it predicts is a tagger, without an end to learn.
-        if network not in causal and any(t.targets_are_inputs for _, t in recorded):
+        if network not in causal_networks and any(t.targets_are_inputs for _, t in calls):
             continue
-        finding = _detect_missing_end(rule, kind, recorded)
+        finding = _detect_missing_end(rule, kind, calls)
         if finding is not None:
             findings.append(finding)
     return tuple(findings)
 
 
 def _detect_missing_end(
-    rule: Rule[EosMaskedSettings], kind: str, recorded: list[tuple[LossRecord, NextTokenTargets]]
+    rule: Rule[EosMaskedSettings], kind: str, calls: list[tuple[LossRecord, NextTokenTargets]]
 ) -> TraceFinding | None:
-    num_rows = sum(t.num_rows for _, t in recorded)
-    num_tails = sum(t.num_tails for _, t in recorded)
-    num_distinct_last = max(t.num_last for _, t in recorded)
-    last_share = sum(t.last_share * t.num_tails for _, t in recorded) / max(num_tails, 1)
+    num_rows = sum(t.num_rows for _, t in calls)
+    num_tails = sum(t.num_tails for _, t in calls)
+    num_distinct_last = max(t.num_last for _, t in calls)
+    last_share = sum(t.last_share * t.num_tails for _, t in calls) / max(num_tails, 1)
     # The longest row of a batch needs no padding: if it has ignored targets at the end, they
     # include its end token.
     if num_rows < rule.settings.min_rows or num_tails < num_rows:
         return None
-    has_common_end = (
+    has_common_last_token = (
         num_distinct_last < rule.settings.min_last_tokens
         or last_share > rule.settings.max_last_share
     )
-    if has_common_end and not _ignores_end_of_longest(recorded):
+    if has_common_last_token and not _ignores_end_of_longest(calls):
         return None
     shortest, longest = (
-        min(t.shortest_tail for _, t in recorded),
-        max(t.longest_tail for _, t in recorded),
+        min(t.shortest_tail for _, t in calls),
+        max(t.longest_tail for _, t in calls),
     )
     # If only one position per row is ignored, nothing is padded: a network that shifts the targets
     # itself has no target for the last input.
@@ -84,11 +86,15 @@ def _detect_missing_end(
         else f"; the last supervised tokens of the rows have {num_distinct_last} different values"
     )
     # If all batches have the same width, the last position may be unused intentionally.
-    is_last_position_used = not has_common_end or len({t.num_positions for _, t in recorded}) > 1
-    is_padded = is_last_position_used and shortest < longest and shortest <= 1 + _NUM_SHIFTED
+    is_last_position_used = (
+        not has_common_last_token or len({t.num_positions for _, t in calls}) > 1
+    )
+    is_padded = (
+        is_last_position_used and shortest < longest and shortest <= 1 + _NUM_SHIFTED_POSITIONS
+    )
     return rule.finding(
         severity="error" if is_padded else "confirm",
-        step=recorded[0][0].step + 1,
+        step=calls[0][0].step + 1,
         what=f"{kind}: in all {num_rows} sampled rows the last target is ignored, also in the "
         f"longest row of each batch{last_tokens}.",
         cause="The end token is masked out as padding: the network never learns to stop.",
@@ -99,12 +105,12 @@ def _detect_missing_end(
     )
 
 
-def _ignores_end_of_longest(recorded: list[tuple[LossRecord, NextTokenTargets]]) -> bool:
+def _ignores_end_of_longest(calls: list[tuple[LossRecord, NextTokenTargets]]) -> bool:
     """Whether exactly the last position of the longest row is ignored in every batch.
 
     This finds an end token that follows the same token in every text, such as a full stop.
     """
-    tokens = [t for _, t in recorded]
+    tokens = [t for _, t in calls]
     return (
         all((t.is_shifted or t.targets_are_inputs) and t.shortest_tail == 1 for t in tokens)
         and max(t.longest_tail for t in tokens) > 1

@@ -1,4 +1,4 @@
-"""Detects next-token networks whose outputs depend on later tokens."""
+"""Detects networks that predict the next token or value, but whose outputs depend on later ones."""
 
 from pydantic import Field
 
@@ -26,11 +26,11 @@ def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFind
             severity="error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
-            "one token, but replacing the tokens at the last "
-            f"{pluralize(probe.changed, 'position')} changes earlier outputs by "
+            "one position, but other values at the last "
+            f"{pluralize(probe.changed, 'position')} of the input change earlier outputs by "
             f"{probe.largest_effect:.1%}.",
-            cause="Each output sees the token that it predicts: the loss decreases, but the "
-            "network cannot generate text.",
+            cause="Each output sees the token or value that it predicts: the loss decreases, but "
+            "the network cannot predict new ones.",
             fix="Use a causal mask in the attention, or restrict the layer to past positions.",
             num_changed=probe.changed,
             largest_effect=probe.largest_effect,
@@ -44,10 +44,10 @@ FUTURE_TOKEN_LEAK = Rule(
     name="no output depends on a later token",
     fault="future token leak",
     priority=130,
-    requires="A cross entropy whose targets are the next tokens of the input, and a copy of the "
-    "network that can be probed.",
-    contradicted_by="Outputs that do not change when later tokens change.",
-    abstains="Targets are not the next tokens, or the network cannot be copied.",
+    requires="A loss whose targets are the input shifted by one position, as the next tokens of a "
+    "text or the next values of a series; and a copy of the network that can be probed.",
+    contradicted_by="Outputs that do not change when later tokens or values change.",
+    abstains="Targets are not the next tokens or values, or the network cannot be copied.",
     settings=FutureTokenLeakSettings(),
     judge=_judge,
 )

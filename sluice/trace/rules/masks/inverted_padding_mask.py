@@ -23,7 +23,7 @@ class InvertedPaddingMaskSettings(Settings):
 def _is_inverted(mask: PaddingMaskRecord) -> bool:
     """Whether the mask hides everything except padding.
 
-    The token that ends a row may count as a token or as padding.
+    One position per row may differ: an end-of-text token may count as a token or as padding.
     """
     num_tokens = mask.num_positions - mask.num_padding
     return mask.num_padding_masked <= mask.num_rows < mask.num_padding and (
@@ -58,23 +58,27 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
                 num_padding_masked=first.num_padding_masked,
             )
         )
-    inspected = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
+    # A mask that a module received is stronger evidence than a probe of the network.
+    networks_with_mask = {m.network for m in trace.padding_masks if m.module or _is_inverted(m)}
     for probe in trace.probes:
-        if probe.probe != "padding" or probe.network in inspected:
+        if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        if not (probe.largest_effect > rule.settings.min_effect and probe.real_effect == 0):
+        # The effects of changed padding and of changed real tokens on the outputs at real tokens.
+        padding_effect, token_effect = probe.largest_effect, probe.real_effect
+        if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue
+        num_padding = probe.changed
         findings.append(
             rule.finding(
                 severity="error",
                 step=probe.step + 1,
                 what=f"{names.get(probe.network, 'a network')}: replacing the values at "
-                f"{pluralize(probe.changed, 'padding position')} changes its output by "
-                f"{probe.largest_effect:.1%}; replacing those at token positions does not.",
+                f"{pluralize(num_padding, 'padding position')} changes its output by "
+                f"{padding_effect:.1%}; replacing those at token positions does not.",
                 cause="The network sees the padding and not the tokens.",
                 fix=fix,
-                num_padding=probe.changed,
-                padding_effect=probe.largest_effect,
+                num_padding=num_padding,
+                padding_effect=padding_effect,
             )
         )
     return tuple(findings)
@@ -88,9 +92,9 @@ INVERTED_PADDING_MASK = Rule(
     "one of: a mask passed to a torch attention module; attention weights in the graph of the "
     "loss; a copy of the network that can be probed.",
     contradicted_by="A token position that affects another output.",
-    abstains="Fewer than two rows are padded; the input is square and padded in both layouts; the "
-    "network cannot be copied; or the network is sequence-first and has no mask of torch's "
-    "attention.",
+    abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
+    "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
+    "rows are the second dimension, and no torch attention module receives a mask.",
     settings=InvertedPaddingMaskSettings(),
     judge=_judge,
 )

@@ -20,14 +20,16 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         }
         num_in_train_mode = num_in_eval_mode = first_step = 0
         for sequence in trace.sequences:
-            held_out = [
+            held_out_passes = [
                 event
                 for _, event in forward_events(sequence, network.index)
                 if "grad" not in event.flags and event.related_id not in training_loaders | {-1}
             ]
-            if any("evaluating" in event.flags for event in held_out):
+            if any("evaluating" in event.flags for event in held_out_passes):
                 num_in_eval_mode += sequence.count
-            if any({"training", "sensitive training"} <= set(event.flags) for event in held_out):
+            if any(
+                {"training", "sensitive training"} <= set(event.flags) for event in held_out_passes
+            ):
                 num_in_train_mode += sequence.count
                 first_step = first_step or sequence.first_step
         if not num_in_train_mode or num_in_eval_mode:

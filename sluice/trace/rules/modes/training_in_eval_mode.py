@@ -19,44 +19,45 @@ class TrainingInEvalModeSettings(Settings):
 def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in trained_networks(trace):
-        training = evaluating = first_step = 0
+        num_training = num_evaluating = first_step = 0
         for sequence in trace.sequences:
             flags = {
                 flag for event in learning_forwards(sequence, network.index) for flag in event.flags
             }
             if {"evaluating", "sensitive evaluating"} <= flags:
-                evaluating += sequence.count
+                num_evaluating += sequence.count
                 first_step = first_step or sequence.first_step
             elif "training" in flags:
-                training += sequence.count
-        stayed_in_eval = any(
-            _stayed_in_eval(sequence, network.index) for sequence in trace.sequences
-        )
-        inherited = not training and not any(
+                num_training += sequence.count
+        stays_in_eval = any(_stays_in_eval(sequence, network.index) for sequence in trace.sequences)
+        is_created_in_eval = not num_training and not any(
             _is_set_to_eval(sequence, network.index)
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        is_intentional = not (training and stayed_in_eval) and _is_partly_frozen(trace, network)
-        if evaluating < rule.settings.min_steps or is_intentional:
+        is_intentional = not (num_training and stays_in_eval) and _is_partly_frozen(trace, network)
+        if num_evaluating < rule.settings.min_steps or is_intentional:
             continue
         findings.append(
             rule.finding(
-                severity="error" if training or stayed_in_eval or inherited else "confirm",
+                severity="error"
+                if num_training or stays_in_eval or is_created_in_eval
+                else "confirm",
                 step=first_step,
-                what=f"{network.name} made {evaluating} of its {evaluating + training} steps in "
-                f"evaluation mode, the first at step {first_step}.",
+                what=f"{network.name} made {num_evaluating} of its "
+                f"{num_evaluating + num_training} steps in evaluation mode, the first at step "
+                f"{first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
                     ": the network was created in that mode, for example as a copy."
-                    if inherited
+                    if is_created_in_eval
                     else ": train() is not called after an evaluation."
-                    if training or stayed_in_eval
+                    if num_training or stays_in_eval
                     else "."
                 ),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
-                num_evaluating=evaluating,
-                num_training=training,
+                num_evaluating=num_evaluating,
+                num_training=num_training,
             )
         )
     return tuple(findings)
@@ -69,7 +70,7 @@ def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
     )
 
 
-def _stayed_in_eval(sequence: StepSequence, network: int) -> bool:
+def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
     learning = {id(event) for event in learning_forwards(sequence, network)}
     is_eval = was_evaluated = False

@@ -42,18 +42,18 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
 
     Optimizers that follow each other, such as a new one for every task, are not compared.
     """
-    spans = []
+    step_ranges = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         if steps:
-            spans.append(
+            step_ranges.append(
                 (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
             )
-    running = list[tuple[int, int]]()
-    for started, last, optimizer in sorted(spans):
-        running = [(end, other) for end, other in running if end >= started]
-        yield from ((min(other, optimizer), max(other, optimizer)) for _, other in running)
-        running.append((last, optimizer))
+    active = list[tuple[int, int]]()
+    for started, last, optimizer in sorted(step_ranges):
+        active = [(end, other) for end, other in active if end >= started]
+        yield from ((min(other, optimizer), max(other, optimizer)) for _, other in active)
+        active.append((last, optimizer))
 
 
 def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -61,39 +61,39 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
     if membership is None:
         return ()
     findings, parameters = [], _parameters_by_optimizer(membership)
-    for one, other in sorted(_concurrent_pairs(trace)):
-        shared = sorted(parameters.get(one, set()) & parameters.get(other, set()))
+    for first, second in sorted(_concurrent_pairs(trace)):
+        shared = sorted(parameters.get(first, set()) & parameters.get(second, set()))
         if not shared:
             continue
-        steps = steps_of(trace, one), steps_of(trace, other)
+        steps = steps_of(trace, first), steps_of(trace, second)
         # The second of two steps on one gradient has no backward pass before it.
-        repeated = tuple(
+        repeated_steps = tuple(
             s
             for step_group in steps
             for s in step_group
             if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        are_repeated = count_steps(repeated) >= rule.settings.min_shared_steps
+        are_repeated = count_steps(repeated_steps) >= rule.settings.min_shared_steps
         names = [membership.name_of(parameter) for parameter in shared]
         findings.append(
             rule.finding(
                 severity="error" if are_repeated else "confirm",
-                step=first_step_of(repeated)
+                step=first_step_of(repeated_steps)
                 if are_repeated
                 else max(first_step_of(step_group) for step_group in steps),
                 what=f"{pluralize(len(shared), 'parameter')} "
                 f"{'is' if len(shared) == 1 else 'are'} in "
-                f"both {optimizer_name(trace, one)} and "
-                f"{optimizer_name(trace, other)}: {list_names(names)}."
+                f"both {optimizer_name(trace, first)} and "
+                f"{optimizer_name(trace, second)}: {list_names(names)}."
                 + (
-                    f" {count_steps(repeated)} times both stepped on the same gradient."
+                    f" {count_steps(repeated_steps)} times both stepped on the same gradient."
                     if are_repeated
                     else ""
                 ),
-                cause="Both optimizers update such a parameter, each with its own moments.",
+                cause="Both optimizers update such a parameter, each with its own state.",
                 fix="Add each parameter to one optimizer only.",
                 num_shared=len(shared),
-                num_twice=count_steps(repeated),
+                num_twice=count_steps(repeated_steps),
             )
         )
     return tuple(findings)

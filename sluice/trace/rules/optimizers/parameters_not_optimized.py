@@ -11,7 +11,7 @@ from sluice.trace.rules._helpers.parameters import (
     first_names,
     has_manual_gradients,
     list_names,
-    unoptimized,
+    unoptimized_parameters,
 )
 from sluice.trace.rules.optimizers.stale_optimizer_parameters import STALE_OPTIMIZER_PARAMETERS
 
@@ -22,12 +22,12 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         return ()
     # Parameters of an earlier optimizer were trained before, such as in a first phase.
     ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
-    outside = [p for p in unoptimized(membership) if p.index not in ever_optimized]
+    outside = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
     stepping = {o.index for o in membership.optimizers} & set(stepping_optimizers(trace))
     if (
         not outside
         or STALE_OPTIMIZER_PARAMETERS(trace)
-        or _have_copies(membership, outside, stepping)
+        or _have_master_weights(membership, outside, stepping)
     ):
         return ()
     indices = {p.index for p in outside}
@@ -38,7 +38,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         rule.finding(
             severity="confirm",
             step=step,
-            what=f"{_subject(len(outside))} in no optimizer: {list_names(first_names(outside))}.",
+            what=f"{_describe_subject(len(outside))} in no optimizer: "
+            f"{list_names(first_names(outside))}.",
             cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
             "saves time.",
@@ -48,13 +49,13 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     )
 
 
-def _have_copies(
+def _have_master_weights(
     membership: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
 ) -> bool:
     """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
 
-    Master weights belong to no network. An optimizer that never steps may belong to an unused
-    network.
+    Master weights belong to no network. Only optimizers that step count: the nameless parameters of
+    another one may be those of an unused network.
     """
     optimized = {
         p
@@ -67,7 +68,7 @@ def _have_copies(
     return not Counter(p.shape for p in outside) - copies
 
 
-def _subject(num: int) -> str:
+def _describe_subject(num: int) -> str:
     return (
         "1 parameter receives gradients and is"
         if num == 1
@@ -81,9 +82,9 @@ PARAMETERS_NOT_OPTIMIZED = Rule(
     priority=90,
     requires="A snapshot of the networks and optimizers.",
     contradicted_by="Intentionally frozen parameters of which only the gradients are used.",
-    abstains="The program sets gradients itself; a replaced layer explains the finding; they "
-    "belonged to an optimizer before; or an optimizer contains copies of them, as in manual "
-    "mixed precision.",
+    abstains="The program sets gradients itself; a replaced layer explains the finding; "
+    "the parameters belonged to an optimizer before; or an optimizer contains copies of them, as "
+    "in manual mixed precision.",
     settings=NoThresholds(),
     judge=_judge,
 )

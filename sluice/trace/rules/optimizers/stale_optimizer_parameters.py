@@ -10,11 +10,11 @@ from sluice.trace.rules._helpers.parameters import (
     has_manual_gradients,
     list_names,
     orphaned_parameters,
-    unoptimized,
+    unoptimized_parameters,
 )
 
 
-def _since(trace: Trace, parameters: set[int]) -> int:
+def _first_unoptimized_step(trace: Trace, parameters: set[int]) -> int:
     """Return the first step at which any of the parameters existed outside the optimizers."""
     return next(
         m.step
@@ -38,9 +38,9 @@ def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
-    if membership is None or has_manual_gradients(trace) or not unoptimized(membership):
+    if membership is None or has_manual_gradients(trace) or not unoptimized_parameters(membership):
         return ()
-    outside = unoptimized(membership)
+    outside = unoptimized_parameters(membership)
     findings = []
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace) or not _is_stale(trace, optimizer):
@@ -49,7 +49,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         findings.append(
             rule.finding(
                 severity="error",
-                step=_since(trace, {p.index for p in outside}),
+                step=_first_unoptimized_step(trace, {p.index for p in outside}),
                 what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
                 f"network contains. {pluralize(len(outside), 'parameter')} with gradients "
                 f"{'belongs' if len(outside) == 1 else 'belong'} to no optimizer: "

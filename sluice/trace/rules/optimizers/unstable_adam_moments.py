@@ -28,10 +28,10 @@ class UnstableAdamMomentsSettings(Settings):
     num_consecutive: int = Field(
         5, ge=1, description="Consecutive measured steps that must grow by min_growth each."
     )
-    min_sigmas: float = Field(
+    min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum distance of a burst from the mean of the usual norm [std].",
+        description="Minimum z-score of the norm in a burst, relative to the usual norm.",
     )
     min_ratio: float = Field(
         10.0,
@@ -43,18 +43,18 @@ class UnstableAdamMomentsSettings(Settings):
 def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
     """Return the first step at which a growing norm is far above its usual value; 0 without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
-        last = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
-        if not all(b > settings.min_growth * a for a, b in itertools.pairwise(last)):
+        burst = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
+        if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
             continue
-        before = [
+        earlier = [
             norm
             for _, norm in norms[
                 max(end - settings.num_consecutive - settings.window_steps, 0) : end
                 - settings.num_consecutive
             ]
         ]
-        threshold = mean(before) + settings.min_sigmas * pstdev(before)
-        if last[-1] > threshold and last[-1] > settings.min_ratio * median(before):
+        threshold = mean(earlier) + settings.min_z_score * pstdev(earlier)
+        if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(earlier):
             return norms[end][0]
     return 0
 
@@ -73,8 +73,8 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
         step = _first_burst(rule.settings, norms)
         if not step:
             continue
-        usual = median(norm for at, norm in norms if at < step)
-        current = next(norm for at, norm in norms if at == step)
+        usual = median(norm for s, norm in norms if s < step)
+        current = next(norm for s, norm in norms if s == step)
         findings.append(
             rule.finding(
                 severity="warning",

@@ -27,7 +27,7 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
     membership = trace.membership
     if membership is None:
         return ()
-    values, changed = values_by_parameter(trace), changed_parameters(trace)
+    values, changed_indices = values_by_parameter(trace), changed_parameters(trace)
     findings = []
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace):
@@ -40,12 +40,12 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
         sample_counts = [len(values.get(p, ())) for p in parameters]
         if (
             num_steps < rule.settings.min_steps
-            or parameters & changed
+            or parameters & changed_indices
             or not sample_counts
             or min(sample_counts) < 4
         ):
             continue
-        if sum(rate > 0 for rate in rates) < 3:  # reported by the rule lr_stays_zero
+        if sum(rate > 0 for rate in rates) < 3:  # lr_stays_zero reports a rate of 0
             continue
         findings.append(
             rule.finding(

@@ -16,14 +16,14 @@ class Bf16UpdateLostSettings(Settings):
     """Thresholds of the rule ``BF16_UPDATE_LOST``."""
 
     min_steps: int = Field(3, ge=1, description="Measured steps required for a finding.")
-    max_moved_share: float = Field(
+    max_changed_share: float = Field(
         0.35,
         gt=0,
         le=1,
         description="The finding is an error if every measured step changes less than this share "
         "of the values with a gradient.",
     )
-    max_median_moved_share: float = Field(
+    max_median_changed_share: float = Field(
         0.4,
         gt=0,
         le=1,
@@ -35,35 +35,35 @@ class Bf16UpdateLostSettings(Settings):
 def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for optimizer in stepping_optimizers(trace):
-        shares = []
+        measured_steps = []
         for step, measured in measurements_of(trace, optimizer):
-            moved = [
+            weight_shares = [
                 measured.changed_shares[i]
                 for i in weight_positions(trace, measured)
                 if measured.changed_shares
             ]
-            moved = [share for share in moved if math.isfinite(share)]
-            if moved and max(measured.rates) > 0:
-                shares.append((step, statistics.median(moved), max(measured.rates)))
-        if len(shares) < rule.settings.min_steps:
+            weight_shares = [share for share in weight_shares if math.isfinite(share)]
+            if weight_shares and max(measured.rates) > 0:
+                measured_steps.append((step, statistics.median(weight_shares), max(measured.rates)))
+        if len(measured_steps) < rule.settings.min_steps:
             continue
-        typical = statistics.median(share for _, share, _ in shares)
-        largest = max(share for _, share, _ in shares)
-        if typical >= rule.settings.max_median_moved_share:
+        typical = statistics.median(share for _, share, _ in measured_steps)
+        largest = max(share for _, share, _ in measured_steps)
+        if typical >= rule.settings.max_median_changed_share:
             continue
         findings.append(
             rule.finding(
-                severity="error" if largest < rule.settings.max_moved_share else "confirm",
-                step=shares[0][0],
+                severity="error" if largest < rule.settings.max_changed_share else "confirm",
+                step=measured_steps[0][0],
                 what=f"{optimizer_name(trace, optimizer)}: a step changes {typical:.1%} of the "
-                f"16-bit weights that have a gradient (median of {len(shares)} measured steps; "
-                f"maximum {largest:.1%}; learning rate {shares[0][2]:.3g}).",
+                f"16-bit weights that have a gradient (median of {len(measured_steps)} measured "
+                f"steps; maximum {largest:.1%}; learning rate {measured_steps[0][2]:.3g}).",
                 cause="The update of a weight is smaller than half the distance to the next 16-bit "
                 "number and is lost to rounding, so a step leaves most weights unchanged.",
                 fix="Keep the weights in float32 and use torch.autocast, or raise the learning "
                 "rate.",
                 moved_share=typical,
-                num_measured=len(shares),
+                num_measured=len(measured_steps),
             )
         )
     return tuple(findings)

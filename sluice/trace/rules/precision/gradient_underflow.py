@@ -29,7 +29,7 @@ class GradientUnderflowSettings(Settings):
     )
 
 
-def _is_half(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
+def _uses_float16(trace: Trace, step: int, measured_step: OptimizerStatistics) -> bool:
     records = parameter_records(trace)
     if any(records[p].dtype == "float16" for p in measured_step.parameters if p in records):
         return True
@@ -37,7 +37,7 @@ def _is_half(trace: Trace, step: int, measured_step: OptimizerStatistics) -> boo
     return any(o.dtype == "float16" for statistics in outputs for o in statistics)
 
 
-def _last_scaled(trace: Trace, optimizer: int) -> int:
+def _last_scaled_step(trace: Trace, optimizer: int) -> int:
     """Return the last step of an optimizer on a scaled loss; 0 when no loss was scaled."""
     return max(
         (
@@ -49,7 +49,7 @@ def _last_scaled(trace: Trace, optimizer: int) -> int:
     )
 
 
-def _zeros(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
+def _weights_with_zero_gradient(trace: Trace, measured_step: OptimizerStatistics) -> list[int]:
     return [
         measured_step.parameters[i]
         for i in weight_positions(trace, measured_step)
@@ -62,24 +62,24 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
     names = parameter_names(trace)
     findings = []
     for optimizer in stepping_optimizers(trace):
-        scaled = _last_scaled(trace, optimizer)
+        last_scaled_step = _last_scaled_step(trace, optimizer)
         measured = [
             (step, measured_step)
             for step, measured_step in measurements_of(trace, optimizer)
-            if step > scaled
-            and _is_half(trace, step, measured_step)
+            if step > last_scaled_step
+            and _uses_float16(trace, step, measured_step)
             and any(loss != 0 for loss in losses.get(step, (1.0,)))
         ]
         underflows = [
-            (step, zeros)
+            (step, zero_weights)
             for step, measured_step in measured
-            if len(zeros := _zeros(trace, measured_step))
+            if len(zero_weights := _weights_with_zero_gradient(trace, measured_step))
             >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
             > 0
         ]
         if len(underflows) < max(rule.settings.min_steps, len(measured) / 2):
             continue
-        step, zeros = underflows[0]
+        step, zero_weights = underflows[0]
         findings.append(
             rule.finding(
                 severity="error",
@@ -87,13 +87,13 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of {len(measured)} "
                 f"measured steps at least {rule.settings.min_zero_share:.0%} of the weights have "
                 f"only zero gradients, in float16 and without a gradient scaler. At step {step}: "
-                f"{list_names([names[p] for p in zeros])}.",
+                f"{list_names([names[p] for p in zero_weights])}.",
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
                 num_empty=len(underflows),
                 num_measured=len(measured),
-                num_weights=len(zeros),
+                num_weights=len(zero_weights),
             )
         )
     return tuple(findings)

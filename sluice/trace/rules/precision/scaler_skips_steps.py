@@ -19,12 +19,12 @@ class ScalerSkipsStepsSettings(Settings):
         description="Consecutive skipped steps that are conclusive at any scale: 24 skipped steps "
         "reduce the scale from 2^16 to 2^-8.",
     )
-    min_skips_below_one: int = Field(
+    min_skips_if_scale_below_one: int = Field(
         5, ge=1, description="Consecutive skipped steps required when the scale is below 1."
     )
 
 
-def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
+def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     """Return the first of the skipped steps that end the run, and their number.
 
     Returns (0, 0) if the last step was made.
@@ -36,8 +36,8 @@ def _skipped_at_the_end(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     later = [s for s in skipped if s.sequence.first_step > last_made]
     # If a sequence also occurred before the last step that was made, the trace does not contain its
     # first step after that one. Its skips are then assumed to begin right after that step.
-    is_unknown = len(later) < len(skipped)
-    first = last_made + 1 if is_unknown else min(s.sequence.first_step for s in later)
+    is_first_unknown = len(later) < len(skipped)
+    first = last_made + 1 if is_first_unknown else min(s.sequence.first_step for s in later)
     return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped)
 
 
@@ -51,24 +51,24 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
     }
     for optimizer in sorted(skipping_optimizers):
         steps = steps_of(trace, optimizer)
-        since, num = _skipped_at_the_end(steps)
-        scales = [n.scale for n in trace.scalars if n.scale is not None and n.step >= since]
+        first_skipped, num_skipped = _find_final_skips(steps)
+        scales = [n.scale for n in trace.scalars if n.scale is not None and n.step >= first_skipped]
         scale = scales[-1] if scales else float("nan")
-        if num < rule.settings.min_skips_below_one or not (
-            num >= rule.settings.min_skips or scale < 1
+        if num_skipped < rule.settings.min_skips_if_scale_below_one or not (
+            num_skipped >= rule.settings.min_skips or scale < 1
         ):
             continue
         scale_text = "" if math.isnan(scale) else f"; the scale fell to {scale:.3g}"
         findings.append(
             rule.finding(
                 severity="error",
-                step=since,
-                what=f"The gradient scaler skipped the last {num} of {count_steps(steps)} steps"
-                f"{scale_text}.",
+                step=first_skipped,
+                what=f"The gradient scaler skipped the last {num_skipped} of {count_steps(steps)} "
+                f"steps{scale_text}.",
                 cause="A gradient is infinite or NaN at any scale: the weights no longer change.",
                 fix="Find the first non-finite gradient: a division by 0, a log or root of 0, or "
                 "a loss that overflows.",
-                num_skipped=num,
+                num_skipped=num_skipped,
                 num_steps=count_steps(steps),
                 scale=scale,
             )

@@ -21,8 +21,8 @@ class LrStaysZeroSettings(Settings):
     min_schedule_steps: int = Field(
         3,
         ge=1,
-        description="Steps of the schedule from which on min_steps steps at a learning rate of 0 "
-        "are an error.",
+        description="Minimum steps of the schedule at which min_steps optimizer steps with a "
+        "learning rate of 0 are an error.",
     )
     min_steps: int = Field(
         10, ge=1, description="Steps with a learning rate of 0 required for a finding."
@@ -50,7 +50,7 @@ def _severity(
     return "confirm" if num_steps >= settings.min_steps else None
 
 
-def _is_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
+def _steps_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
     """Whether no other optimizer stepped in the given range."""
     return not any(
         step.sequence.first_step < until and step.sequence.last_step > first
@@ -72,7 +72,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         first_positive = next(
             (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
         )
-        until = first_positive or rates.last + 1
+        until = first_positive or rates.last_step + 1
         num_steps = sum(
             min(s.sequence.count, until - s.sequence.first_step)
             for s in steps
@@ -87,7 +87,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             rule.settings,
             num_schedule_steps,
             num_steps,
-            is_alone=_is_alone(trace, optimizer, first, until),
+            is_alone=_steps_alone(trace, optimizer, first, until),
         )
         if severity is None:
             continue
@@ -96,7 +96,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             if num_schedule_steps
             else ""
         )
-        end = (
+        end_text = (
             f"it is positive from step {first_positive} on"
             if first_positive
             else "it stays 0 to the end"
@@ -106,7 +106,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
                 severity=severity,
                 step=first,
                 what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in the "
-                f"first {num_steps} steps of this optimizer{schedule_text}; {end}.",
+                f"first {num_steps} steps of this optimizer{schedule_text}; {end_text}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "
                 "integer division is 0 until its last step.",
                 fix="Use float division and start at the first step: min(1.0, (step + 1) / "
@@ -124,7 +124,7 @@ LR_STAYS_ZERO = Rule(
     priority=350,
     requires="Recorded learning rates that start at exactly 0 in every group.",
     contradicted_by="An optimizer that is intentionally inactive at the start.",
-    abstains="The learning rate is positive after the first steps.",
+    abstains="The learning rate is 0 in fewer than ten steps.",
     settings=LrStaysZeroSettings(),
     judge=_judge,
 )

@@ -44,7 +44,7 @@ class ScheduleEndsEarlySettings(Settings):
         description="Minimum number of scheduler steps per epoch at which the scheduler counts as "
         "stepped once per batch.",
     )
-    low_rate: float = Field(
+    max_low_rate: float = Field(
         0.01,
         gt=0,
         le=1,
@@ -113,31 +113,39 @@ class _ScheduleUse:
     rates: LearningRates
 
 
-def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Severity, str] | None:
+def _detect_early_end(
+    settings: ScheduleEndsEarlySettings, use: _ScheduleUse
+) -> tuple[Severity, str] | None:
     """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
     scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
-    num_schedule_steps, num_epochs, end = use.num_schedule_steps, use.num_epochs, use.scheduler.end
+    num_schedule_steps, num_epochs = use.num_schedule_steps, use.num_epochs
+    end_step = scheduler.end
     is_per_batch = (
         num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     )
     # A rate that rises to the end of the schedule is a warmup.
     first = rates.steps[0]
-    is_falling = bool(end) and rates.at(first + end) < 0.5 * max(
-        rates.at(first + i) for i in range(min(end, 64) + 1)
+    is_falling = bool(end_step) and rates.at(first + end_step) < 0.5 * max(
+        rates.at(first + i) for i in range(min(end_step, 64) + 1)
     )
-    length = f"its length is {end} steps"
-    if is_per_batch and is_falling and end <= num_epochs and num_schedule_steps >= 2 * end:
+    length = f"its length is {end_step} steps"
+    if (
+        is_per_batch
+        and is_falling
+        and end_step <= num_epochs
+        and num_schedule_steps >= 2 * end_step
+    ):
         return "error", f"{length}, and the training has {num_epochs} epochs"
     if (
         kind == "CosineAnnealingLR"
         and is_falling
-        and num_schedule_steps >= settings.min_length_ratio * end
+        and num_schedule_steps >= settings.min_length_ratio * end_step
     ):
-        is_short = not num_epochs and end <= settings.max_cosine_steps
+        is_short = not num_epochs and end_step <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length
     step_size = scheduler.options.get("step_size", 0)
     is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
-    if is_per_batch and is_given_in_epochs and rates.share_below(0.1) >= 0.5:
+    if is_per_batch and is_given_in_epochs and rates.low_share(0.1) >= 0.5:
         return "error", (
             f"it decays every {step_size} steps, and the training has {num_epochs} epochs"
         )
@@ -155,7 +163,7 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
             "error",
             f"it multiplies the rate by {gamma} in every batch, over {num_epochs} epochs",
         )
-    low_share = rates.share_below(settings.low_rate)
+    low_share = rates.low_share(settings.max_low_rate)
     if low_share >= settings.min_low_share_to_confirm:
         return (
             "error" if low_share >= settings.min_low_share else "confirm",
@@ -174,7 +182,7 @@ def _verdict(settings: ScheduleEndsEarlySettings, use: _ScheduleUse) -> tuple[Se
 
 
 def _describe_low_rate(settings: ScheduleEndsEarlySettings) -> str:
-    return f"the rate is at most {settings.low_rate:.2g} of its maximum"
+    return f"the rate is at most {settings.max_low_rate:.2g} of its maximum"
 
 
 def _detect_without_scheduler(
@@ -193,7 +201,7 @@ def _detect_without_scheduler(
             or num_steps < rule.settings.min_steps_without_scheduler
         ):
             continue
-        low_share = rates.share_below(rule.settings.low_rate)
+        low_share = rates.low_share(rule.settings.max_low_rate)
         if low_share < rule.settings.min_low_share_to_confirm:
             continue
         peak_step = rates.steps[rates.values.index(rates.peak)]
@@ -235,10 +243,10 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
         ):
             continue
         use = _ScheduleUse(scheduler, num_schedule_steps, count_epochs(trace), rates)
-        verdict = _verdict(rule.settings, use)
-        if verdict is None:
+        early_end = _detect_early_end(rule.settings, use)
+        if early_end is None:
             continue
-        severity, evidence = verdict
+        severity, evidence = early_end
         findings.append(
             rule.finding(
                 severity=severity,
@@ -265,8 +273,8 @@ SCHEDULE_ENDS_EARLY = Rule(
     requires="Recorded learning rates; and at least 20 optimizer steps with a scheduler that is "
     "stepped in at least 80% of them, or at least 60 steps without a scheduler.",
     contradicted_by="A schedule that intentionally ends long before the training.",
-    abstains="The schedule is designed for batches (OneCycleLR, warm restarts) or controlled by "
-    "the loss, or is a warmup.",
+    abstains="The scheduler is designed for one step per batch (OneCycleLR, CyclicLR, warm "
+    "restarts) or controlled by a metric; it is a ConstantLR; or the schedule is a warmup.",
     settings=ScheduleEndsEarlySettings(),
     judge=_judge,
 )

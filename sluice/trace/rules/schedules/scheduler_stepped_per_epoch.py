@@ -51,13 +51,13 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
             count_schedule_steps(trace, record.index),
             count_steps(steps_of(trace, record.optimizer)),
         )
-        epochs = count_epochs(trace)
+        num_epochs = count_epochs(trace)
         is_stepped_rarely = (
             num_steps >= rule.settings.min_optimizer_steps
             and num_schedule_steps >= rule.settings.min_schedule_steps
             and num_schedule_steps * rule.settings.min_step_ratio <= num_steps
         )
-        if not is_stepped_rarely or (epochs and num_schedule_steps > epochs + 1):
+        if not is_stepped_rarely or (num_epochs and num_schedule_steps > num_epochs + 1):
             continue
         evidence = _describe_length(
             rule.settings, record, num_schedule_steps, num_steps
@@ -101,14 +101,14 @@ def _describe_warmup(
     settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
 ) -> str:
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
-    rates, base = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
-    if record.kind != "LambdaLR" or rates is None or not isinstance(base, str):
+    rates, base_lrs = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
+    if record.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
         return ""
-    base_rate, values = max(map(float, base.split(", "))), rates.values
-    rises = len(values) > settings.min_schedule_steps and all(
+    base_rate, values = max(map(float, base_lrs.split(", "))), rates.values
+    is_rising = len(values) > settings.min_schedule_steps and all(
         a < b for a, b in itertools.pairwise(values)
     )
-    if not rises or values[-1] > settings.max_reached_share * base_rate:
+    if not is_rising or values[-1] > settings.max_reached_share * base_rate:
         return ""
     return (
         f"the learning rate still rises at the end, and has reached {values[-1]:.3g} of "
@@ -123,8 +123,8 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     requires="A scheduler with a known end, or one that still warms up, stepped at most once in "
     "five optimizer steps.",
     contradicted_by="A training run that was intentionally cut short.",
-    abstains="The schedule is stepped more than once per epoch, or its end is far from the "
-    "number of batches, or the order of some steps was not recorded.",
+    abstains="The schedule is stepped more than once per epoch; its end is far from the number of "
+    "batches; or the order of some steps was not recorded.",
     settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )

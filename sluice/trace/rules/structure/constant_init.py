@@ -27,8 +27,8 @@ class ConstantInitSettings(Settings):
     min_rows: int = Field(
         4,
         ge=2,
-        description="Rows of a weight required for a finding; for a weight with one value "
-        "everywhere, also the columns.",
+        description="Minimum number of rows of a weight for a finding; a weight with one value "
+        "everywhere also needs this number of columns.",
     )
     min_samples: int = Field(3, ge=1, description="Samples of a weight required for a finding.")
     max_equal_steps: int = Field(
@@ -39,8 +39,8 @@ class ConstantInitSettings(Settings):
     )
 
 
-_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-
+_LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
+"""Classes of the layers whose initial weights are inspected."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -74,10 +74,12 @@ def _judge(rule: Rule[ConstantInitSettings], trace: Trace) -> tuple[TraceFinding
     if trace.membership is None:
         return ()
     optimized = trace.membership.optimized
-    return _detect_equal_rows(rule, trace, optimized) or _detect_constants(rule, trace, optimized)
+    return _detect_equal_rows(rule, trace, optimized) or _detect_constant_weights(
+        rule, trace, optimized
+    )
 
 
-def _detect_constants(
+def _detect_constant_weights(
     rule: Rule[ConstantInitSettings], trace: Trace, optimized: Collection[int]
 ) -> tuple[TraceFinding, ...]:
     """Detect weights initialized with one value, even if other layers make their rows differ later.
@@ -88,10 +90,10 @@ def _detect_constants(
     records, names = parameter_records(trace), parameter_names(trace)
     values = values_by_parameter(trace)
     calls = [call for forward in trace.forward_passes for call in forward.calls]
-    layer_weights = {p for call in calls if call.kind in _KINDS for p in call.parameters}
-    custom_modules = [call.parameters for call in calls if call.kind not in _KINDS]
+    layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
+    custom_modules = [call.parameters for call in calls if call.kind not in _LAYER_KINDS]
     zero_steps = _steps_without_gradient(trace)
-    constant = []
+    constant_weights = []
     stuck_at_zero = set[int]()
     for p in sorted(optimized):
         record, samples = records.get(p), values.get(p)
@@ -107,29 +109,31 @@ def _detect_constants(
             if {first.step, first.step + 1} <= zero_steps.get(p, set()):
                 stuck_at_zero.add(p)
         elif first.step == 1 and first.smallest == first.largest and p in layer_weights:
-            constant.append(p)
+            constant_weights.append(p)
     # One factor of a product may be zero at the start, as in LoRA, but not both.
-    constant += {
+    constant_weights += {
         p
         for p in stuck_at_zero
         if p in layer_weights
         or any(_are_factors(stuck_at_zero, p, module) for module in custom_modules)
     }
-    if not constant:
+    if not constant_weights:
         return ()
-    constant.sort()
-    value_shown, step = values[constant[0]][0].largest, min(values[p][0].step for p in constant)
+    constant_weights.sort()
+    first_value = values[constant_weights[0]][0].largest
+    step = min(values[p][0].step for p in constant_weights)
     return (
         rule.finding(
             severity="error",
             step=step,
             confidence=0.95,
-            what=f"{pluralize(len(constant), 'weight')} {'was' if len(constant) == 1 else 'were'} "
-            f"initialized with one value everywhere ({value_shown:.3g} in the first): "
-            f"{list_names([names[p] for p in constant])}.",
+            what=f"{pluralize(len(constant_weights), 'weight')} "
+            f"{'was' if len(constant_weights) == 1 else 'were'} initialized with one value "
+            f"everywhere ({first_value:.3g} in the first): "
+            f"{list_names([names[p] for p in constant_weights])}.",
             cause="All neurons of a layer start out equal, and only their biases distinguish them.",
             fix=_FIX,
-            num_weights=len(constant),
+            num_weights=len(constant_weights),
         ),
     )
 
@@ -155,9 +159,9 @@ def _detect_equal_rows(
 ) -> tuple[TraceFinding, ...]:
     """Detect weights whose rows are equal and stay equal."""
     records, names = parameter_records(trace), parameter_names(trace)
-    changed, values = changed_parameters(trace), values_by_parameter(trace)
+    changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    equal = [
+    with_equal_rows = [
         p
         for p, samples in values.items()
         if p in optimized
@@ -165,24 +169,24 @@ def _detect_equal_rows(
         and p in records
         and _stays_equal(rule.settings, records[p], samples)
     ]
-    # If no parameter changed, the learning rate is zero, which another rule reports.
-    if not equal or changed.isdisjoint(optimized):
+    # If no parameter changed, the learning rate is zero; another rule reports that.
+    if not with_equal_rows or changed_indices.isdisjoint(optimized):
         return ()
-    unchanged = [p for p in equal if p not in changed]
-    first = min(values[p][0].step for p in equal)
-    rows = values[equal[0]][-1].num_rows
+    unchanged = [p for p in with_equal_rows if p not in changed_indices]
+    first = min(values[p][0].step for p in with_equal_rows)
+    rows = values[with_equal_rows[0]][-1].num_rows
     return (
         rule.finding(
             severity="error",
             step=first,
-            what=f"In {pluralize(len(equal), 'weight')} all rows are equal from step {first} to "
-            f"step {max(values[p][-1].step for p in equal)}: "
-            f"{list_names([names[p] for p in equal])} ({rows} rows in the first)"
+            what=f"In {pluralize(len(with_equal_rows), 'weight')} all rows are equal from step "
+            f"{first} to step {max(values[p][-1].step for p in with_equal_rows)}: "
+            f"{list_names([names[p] for p in with_equal_rows])} ({rows} rows in the first)"
             + (f"; {len(unchanged)} never changed." if unchanged else "."),
             cause="All neurons of a layer compute the same output and receive the same gradient: "
             "the layer is equivalent to one neuron.",
             fix=_FIX,
-            num_weights=len(equal),
+            num_weights=len(with_equal_rows),
             num_unchanged=len(unchanged),
         ),
     )

@@ -28,7 +28,7 @@ class DeadUnitsSettings(Settings):
     jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
 
 
-def _silent_outputs(
+def _inactive_outputs(
     settings: DeadUnitsSettings, trace: Trace
 ) -> Iterator[tuple[int, int, str, str, int]]:
     """Yield step, network, module, kind and size of each output without an active neuron."""
@@ -42,18 +42,18 @@ def _silent_outputs(
             ):
                 for name in records[index].names if index in records else ():
                     norms.setdefault(name.rpartition(".")[0], []).append(norm)
-        learns = any(n > 0 for values in norms.values() for n in values)
+        has_gradients = any(n > 0 for values in norms.values() for n in values)
         for output in measured.outputs:
             if output.numel < settings.min_values:
                 continue
             if output.kind in _ACTIVATIONS:
-                is_silent = output.zero_share == 1
+                is_inactive = output.zero_share == 1
             else:
                 gradient_norms = norms.get(
                     f"{names.get(output.network, '')}.{output.module}", [1.0]
                 )
-                is_silent = output.largest < 0 and learns and max(gradient_norms) == 0
-            if is_silent:
+                is_inactive = output.largest < 0 and has_gradients and max(gradient_norms) == 0
+            if is_inactive:
                 yield measured.step, output.network, output.module, output.kind, output.numel
 
 
@@ -61,33 +61,34 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     outputs = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
     num_measured = Counter((network, module) for network, module, _ in outputs)
-    last = {(network, module): step for network, module, step in outputs}
+    last_step = {(network, module): step for network, module, step in outputs}
     steps: dict[tuple[int, str], list[int]] = {}
-    kinds: dict[tuple[int, str], tuple[str, int]] = {}
-    for step, network, module, kind, numel in _silent_outputs(rule.settings, trace):
+    kinds_and_sizes: dict[tuple[int, str], tuple[str, int]] = {}
+    for step, network, module, kind, numel in _inactive_outputs(rule.settings, trace):
         steps.setdefault((network, module), []).append(step)
-        kinds[network, module] = kind, numel
+        kinds_and_sizes[network, module] = kind, numel
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     findings = []
-    for key, silent in steps.items():
-        times = [s for n, m, s in outputs if (n, m) == key]
-        tail = 0
-        for step in reversed(times):
-            if step not in silent:
+    for key, inactive_steps in steps.items():
+        called_steps = [s for n, m, s in outputs if (n, m) == key]
+        num_inactive = 0
+        for step in reversed(called_steps):
+            if step not in inactive_steps:
                 break
-            tail += 1
-        if tail < rule.settings.min_steps or silent[-1] != last[key]:
+            num_inactive += 1
+        if num_inactive < rule.settings.min_steps or inactive_steps[-1] != last_step[key]:
             continue
-        kind, numel = kinds[key]
+        kind, numel = kinds_and_sizes[key]
         name = f"{names.get(key[0], 'a network')}.{key[1]}"
-        step = since = times[-tail]
+        step = since = called_steps[-num_inactive]
         what = (
-            f"{name} ({kind}): none of {numel} values is positive in the last {tail} of "
+            f"{name} ({kind}): none of {numel} values is positive in the last {num_inactive} of "
             f"{num_measured[key]} measured steps, from step {since} on."
         )
         # The layer became inactive after the previous measured step. A jump of the loss since then
         # shows when.
-        if jump is not None and times[-tail - 1 : -tail] < [jump.step] <= [since]:
+        last_active_step = called_steps[-num_inactive - 1 : -num_inactive]  # [] without one
+        if jump is not None and last_active_step < [jump.step] <= [since]:
             step = jump.step
             what += f" The loss jumped from {jump.before:.4g} to {jump.after:.4g} at step {step}."
         findings.append(
@@ -99,11 +100,11 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
                 "it can recover.",
                 fix="Check the bias and the weights of this layer: use a zero bias and torch's "
                 "default initialization, or a lower learning rate.",
-                num_silent=tail,
+                num_silent=num_inactive,
                 num_measured=num_measured[key],
             )
         )
-    return tuple(sorted(findings, key=lambda f: f.step)[:1])
+    return tuple(sorted(findings, key=lambda finding: finding.step)[:1])
 
 
 DEAD_UNITS = Rule(

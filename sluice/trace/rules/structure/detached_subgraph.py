@@ -13,8 +13,8 @@ from sluice.trace.records.forward_passes import ForwardPassRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.gradient_reach import (
     GradientReachSettings,
-    never_reached,
-    unreached_by,
+    unreached_by_optimizer,
+    unreached_parameters,
 )
 from sluice.trace.rules._helpers.measurements import parameter_names
 from sluice.trace.rules._helpers.optimizer_steps import first_step_of, stepping_optimizers, steps_of
@@ -41,13 +41,13 @@ _FIX = (
 )
 
 
-Cut = tuple[int, set[int], str]
-"""First step, parameters, and the location of the detached part."""
+Detachment = tuple[int, set[int], str]
+"""First step, parameters and location of a part of the network that is detached from the loss."""
 
 
-def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Detachment | None:
     """Detect a module whose input is a detached output of an unreached module."""
-    before: dict[int, set[int]] = {}
+    called_parameters: dict[int, set[int]] = {}
     for forward_pass in _forward_passes_since(trace, since):
         no_grad_modules = {
             c.module
@@ -55,16 +55,16 @@ def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Cut
             if set(c.parameters) & unreached and not c.output_requires_grad
         }
         for call in forward_pass.calls:
-            used = before.setdefault(forward_pass.step, set())
-            if call.detached_from and call.output_requires_grad and used & unreached:
-                into = call.module or call.kind
-                why = " (no_grad)" if no_grad_modules else ""
+            parameters_before = called_parameters.setdefault(forward_pass.step, set())
+            if call.detached_from and call.output_requires_grad and parameters_before & unreached:
+                next_module = call.module or call.kind
+                reason = " (no_grad)" if no_grad_modules else ""
                 return (
                     forward_pass.step + 1,
-                    used & unreached,
-                    f"between {call.detached_from} and {into}{why}",
+                    parameters_before & unreached,
+                    f"between {call.detached_from} and {next_module}{reason}",
                 )
-            used.update(call.parameters)
+            parameters_before.update(call.parameters)
     return None
 
 
@@ -74,8 +74,8 @@ def _forward_passes_since(trace: Trace, since: int) -> list[ForwardPassRecord]:
 
 def _detect_probed(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
-) -> Cut | None:
-    """Detect parameters whose change changes an output from which the loss is computed."""
+) -> Detachment | None:
+    """Detect parameters that, according to a probe, affect an output that the loss uses."""
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
         if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
@@ -91,7 +91,7 @@ def _detect_probed(
     return None
 
 
-def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
+def _learning_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
     """Return the complete sequences with a backward pass, from a step on."""
     return [
         sequence
@@ -104,9 +104,9 @@ def _learning(trace: Trace, since: int = 0) -> list[StepSequence]:
 
 def _network_without_grad(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
-) -> Cut | None:
+) -> Detachment | None:
     """Detect networks that learning steps call in training mode, but never with gradients."""
-    membership, learning = trace.membership, _learning(trace, since)
+    membership, learning = trace.membership, _learning_sequences(trace, since)
     for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
         if (
@@ -132,7 +132,7 @@ def _network_without_grad(
     return None
 
 
-def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Cut | None:
+def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Detachment | None:
     """Detect modules that run without gradients inside a trained network."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for forward_pass in _forward_passes_since(trace, since):
@@ -152,7 +152,7 @@ def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) ->
     return None
 
 
-def _locate(
+def _locate_detachment(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int], since: int = 0
 ) -> tuple[TraceFinding, ...]:
     for severity, detect in (
@@ -161,20 +161,22 @@ def _locate(
         ("error", partial(_network_without_grad, rule.settings)),
         ("confirm", _module_without_grad),
     ):
-        cut = detect(trace, unreached, since)
-        if cut is not None:
-            step, parameters, location = cut
+        detachment = detect(trace, unreached, since)
+        if detachment is not None:
+            step, parameters, location = detachment
             details = f"The graph is detached {location}."
-            return (_finding(rule, trace, severity, step, parameters, details, since),)
+            return (_build_finding(rule, trace, severity, step, parameters, details, since),)
     return ()
 
 
 def _judge(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    unreached = never_reached(trace, rule.settings.reach)
+    unreached = unreached_parameters(trace, rule.settings.reach)
     if has_manual_gradients(trace):
         return ()
     if unreached:
-        return _locate(rule, trace, unreached) or _unreached_networks(rule, trace, unreached)
+        return _locate_detachment(rule, trace, unreached) or _unreached_networks(
+            rule, trace, unreached
+        )
     return _detect_later(rule, trace)
 
 
@@ -184,9 +186,11 @@ def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[T
         steps = steps_of(trace, optimizer.index)
         since = first_step_of(steps) if steps else 1
         unreached = (
-            unreached_by(trace, optimizer, rule.settings.reach, since) if since > 1 else frozenset()
+            unreached_by_optimizer(trace, optimizer, rule.settings.reach, since)
+            if since > 1
+            else frozenset()
         )
-        findings = _locate(rule, trace, unreached, since) if unreached else ()
+        findings = _locate_detachment(rule, trace, unreached, since) if unreached else ()
         if findings:
             return findings
     return ()
@@ -199,7 +203,7 @@ def _unreached_networks(
     membership = trace.membership
     if membership is None or len(membership.networks) < 2:
         return ()
-    learning, findings = _learning(trace), []
+    learning, findings = _learning_sequences(trace), []
     # Several alternating optimizers share the steps.
     num_learning = sum(sequence.count for sequence in learning)
     min_steps = 0.9 * num_learning / max(len(stepping_optimizers(trace)), 1)
@@ -207,7 +211,7 @@ def _unreached_networks(
         parameters = set(network.parameters) & unreached
         if not parameters or parameters != set(network.parameters) & membership.optimized:
             continue
-        used = [
+        calling_sequences = [
             sequence
             for sequence in learning
             if any(
@@ -217,14 +221,14 @@ def _unreached_networks(
                 for event in sequence.events
             )
         ]
-        if sum(sequence.count for sequence in used) >= min_steps:
-            step = used[0].first_step
+        if sum(sequence.count for sequence in calling_sequences) >= min_steps:
+            step = calling_sequences[0].first_step
             details = f"{network.name} is called at nearly every step."
-            findings.append(_finding(rule, trace, "error", step, parameters, details))
+            findings.append(_build_finding(rule, trace, "error", step, parameters, details))
     return tuple(findings)
 
 
-def _finding(
+def _build_finding(
     rule: Rule[DetachedSubgraphSettings],
     trace: Trace,
     severity: str,

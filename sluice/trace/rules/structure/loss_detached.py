@@ -6,7 +6,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.gradient_reach import GradientReachSettings, never_reached
+from sluice.trace.rules._helpers.gradient_reach import GradientReachSettings, unreached_parameters
 from sluice.trace.rules._helpers.optimizer_steps import (
     OptimizerStep,
     count_steps,
@@ -33,18 +33,18 @@ class LossDetachedSettings(Settings):
 
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
-    """Whether every backward pass started at a tensor without history and had no effect."""
+    """Whether every backward pass started at a tensor without a graph, so no gradient is new."""
     passes = step.before("backward", "grad")
     events = step.sequence.events
-    leaf = passes and all("leaf" in events[i].flags for i in passes)
-    return bool(leaf) and "fresh" not in step.end.flags
+    starts_at_leaf = passes and all("leaf" in events[i].flags for i in passes)
+    return bool(starts_at_leaf) and "fresh" not in step.end.flags
 
 
-def _is_lost(step: OptimizerStep) -> bool:
+def _has_lost_gradient(step: OptimizerStep) -> bool:
     """Whether the step has no gradient, although none was cleared after its backward pass."""
-    cleared = max(step.before("zero"), default=-1)
+    last_zero_grad = max(step.before("zero"), default=-1)
     return (
-        cleared < step.last_backward
+        last_zero_grad < step.last_backward
         and "none" in step.end.flags
         and bool(step.before("forward"))
         and not step.before("grad")
@@ -55,14 +55,14 @@ def _trailing_lost_steps(
     settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
 ) -> tuple[OptimizerStep, ...]:
     """Return the steps without a gradient if no later step has one and there are enough of them."""
-    lost = tuple(filter(_is_lost, steps))
+    lost = tuple(filter(_has_lost_gradient, steps))
     if count_steps(lost) < settings.min_steps_at_end:
         return ()
     steps_with_gradient = [s.sequence.last_step for s in steps if s not in lost]
     return lost if max(steps_with_gradient, default=0) < first_step_of(lost) else ()
 
 
-def _any_parameter_reached(trace: Trace, since: int) -> bool:
+def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
     """Whether a gradient reached any parameter from the given step on.
 
     Parameters of optimizers count only if ``since`` is 1: their gradient may be older otherwise.
@@ -77,12 +77,12 @@ def _any_parameter_reached(trace: Trace, since: int) -> bool:
 
 def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
-    membership, unreached = trace.membership, never_reached(trace, rule.settings.reach)
-    learning = {r.network: r for r in reversed(trace.losses) if r.is_learning}
+    membership, unreached = trace.membership, unreached_parameters(trace, rule.settings.reach)
+    loss_by_network = {r.network: r for r in reversed(trace.losses) if r.is_learning}
     findings = []
     for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
-        loss = learning.get(network.index)
+        loss = loss_by_network.get(network.index)
         if membership is None or loss is None or not parameters:
             continue
         if parameters != set(network.parameters) & membership.optimized:
@@ -106,21 +106,23 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
 
 def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = [*_unreached_networks(rule, trace)]
-    lost_all = all(
-        all(_is_lost(s) for s in steps_of(trace, o)) and steps_of(trace, o)
+    are_all_lost = all(
+        all(_has_lost_gradient(s) for s in steps_of(trace, o)) and steps_of(trace, o)
         for o in stepping_optimizers(trace)
     )
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         leaf_steps = tuple(filter(_starts_at_leaf, steps))
-        lost_steps = leaf_steps or (tuple(filter(_is_lost, steps)) if lost_all else ())
+        lost_steps = leaf_steps or (
+            tuple(filter(_has_lost_gradient, steps)) if are_all_lost else ()
+        )
         if not lost_steps and len(stepping_optimizers(trace)) == 1:
             lost_steps = _trailing_lost_steps(rule.settings, steps)
         if count_steps(lost_steps) < rule.settings.min_steps or (
-            not leaf_steps and _any_parameter_reached(trace, first_step_of(lost_steps))
+            not leaf_steps and _is_any_parameter_reached(trace, first_step_of(lost_steps))
         ):
             continue
-        reason = "started at a tensor without a history" if leaf_steps else "reached no parameter"
+        reason = "started at a tensor without a graph" if leaf_steps else "reached no parameter"
         findings.append(
             rule.finding(
                 severity="error",

@@ -10,18 +10,11 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
     if membership is None:
         return ()
-    records = {p.index: p for p in membership.parameters}
+    trained = {p.index for p in membership.parameters if p.is_trainable} & membership.optimized
     findings = []
     for network in trained_networks(trace):
         misspelled = [
-            m
-            for m in network.misspelled_attributes
-            if not m.value
-            and any(
-                records[p].is_trainable
-                for p in m.parameters
-                if p in records and p in membership.optimized
-            )
+            m for m in network.misspelled_attributes if not m.value and trained & set(m.parameters)
         ]
         if not misspelled:
             continue
@@ -35,7 +28,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 cause="torch reads only the requires_grad attribute of parameters; another name, "
                 "or the same name on a module, has no effect.",
                 fix="Call requires_grad_(False) on the module or parameter.",
-                num_learning=len({p for m in misspelled for p in m.parameters}),
+                num_learning=len(trained & {p for m in misspelled for p in m.parameters}),
             )
         )
     return tuple(findings)

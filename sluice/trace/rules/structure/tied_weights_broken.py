@@ -36,13 +36,17 @@ def _detect_untied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
     for before, after in pairwise(trace.memberships):
         indices = {name: p.index for p in after.parameters for name in p.names}
         for tied in before.parameters:
-            for one, other in combinations(tied.names, 2):
-                if one in indices and other in indices and indices[one] != indices[other]:
+            for name, other_name in combinations(tied.names, 2):
+                if (
+                    name in indices
+                    and other_name in indices
+                    and indices[name] != indices[other_name]
+                ):
                     return (
                         rule.finding(
                             severity="error",
                             step=after.step,
-                            what=f"{one} and {other} were one parameter up to step "
+                            what=f"{name} and {other_name} were one parameter up to step "
                             f"{after.step - 1}, and are two parameters now.",
                             cause="One of the weights was reassigned or created again after the "
                             "tying. The two diverge from this step on.",
@@ -59,7 +63,7 @@ def _detect_rebuilt(
     """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
     networks = {n.index: n for m in trace.memberships for n in m.networks}
     loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
-    seen: dict[str, dict[str, int]] = {}
+    first_by_kind: dict[str, dict[str, int]] = {}
     for network in networks.values():
         prefix = network.name + "."
         names = {
@@ -69,17 +73,17 @@ def _detect_rebuilt(
             for name in p.names
             if name.startswith(prefix)
         }
-        first = seen.setdefault(network.kind, names)
+        first = first_by_kind.setdefault(network.kind, names)
         steps = [step for kind, step in loaded if kind == network.kind and step]
         if first is names or first.keys() != names.keys() or not steps:
             continue
-        for one, other in combinations(sorted(names), 2):
-            if first[one] == first[other] and names[one] != names[other]:
+        for name, other_name in combinations(sorted(names), 2):
+            if first[name] == first[other_name] and names[name] != names[other_name]:
                 return (
                     rule.finding(
                         severity="error",
                         step=min(steps) + 1,
-                        what=f"{one} and {other} are tied in the first {network.kind}. In "
+                        what=f"{name} and {other_name} are tied in the first {network.kind}. In "
                         f"{network.name}, which was created later and loaded a state, they are two "
                         "parameters.",
                         cause="The weights were not tied again. The two diverge from this step on.",
@@ -97,19 +101,20 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
         values_by_parameter(trace),
         parameter_names(trace),
     )
-    embeddings = _embeddings(trace)
+    embeddings = _embedding_weights(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
         weights = [p for p in network.parameters if p in values and p in records]
         for table in (p for p in weights if p in embeddings):
             for other in (p for p in weights if p not in embeddings):
-                one, two = values[table][0], values[other][0]
+                table_values, other_values = values[table][0], values[other][0]
                 if (
                     records[table].shape == records[other].shape
                     and records[table].is_trainable
                     and records[other].is_trainable
                     and records[table].shape[0] >= rule.settings.min_rows
-                    and (one.fingerprint, one.step) == (two.fingerprint, two.step)
-                    and one.num_distinct_rows > 1
+                    and table_values.fingerprint == other_values.fingerprint
+                    and table_values.step == other_values.step
+                    and table_values.num_distinct_rows > 1
                     and all(
                         setting.value
                         for setting in _tying_settings(network, records[table], records[other])
@@ -118,7 +123,7 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
                     return (
                         rule.finding(
                             severity="error",
-                            step=one.step,
+                            step=table_values.step,
                             confidence=0.95,
                             what=f"{names[table]} and {names[other]} started with the same "
                             f"{records[table].shape[0]} x {records[table].shape[1]} values but are "
@@ -137,7 +142,7 @@ def _detect_declared(
 ) -> tuple[TraceFinding, ...]:
     """Detect a network whose settings declare weight tying but that starts with two weights."""
     records, names = parameter_records(trace), parameter_names(trace)
-    for membership, network in _first_records(trace):
+    for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
         if any(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
@@ -168,8 +173,8 @@ def _detect_replaced(
     rule: Rule[TiedWeightsBrokenSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect two parameters that replace a tied one before the first step."""
-    names, embeddings = parameter_names(trace), _embeddings(trace)
-    for membership, network in _first_records(trace):
+    names, embeddings = parameter_names(trace), _embedding_weights(trace)
+    for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
         for new, other in network.broken_ties:
             settings = _tying_settings(network, parameters[new], parameters[other])
@@ -195,7 +200,7 @@ def _detect_replaced(
     return ()
 
 
-def _embeddings(trace: Trace) -> set[int]:
+def _embedding_weights(trace: Trace) -> set[int]:
     return {
         p
         for f in trace.forward_passes
@@ -205,13 +210,13 @@ def _embeddings(trace: Trace) -> set[int]:
     }
 
 
-def _first_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRecord]]:
+def _first_network_records(trace: Trace) -> Iterator[tuple[Membership, NetworkRecord]]:
     """Yield the first record of every network."""
-    seen: set[int] = set()
+    recorded: set[int] = set()
     for membership in trace.memberships:
         for network in membership.networks:
-            if network.index not in seen:
-                seen.add(network.index)
+            if network.index not in recorded:
+                recorded.add(network.index)
                 yield membership, network
 
 
@@ -229,8 +234,8 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
     )
     tables = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
     last = next((c for c in reversed(calls) if c.kind == "Linear"), None)
-    for table, times in tables.items():
-        if last is not None and times == 1:
+    for table, num_uses in tables.items():
+        if last is not None and num_uses == 1:
             yield from ((table, out) for out in last.parameters)
 
 
@@ -262,14 +267,14 @@ def _tying_settings(
 
 
 def _judge(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    for find in (
+    for detect in (
         _detect_untied,
         _detect_rebuilt,
         _detect_declared,
         _detect_copied,
         _detect_replaced,
     ):
-        findings = find(rule, trace)
+        findings = detect(rule, trace)
         if findings:
             return findings
     return ()

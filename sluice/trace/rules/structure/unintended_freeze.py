@@ -57,33 +57,37 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
     for network in trained_networks(trace):
         parameters = [records[p] for p in network.parameters if p in records]
         weights = [p for p in parameters if len(p.shape) >= 2]
-        frozen = [p for p in weights if not p.is_trainable]
+        frozen_weights = [p for p in weights if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
         misspelled = [
-            m for m in network.misspelled_attributes if m.value and _are_frozen(m, records)
+            m
+            for m in network.misspelled_attributes
+            if m.value and _are_parameters_frozen(m, records)
         ]
         if misspelled:
-            findings.append(_misspelled_finding(rule, trace, network, misspelled))
+            findings.append(_build_misspelled_finding(rule, trace, network, misspelled))
             continue
-        between = _inner_weights(rule.settings, trace, network, weights)
-        if between:
-            findings.append(_sandwich_finding(rule, trace, network, between, weights))
+        inner_weights = _find_inner_weights(rule.settings, trace, network, weights)
+        if inner_weights:
+            findings.append(_build_inner_finding(rule, trace, network, inner_weights, weights))
             continue
-        initial = _with_initial_values(rule.settings, trace, frozen)
-        if initial and len(frozen) < len(weights):
-            findings.append(_untrained_finding(rule, trace, network, initial, frozen))
+        untrained = _find_untrained_weights(rule.settings, trace, frozen_weights)
+        if untrained and len(frozen_weights) < len(weights):
+            findings.append(
+                _build_untrained_finding(rule, trace, network, untrained, frozen_weights)
+            )
             continue
-        if len(frozen) < max(rule.settings.min_frozen_weights, len(weights)) or len(
+        if len(frozen_weights) < max(rule.settings.min_frozen_weights, len(weights)) or len(
             frozen_parameters
         ) == len(parameters):
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
-                step=_since(trace, frozen),
+                step=_first_frozen_step(trace, frozen_weights),
                 what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
                 f"are frozen, including all {len(weights)} weights and the output layer: "
-                f"{list_names([p.names[0] for p in reversed(frozen)])}.",
+                f"{list_names([p.names[0] for p in reversed(frozen_weights)])}.",
                 cause="Only norms and biases are trained; the output layer does not learn.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
@@ -94,14 +98,14 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
     return tuple(findings)
 
 
-def _are_frozen(
+def _are_parameters_frozen(
     misspelled: MisspelledAttributeRecord, records: Mapping[int, ParameterRecord]
 ) -> bool:
     parameters = [records[p] for p in misspelled.parameters if p in records]
     return bool(parameters) and not any(p.is_trainable for p in parameters)
 
 
-def _misspelled_finding(
+def _build_misspelled_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
@@ -127,30 +131,32 @@ def _misspelled_finding(
     )
 
 
-def _with_initial_values(
-    settings: UnintendedFreezeSettings, trace: Trace, frozen: list[ParameterRecord]
+def _find_untrained_weights(
+    settings: UnintendedFreezeSettings, trace: Trace, frozen_weights: list[ParameterRecord]
 ) -> list[ParameterRecord]:
     """Return the optimizer's frozen weights that have their initial values, if at least half do.
 
     [] otherwise. The largest of many uniform initial values is just below the bound of the
-    initialization; the largest trained value exceeds it.
+    initialization; after training, the largest value exceeds it.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
-    optimizer_weights = [p for p in frozen if p.index in optimized and not p.has_had_gradient]
+    optimizer_weights = [
+        p for p in frozen_weights if p.index in optimized and not p.has_had_gradient
+    ]
     values = values_by_parameter(trace)
-    initial = [
+    untrained = [
         p
         for p in optimizer_weights
-        if values.get(p.index) and _is_uniform(settings, p, values[p.index][-1])
+        if values.get(p.index) and _is_below_uniform_bound(settings, p, values[p.index][-1])
     ]
     return (
-        initial
-        if len(initial) >= max(settings.min_frozen_weights, len(optimizer_weights) / 2)
+        untrained
+        if len(untrained) >= max(settings.min_frozen_weights, len(optimizer_weights) / 2)
         else []
     )
 
 
-def _is_uniform(
+def _is_below_uniform_bound(
     settings: UnintendedFreezeSettings, record: ParameterRecord, value: ParameterValuesRecord
 ) -> bool:
     """Whether the largest value is just below the bound of a uniform initialization of torch."""
@@ -165,31 +171,31 @@ def _is_uniform(
     )
 
 
-def _untrained_finding(
+def _build_untrained_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
-    initial: list[ParameterRecord],
-    frozen: list[ParameterRecord],
+    untrained: list[ParameterRecord],
+    frozen_weights: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
-        step=_since(trace, initial),
-        what=f"{network.name}: {len(frozen)} weights are frozen. At least {len(initial)} of them "
-        "are in the optimizer and have torch's initial values: "
-        f"{list_names([p.names[0] for p in initial if p.names])}.",
+        step=_first_frozen_step(trace, untrained),
+        what=f"{network.name}: {len(frozen_weights)} weights are frozen. At least {len(untrained)} "
+        "of them are in the optimizer and have torch's initial values: "
+        f"{list_names([p.names[0] for p in untrained if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
         "print the number of trainable parameters.",
-        num_frozen=len(frozen),
+        num_frozen=len(frozen_weights),
         num_parameters=len(network.parameters),
     )
 
 
-def _since(trace: Trace, frozen: list[ParameterRecord]) -> int:
+def _first_frozen_step(trace: Trace, frozen_weights: list[ParameterRecord]) -> int:
     """Return the first step at which all of the parameters are frozen."""
-    indices = {p.index for p in frozen}
+    indices = {p.index for p in frozen_weights}
     return next(
         m.step
         for m in trace.memberships
@@ -197,7 +203,7 @@ def _since(trace: Trace, frozen: list[ParameterRecord]) -> int:
     )
 
 
-def _inner_weights(
+def _find_inner_weights(
     settings: UnintendedFreezeSettings,
     trace: Trace,
     network: NetworkRecord,
@@ -217,35 +223,35 @@ def _inner_weights(
     called = [records[p] for p in order if p in records]
     if len(called) != len(weights) or len(called) < settings.min_inner_weights + 2:
         return []
-    between = called[1:-1]
-    is_sandwich = called[0].is_trainable and called[-1].is_trainable
-    if not is_sandwich or any(p.is_trainable for p in between):
+    inner_weights = called[1:-1]
+    are_ends_trained = called[0].is_trainable and called[-1].is_trainable
+    if not are_ends_trained or any(p.is_trainable for p in inner_weights):
         return []
-    size = sum(math.prod(p.shape) for p in between)
+    size = sum(math.prod(p.shape) for p in inner_weights)
     return (
-        between
+        inner_weights
         if size >= settings.min_inner_share * sum(math.prod(p.shape) for p in called)
         else []
     )
 
 
-def _sandwich_finding(
+def _build_inner_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
-    between: list[ParameterRecord],
+    inner_weights: list[ParameterRecord],
     weights: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
-        step=_since(trace, between),
+        step=_first_frozen_step(trace, inner_weights),
         what=f"{network.name}: the first and the last of {len(weights)} weights are trained, and "
-        f"all {len(between)} between them are frozen: "
-        f"{list_names([p.names[0] for p in between if p.names])}.",
+        f"all {len(inner_weights)} between them are frozen: "
+        f"{list_names([p.names[0] for p in inner_weights if p.names])}.",
         cause="A test by name or type that freezes norms or a backbone matched more than intended.",
         fix="Set requires_grad to True for the layers that should be trained, and print their "
         "names.",
-        num_frozen=len(between),
+        num_frozen=len(inner_weights),
         num_parameters=len(network.parameters),
     )
 

@@ -11,18 +11,24 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
     if membership is None or not stepping_optimizers(trace) or has_manual_gradients(trace):
         return ()
-    known = {p.index for p in membership.parameters if p.names}
+    registered = {p.index for p in membership.parameters if p.names}
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
     findings = []
     for network in membership.networks:
         unregistered_modules = [
-            (module, trained)
+            (module, trained_parameters)
             for module in network.unregistered_modules
-            if (trained := (set(module.parameters) & with_gradient) - known - membership.optimized)
+            if (
+                trained_parameters := (set(module.parameters) & with_gradient)
+                - registered
+                - membership.optimized
+            )
         ]
         if not unregistered_modules:
             continue
-        parameters = set().union(*(trained for _, trained in unregistered_modules))
+        parameters = set().union(
+            *(trained_parameters for _, trained_parameters in unregistered_modules)
+        )
         kinds = sorted({module.kind for module, _ in unregistered_modules})
         step = next(
             m.step

@@ -162,7 +162,7 @@ def test_thresholds_are_listed_with_their_range():
 
     assert rows["`min_clipped_share`"][:2] == ["0.98", "number, above 0 and at most 1"]
     assert rows["`jump.min_losses`"][:2] == ["16", "integer, at least 1"]
-    assert rows["`standard_std_range`"][:2] == ["0.6, 1.6", "pair of numbers"]
+    assert rows["`standardized_std_range`"][:2] == ["0.6, 1.6", "pair of numbers"]
 
 
 def test_a_cell_cannot_end_its_column():

@@ -200,7 +200,13 @@ def test_every_rule_is_covered_by_a_faulty_program():
     }
 
 
-NO_THRESHOLDS = {"_MAX_NAMES", "_MAX_SHOWN", "_NUM_SHIFTED", "_KERNEL_WIDTHS", "_NUM_PERMUTATIONS"}
+NO_THRESHOLDS = {
+    "_MAX_NAMES",
+    "_MAX_LISTED",
+    "_NUM_SHIFTED_POSITIONS",
+    "_KERNEL_WIDTHS",
+    "_NUM_PERMUTATIONS",
+}
 """Constants that are no thresholds: numbers of items in messages, a position, and the definition of
 the independence test."""
 

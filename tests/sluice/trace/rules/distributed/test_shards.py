@@ -19,5 +19,5 @@ def test_shared_rows_must_exceed_the_rows_that_a_rank_repeats(ratio, is_overlapp
     shards = LoaderShards((), epochs, ShardSettings(min_shared_to_repeated=ratio))
 
     assert shards.overlap == (10, 20)
-    assert shards.repeats == pytest.approx(0.2)
+    assert shards.repeated_share == pytest.approx(0.2)
     assert shards.is_overlapping is is_overlapping

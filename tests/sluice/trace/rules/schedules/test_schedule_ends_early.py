@@ -59,7 +59,7 @@ def test_a_rate_halved_by_the_program_with_every_batch_is_reported(trace_of, is_
 
 def test_the_finding_names_the_rate_of_the_settings(trace_of):
     trace = trace_of(scheduled(lambda optimizer, _: (halve_every(optimizer, 3), no_op)))
-    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"low_rate": 0.05})
+    settings = SCHEDULE_ENDS_EARLY.settings.model_copy(update={"max_low_rate": 0.05})
     (default,) = SCHEDULE_ENDS_EARLY(trace)
     (higher,) = replace(SCHEDULE_ENDS_EARLY, settings=settings)(trace)
 
