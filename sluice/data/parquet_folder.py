@@ -64,7 +64,8 @@ def find_parquet_folder(
         raise SourceError(
             f"The folder {source.uri} must contain Parquet files, but has "
             f"{pluralize(len(names), 'other file')}.",
-            cause="Only names that end with .parquet or .pq are read.",
+            cause="Only names that end with .parquet or .pq are read, except hidden ones (_NAME, "
+            ".NAME).",
             fix="Correct 'uri', or use another kind of source.",
         )
     return ParquetFolder(filesystem=filesystem, path=path.rstrip("/"), files=files)

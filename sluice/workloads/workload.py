@@ -35,7 +35,7 @@ from sluice.data.rows.protocol import (
     find_lengths,
     gather,
     gather_targets,
-    in_memory,
+    as_row_source,
 )
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
@@ -107,7 +107,7 @@ class Examples:
         lengths_of = find_lengths(self.x)
         lengths = None if lengths_of is None else lengths_of(index)
         return Examples(
-            x=in_memory(gather(self.x, index), lengths=lengths),
+            x=as_row_source(gather(self.x, index), lengths=lengths),
             y=gather_targets(self.y, index),
             rows=self.rows[index.cpu().numpy()],
         )

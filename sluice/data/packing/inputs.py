@@ -71,7 +71,7 @@ class SourceFiles:
                 f"There is no file {source}.{near}",
                 fix="Name a file, or several as a quoted pattern such as 'folder/*.parquet'.",
             )
-        self.format = format or _detect(self.name(0))
+        self.format = format or _detect_format(self.name(0))
         self.inputs = tuple(
             InputFile(name=self.name(at), num_bytes=info.get("size"), version=_version(info))
             for at, info in enumerate(infos)
@@ -161,10 +161,10 @@ class _SourceFile(io.RawIOBase):
 
 
 def _ignore(num_bytes: int) -> None:
-    """Report nothing."""
+    """Do nothing; the default of ``on_bytes``."""
 
 
-def _detect(name: str) -> StreamFormat:
+def _detect_format(name: str) -> StreamFormat:
     suffixes = [suffix.lower() for suffix in PurePosixPath(name.partition("?")[0]).suffixes]
     while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()

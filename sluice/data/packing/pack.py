@@ -143,7 +143,7 @@ class _Packing:
         max_rows: int,
         max_bytes: int,
     ) -> PackResult:
-        files = SourceFiles(source, format=format, environ=environ, on_bytes=self._read)
+        files = SourceFiles(source, format=format, environ=environ, on_bytes=self._count_bytes)
         index = ShardIndex(
             source=source_name(source),
             format=files.format,
@@ -234,7 +234,7 @@ class _Packing:
     def _save(self, index: ShardIndex) -> None:
         write_atomic(self._folder / INDEX_NAME, index.model_dump_json(indent=1).encode())
 
-    def _read(self, num_bytes: int) -> None:
+    def _count_bytes(self, num_bytes: int) -> None:
         self._bytes += num_bytes
         self._report()
 

@@ -18,8 +18,8 @@ _SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
 _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
 """Number of records and bytes at which records become a table."""
 
-_LINE_BYTES = 256 * 2**20
-"""Maximum length of a line; a file without line breaks would fill the memory."""
+_MAX_LINE_BYTES = 256 * 2**20
+"""Length from which a line is refused [bytes]; a file without line breaks would fill the memory."""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
@@ -92,13 +92,13 @@ def _json_records(files: SourceFiles) -> Iterator[tuple[dict[str, Any], int, str
     for index in range(len(files)):
         with files.open(index) as file:
             number = 0
-            while line := file.readline(_LINE_BYTES):
+            while line := file.readline(_MAX_LINE_BYTES):
                 number += 1
                 if line.isspace():
                     continue
                 location = f"line {number} of {files.name(index)}"
-                if len(line) == _LINE_BYTES:
-                    raise _wrong_format(location, f"it has {_LINE_BYTES:,} bytes or more")
+                if len(line) == _MAX_LINE_BYTES:
+                    raise _wrong_format(location, f"it has {_MAX_LINE_BYTES:,} bytes or more")
                 try:
                     record = json.loads(line, parse_constant=_refuse_constant)
                 except (ValueError, RecursionError) as error:
@@ -124,7 +124,8 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
                 f"The record at {location} has the key '{extra}', which is not a column.",
                 cause="The columns are the keys of the first records, up to "
                 f"{_SAMPLE_RECORDS:,} records or {_SAMPLE_BYTES // 2**20} MB.",
-                fix="Add the key to the first record, with the value null.",
+                fix="Add the key to the first record, with the value null. If its values are not "
+                "texts, declare their type, too: --column 'NAME=TYPE'.",
             )
         records.append(record)
         locations.append(location)
@@ -278,8 +279,8 @@ def _wrong_format(location: str, problem: str) -> SourceError:
     return SourceError(
         f"{location} cannot be parsed: {problem}.",
         cause="The file is incomplete, or has a different format.",
-        fix="Repair the file, or pass its format with --format. Then run the command again: "
-        "finished shards are kept while the file keeps its size and time.",
+        fix="Repair the file, or pass its format with --format. Then remove the folder of the "
+        "shards and run the command again: shards of a changed file are not continued.",
     )
 
 

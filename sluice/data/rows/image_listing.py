@@ -50,7 +50,7 @@ def image_folder_table(
         sizes: Adds the columns height and width [pixels], read from the header of every file.
         skip_broken: Decodes every image, and omits those that cannot be decoded. Their number is
             ``frame.attrs["num_broken"]`` and is reported by a warning.
-        on_progress: Receives the numbers of decoded images and of all images.
+        on_progress: Receives the numbers of decoded images and of all images, if ``skip_broken``.
 
     Returns:
         A table with the columns path (relative to ``folder``), label (name of the class), and
@@ -107,7 +107,7 @@ def verify_images(
     """
     decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
 
-    def broken(part: Sequence[str]) -> list[BrokenImage]:
+    def find_broken(part: Sequence[str]) -> list[BrokenImage]:
         unreadable = []
         for path in part:
             try:
@@ -117,14 +117,14 @@ def verify_images(
         return unreadable
 
     parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
-    problems, done = [], 0
+    problems, num_done = [], 0
     # Threads suffice: Pillow decodes without holding the interpreter's lock.
     with ThreadPoolExecutor(workers or count_cores()) as pool:
-        for part, bad in zip(parts, pool.map(broken, parts), strict=True):
-            problems += bad
-            done += len(part)
+        for part, broken in zip(parts, pool.map(find_broken, parts), strict=True):
+            problems += broken
+            num_done += len(part)
             if on_progress is not None:
-                on_progress(done, len(paths))
+                on_progress(num_done, len(paths))
     return tuple(problems)
 
 

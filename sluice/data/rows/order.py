@@ -62,7 +62,8 @@ class FeistelOrder:
     A position is written as two digits (left, right) in mixed radix ``a`` and ``b``, both near
     the square root of N. Each round adds a hash of one digit to the other one, which is
     invertible; so the whole is a permutation of ``range(a * b)``. A result outside of
-    ``range(num_rows)``, at most one in sqrt(N), is permuted again until it is inside.
+    ``range(num_rows)`` is permuted again until it is inside. At most a share of 1 / sqrt(N) of all
+    results is outside.
 
     Args:
         num_rows: Number of rows, from 1 to 2^62.

@@ -1,8 +1,7 @@
 """The row protocol: how inputs are read for chosen examples.
 
 A *row source* has a length, and returns the input of a network for chosen examples. A tensor of
-shape (N, ...) is a row source. Other sources read files, so that their rows never are in memory
-together.
+shape (N, ...) is a row source. Other sources read files, and only the chosen rows are in memory.
 
 Shape legend: N = examples of a source, B = chosen examples.
 """
@@ -145,7 +144,7 @@ def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
     return gather_tensor(source, _all(source), what=what)
 
 
-def in_memory(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
+def as_row_source(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
     """Return gathered inputs as a row source; a dict keeps the lengths of its examples."""
     return inputs if isinstance(inputs, Tensor) else DictRows(inputs, lengths=lengths)
 

@@ -13,7 +13,7 @@ from sluice.data.rows.protocol import (
     gather,
     gather_targets,
     gather_tensor,
-    in_memory,
+    as_row_source,
     input_length,
     input_parts,
     move_input,
@@ -109,7 +109,7 @@ def test_an_input_is_cut_without_a_copy():
     parts = list(split_input(found, 2))
     assert [part["b"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
     assert parts[1]["a"].data_ptr() == found["a"][2:].data_ptr()
-    assert torch.equal(in_memory(found)[torch.tensor([4])]["b"], torch.tensor([4]))
+    assert torch.equal(as_row_source(found)[torch.tensor([4])]["b"], torch.tensor([4]))
     moved = move_input(found, torch.device("cpu"))
     assert torch.equal(moved["a"], found["a"])
 
