@@ -57,12 +57,12 @@ class StepRecords:
             self._blocks.append((start.loss_S, start.norm_S, start.taken_S))
         self._clear()
 
-    def add(self, loss: Tensor, norm: Tensor, *, taken: bool) -> None:
-        """Add one step."""
+    def add(self, loss: Tensor, norm: Tensor, *, is_taken: bool) -> None:
+        """Add one step, and whether it updated the weights."""
         self._losses.append(loss)
         self._norms.append(norm)
-        self._taken.append(taken)
-        if len(self._taken) == _BLOCK_STEPS:
+        self._is_taken.append(is_taken)
+        if len(self._is_taken) == _BLOCK_STEPS:
             self._pack()
 
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,16 +77,16 @@ class StepRecords:
 
     def _pack(self) -> None:
         """Replace single numbers, which take 400 bytes each, by a block of numbers."""
-        if not self._taken:
+        if not self._is_taken:
             return
         loss_S, norm_S = (torch.stack(values).double() for values in (self._losses, self._norms))
-        self._blocks.append((loss_S, norm_S, torch.tensor(self._taken)))
+        self._blocks.append((loss_S, norm_S, torch.tensor(self._is_taken)))
         self._clear()
 
     def _clear(self) -> None:
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self._taken: list[bool] = []
+        self._is_taken: list[bool] = []
 
 
 def fit_epoch(
@@ -140,7 +140,7 @@ def fit_epoch(
         rate = learning_rate_at(first_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
         records.learning_rate = rate
-        records.add(loss, norm, taken=mixed_precision.step(optimizer))
+        records.add(loss, norm, is_taken=mixed_precision.step(optimizer))
         if after_step is not None and index + 1 < batches.steps:
             after_step(records)
     loss_S, norm_S, taken_S = records.read()

@@ -100,8 +100,8 @@ def train(
     Training stops after ``max_epochs``, or when the last ``patience_epochs`` epochs were not
     selected. If the caller stops iterating earlier, the model has the weights of the last epoch.
     The caller's random generators are neither read nor changed. For bit-identical results on every
-    machine, run inside ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it
-    and back at the end; results are bit-identical only on the same GPU model.
+    machine, run inside ``sluice.base.seeding.deterministic()``. If a GPU is selected, the model is
+    moved to it, and back at the end; results are then bit-identical only on the same type of GPU.
 
     Args:
         model: Maps ``train.x`` to predictions.
@@ -227,7 +227,7 @@ def train(
             with stream.active():
                 with (
                     reseeded_cudnn_dropout(model, device),
-                    recomputing(model, on=settings.recompute_activations),
+                    recomputing(model, is_enabled=settings.recompute_activations),
                     explain_out_of_memory(
                         describe_step(settings, batches.max_rows),
                         lambda: suggest_settings(settings, batches.max_rows),

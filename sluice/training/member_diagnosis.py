@@ -91,8 +91,8 @@ def diagnose_members(
         About 10 ms per member.
     """
     rows = {fold.fold_id: _sample_rows(workload, frame, fold) for fold in folds}
-    trivial_losses = {
-        fold_id: _trivial_loss(workload, examples) for fold_id, examples in rows.items()
+    constant_losses = {
+        fold_id: _constant_loss(workload, examples) for fold_id, examples in rows.items()
     }
     members_by_fault: dict[str, list[tuple[Member, Finding]]] = {}
     for member in members:
@@ -102,7 +102,7 @@ def diagnose_members(
             settings,
             max_epochs=training.max_epochs,
             expects_signal=workload.expects_signal,
-            trivial_loss=trivial_losses[member.fold_id],
+            constant_loss=constant_losses[member.fold_id],
             dead_units=_count_dead_units(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
@@ -145,7 +145,7 @@ def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Example
     return workload.examples(frame, part)
 
 
-def _trivial_loss(workload: Workload, examples: Examples) -> float | None:
+def _constant_loss(workload: Workload, examples: Examples) -> float | None:
     try:
         return constant_baseline_loss(workload, examples.targets)
     except (RuntimeError, ValueError, TypeError, IndexError):

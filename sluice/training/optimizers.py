@@ -244,7 +244,7 @@ def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -
             if not has_same_form:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} during training: its parameter groups contain {current!r}.",
+                    f"to {value!r} during training: the parameter groups contain {current!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
                     fix=f"Remove '{name}' from training.changes.",

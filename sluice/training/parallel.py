@@ -29,7 +29,7 @@ _PRELOADED_MODULES = ("sluice.training.fold_run_job",)
 """Modules that worker processes import before their first job."""
 
 _MAX_LISTED = 5
-"""Number of changed settings that a 'replaces' event lists."""
+"""Maximum number of changed settings that a 'replaces' event lists."""
 
 
 def train_members(
@@ -39,7 +39,7 @@ def train_members(
     on_event: OnFoldRunEvent,
     clock: Clock = utc_now,
 ) -> tuple[list[Member], int]:
-    """Train all fold runs; return their members by (seed, fold) and the number of reused ones.
+    """Train all fold runs; return their members in (seed, fold) order, and how many were reused.
 
     Every fold run uses one thread, so the result does not depend on the machine or on the number of
     parallel runs. The fold runs with the most train rows start first. If the process or machine of
@@ -75,7 +75,7 @@ def train_members(
     """
     ranks = compute.ranks_per_training
     on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
-    specs = [dataclasses.replace(spec, ranks=ranks) for spec in specs]
+    specs = [dataclasses.replace(spec, num_ranks=ranks) for spec in specs]
     specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished: dict[int, Member] = {}
@@ -84,7 +84,7 @@ def train_members(
         if member is not None:
             finished[index] = member
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
-    reused = len(finished)
+    num_reused = len(finished)
     remaining = [index for index in range(len(specs)) if index not in finished]
     remaining.sort(key=lambda index: -len(specs[index].fold.train))
     for index in remaining:
@@ -102,7 +102,7 @@ def train_members(
         elif remaining:
             with _open_pool([specs[index] for index in remaining], compute, on_ray=on_ray) as pool:
                 _run_in_pool(pool, specs, remaining, finished, on_event)
-    return [finished[index] for index in range(len(specs))], reused
+    return [finished[index] for index in range(len(specs))], num_reused
 
 
 def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
@@ -153,7 +153,7 @@ def _run_in_pool(
 ) -> None:
     pending = list(reversed(remaining))
     epochs_done = dict.fromkeys(remaining, 0)
-    ended: set[int] = set()
+    ended_indices: set[int] = set()
     while epochs_done.keys() - finished.keys():
         while pending and pool.has_capacity():
             index = pending.pop()
@@ -164,10 +164,10 @@ def _run_in_pool(
                 # A worker may be lost after the last event of its fold run. The retry then finds
                 # the fold run finished and emits that event again, which must not be reported
                 # twice.
-                if index not in ended:
+                if index not in ended_indices:
                     on_event(event)
                 if event.kind in ("finished", "reused"):
-                    ended.add(index)
+                    ended_indices.add(index)
             case JobResult(key=int(index), result=Member() as member):
                 finished[index] = member
             case WorkerLost(key=int(index)) as lost:

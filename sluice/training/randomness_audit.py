@@ -236,16 +236,16 @@ def _audit_loader(name: str, loader: DataLoader[Any]) -> RandomSource:
 
 
 def _switches() -> Iterator[DeterminismSwitch]:
-    strict = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     values: dict[str, tuple[object, bool]] = {
         "deterministic algorithms": (
-            "warn only" if strict and warns else strict,
-            strict and not warns,
+            "warn only" if is_deterministic and is_warn_only else is_deterministic,
+            is_deterministic and not is_warn_only,
         ),
         "cudnn.deterministic": (
             torch.backends.cudnn.deterministic,
-            strict or torch.backends.cudnn.deterministic,
+            is_deterministic or torch.backends.cudnn.deterministic,
         ),
         "cudnn.benchmark": (torch.backends.cudnn.benchmark, not torch.backends.cudnn.benchmark),
         # TF32 gives the same bits on the same device, but other bits on devices without TF32.

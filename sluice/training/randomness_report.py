@@ -136,9 +136,9 @@ class _WorkloadParts:
 
     def _augment(self) -> None:
         rows = torch.arange(len(self._rows))
-        own = self._rows.take(rows)  # the augmentation may change them in place
+        copied = self._rows.take(rows)  # the augmentation may change them in place
         seeds = example_seeds(rows, seed=self._seed, epoch=1)
-        self._workload.augment(own.inputs, own.targets, seeds)
+        self._workload.augment(copied.inputs, copied.targets, seeds)
 
     def fit(self) -> None:
         """Train for one epoch on one batch."""

@@ -20,7 +20,7 @@ from sluice.data.table import TableRecord
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import resolve_device, start_device
 from sluice.training.loop import EpochResult
-from sluice.training.settings import NO_EFFECT
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT
 from sluice.tuning.fold_training import FoldTraining, restore_fold
 from sluice.tuning.prepared_folds import prepare_fold
 from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
@@ -102,7 +102,9 @@ class TrainingObjective:
             "data": self.table.digest,
             "workload": self.workload,
             "workload_settings": workload.settings.model_dump(mode="json"),
-            "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "base": self.base.model_dump(
+                mode="json", exclude={"training": set(SETTINGS_WITHOUT_EFFECT)}
+            ),
             "code": code_digest(workload, self.base.model),
             **optimizer_code(self.base.training),
             "train_seed": self.seed,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.base.errors import Interrupted, SearchFailed
 from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.settings import NO_EFFECT
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT
 from sluice.tuning.code import search_code
 from sluice.tuning.concurrency import is_ordered
 from sluice.tuning.objective import Objective
@@ -83,7 +83,9 @@ def run_search(
             "objective": dict(objective.subject()),
             "space": searched.model_dump(mode="json"),
             "order": list(searched.parameters),
-            "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "base": base.model_dump(
+                mode="json", exclude={"training": set(SETTINGS_WITHOUT_EFFECT)}
+            ),
             "search": settings.model_dump(mode="json"),
             "ordered": is_ordered(settings, compute),
             # Results on a GPU and on a CPU differ by rounding.

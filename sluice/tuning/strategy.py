@@ -1,7 +1,7 @@
 """Selects how a search suggests and stops trials, by its number of trials."""
 
 from sluice.base.errors import SettingsError
-from sluice.training.settings import CHANGING, may_change
+from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
@@ -17,7 +17,9 @@ _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
 
-PERTURBED = tuple(f"training.{name}" for name in CHANGING if name != "optimizer_arguments")
+PERTURBABLE_SETTINGS = tuple(
+    f"training.{name}" for name in CHANGEABLE_SETTINGS if name != "optimizer_arguments"
+)
 """Settings that PBT may change with any optimizer. Dropout is excluded, because not every network
 has dropout."""
 
@@ -180,7 +182,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
     if not changing:
         raise SettingsError(
             "PBT must change a parameter during training, but the space contains none of "
-            f"{', '.join(PERTURBED)} and no numeric argument of the optimizer.",
+            f"{', '.join(PERTURBABLE_SETTINGS)} and no numeric argument of the optimizer.",
             fix="Add one of them to the space, or use another scheduler.",
         )
     if max_epochs <= every:

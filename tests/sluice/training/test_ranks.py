@@ -76,7 +76,7 @@ def test_one_process_is_left_alone():
 def test_a_fold_run_with_two_ranks_has_another_key_and_is_not_trained_by_one_rank(specs):
     (spec,) = specs(max_epochs=1)
     train_fold_run(spec, lambda _: None)
-    two = dataclasses.replace(spec, ranks=2)
+    two = dataclasses.replace(spec, num_ranks=2)
 
     assert find_finished(spec) is not None
     assert find_finished(two) is None
