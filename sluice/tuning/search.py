@@ -148,7 +148,8 @@ def _select_best(
         raise SearchFailed(
             f"No trial of {len(trials)} ended with a finite loss. Reason of the first trial: "
             f"{trials[0].reason or 'unknown'}",
-            cause=f"Number of different reasons: {len({trial.reason for trial in trials})}.",
+            cause="The trials ended for "
+            f"{pluralize(len({trial.reason for trial in trials}), 'different reason')}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "
             "seconds. If losses diverge, lower the upper end of the learning-rate range. "
             f"Otherwise remove {folder} and run again: recorded failures are final.",

@@ -14,7 +14,7 @@ from sluice.tuning.parameters import (
     boundary_values,
     discrete_values,
 )
-from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field, split_path
+from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field_value, split_path
 from sluice.workloads.workload import WorkloadSettings
 
 _ARCHITECTURE, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
@@ -38,9 +38,9 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
 
 def workload_names(space: Space) -> tuple[str, ...]:
     """Return the workload settings that a space uses in a path or in a condition."""
-    named = [*space.parameters]
-    named += [p.when.path for p in space.parameters.values() if p.when is not None]
-    parts = [split_path(path) for path in named]
+    paths = [*space.parameters]
+    paths += [p.when.path for p in space.parameters.values() if p.when is not None]
+    parts = [split_path(path) for path in paths]
     return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD))
 
 
@@ -72,7 +72,7 @@ def require_valid_workload_settings(
         if group != WORKLOAD:
             continue
         for value in boundary_values(parameter):
-            require_field(settings_type, name, value, path=path, value=value)
+            require_field_value(settings_type, name, value, path=path, value=value)
     settings_type.parse(dict(settings), where=where)
 
 

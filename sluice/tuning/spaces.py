@@ -216,10 +216,12 @@ def _require_valid(path: str, value: Value) -> None:
     group, name, key = split_path(path)
     if group == WORKLOAD:
         return
-    require_field(_GROUPS[group], name, {key: value} if key else value, path=path, value=value)
+    require_field_value(
+        _GROUPS[group], name, {key: value} if key else value, path=path, value=value
+    )
 
 
-def require_field(
+def require_field_value(
     settings_type: type[Settings], name: str, field_value: Any, *, path: str, value: Value
 ) -> None:
     """Refuse a value that a field of a settings class does not accept.

@@ -17,7 +17,7 @@ RESULTS = "tune"
 """Folder of Ray Tune's results inside that of a study."""
 _SUBJECT, _RESULT = "subject.json", "result.json"
 _MAX_LISTED = 5
-"""Number of differences that an error message lists."""
+"""Maximum number of differences that an error message lists."""
 
 
 def results_path(folder: Path, storage_path: str | None) -> str:

@@ -27,7 +27,7 @@ logits of all tokens of a block, fewer examples are used, but at least two."""
 _MAX_TABLE_VALUES = 2**22
 """Constant outputs with more values are not optimised: only their initial values are evaluated."""
 _MAX_EVALUATED_VALUES = 2**25
-"""Output values of all evaluations of one search, approximately. Of large outputs, L-BFGS and Adam
+"""Output values of all evaluations of one search, approximately. For large outputs, L-BFGS and Adam
 make fewer steps, but begin close to the best output if targets are classes."""
 _MAX_ITERATIONS = 60
 """Maximum number of iterations of L-BFGS."""

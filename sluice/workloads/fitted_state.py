@@ -37,13 +37,13 @@ def has_fitted_state(workload: Workload) -> bool:
         for name in ("fit", "encode")
     }
     if len(set(overrides.values())) > 1:
-        (own,) = (name for name, is_own in overrides.items() if is_own)
-        (other,) = (name for name, is_own in overrides.items() if not is_own)
+        (implemented,) = (name for name, is_own in overrides.items() if is_own)
+        (missing,) = (name for name, is_own in overrides.items() if not is_own)
         raise ContractError(
             f"{type(workload).__name__} must implement both fit() and encode(), and implements "
-            f"only {own}().",
+            f"only {implemented}().",
             cause="fit() returns what encode() applies to the inputs.",
-            fix=f"Implement {other}(), or remove {own}().",
+            fix=f"Implement {missing}(), or remove {implemented}().",
         )
     return overrides["fit"]
 

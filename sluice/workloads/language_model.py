@@ -238,7 +238,7 @@ def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
         first = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
         pairs = torch.bincount(first * vocab_size + targets.flatten(), minlength=counts.numel())
         counts += pairs.reshape(counts.shape)
-    single = counts.sum(dim=0) + 1
-    share_V = single / single.sum()
+    count_V = counts.sum(dim=0) + 1
+    share_V = count_V / count_V.sum()
     mixed = (counts + 5 * share_V) if is_table else share_V[None]
     return (mixed / mixed.sum(dim=1, keepdim=True)).log().float()

@@ -80,8 +80,8 @@ class PeriodPartitions(Settings):
 
     def own_rows(self, name: str, features: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a feature frame that belong to a partition, without its context."""
-        own: pd.DataFrame = features.loc[self._period_names(features.index) == name]
-        return own
+        rows: pd.DataFrame = features.loc[self._period_names(features.index) == name]
+        return rows
 
     def _period_names(self, labels: pd.Index) -> NDArray[np.object_]:
         if isinstance(labels, pd.DatetimeIndex) and isinstance(self.period, str):
@@ -126,9 +126,9 @@ class KeyPartitions(Settings):
             ContractError: The column is missing or has gaps, or a key has a label twice.
         """
         if self.column not in raw.columns or raw[self.column].isna().any():
-            found = "has missing values" if self.column in raw.columns else "is missing"
+            problem = "has missing values" if self.column in raw.columns else "is missing"
             raise ContractError(
-                f"The column '{self.column}' divides the raw rows into partitions, and {found}.",
+                f"The column '{self.column}' divides the raw rows into partitions, and {problem}.",
                 fix="Correct 'column' of feature_partitions, or drop such rows in load_rows.",
             )
         names = raw[self.column].astype(str).to_numpy(object)
@@ -163,8 +163,8 @@ class KeyPartitions(Settings):
                 "partitions.",
                 fix="Keep the column in compute_features; it need not be a feature.",
             )
-        own: pd.DataFrame = features.loc[(features[self.column].astype(str) == name).to_numpy()]
-        return own
+        rows: pd.DataFrame = features.loc[(features[self.column].astype(str) == name).to_numpy()]
+        return rows
 
 
 FeaturePartitions = PeriodPartitions | KeyPartitions
@@ -183,17 +183,17 @@ def join_partitions(
     Raises:
         ContractError: There are no rows, a row has no raw row, or columns or dtypes differ.
     """
-    filled = [(partition, part) for partition, part in parts if len(part)]
-    if not filled:
+    parts_with_rows = [(partition, part) for partition, part in parts if len(part)]
+    if not parts_with_rows:
         raise ContractError(
             "The feature frame has no rows.", fix="Correct compute_features, or provide more rows."
         )
-    first, reference = filled[0]
+    first, reference = parts_with_rows[0]
     positions = []
-    for partition, part in filled:
+    for partition, part in parts_with_rows:
         _require_same_columns(first, reference, partition, part)
         positions.append(_raw_positions(raw, partition, part))
-    frame = pd.concat([part for _, part in filled])
+    frame = pd.concat([part for _, part in parts_with_rows])
     order = np.argsort(np.concatenate(positions), kind="stable")
     return frame if (np.diff(order) > 0).all() else frame.iloc[order]
 

@@ -98,16 +98,16 @@ class TextClassifierWorkload(Workload):
         words = [split_words(text) for text in raw["text"]]
         empty = next((row for row, tokens in enumerate(words) if not tokens), None)
         numbers = {str(name): number for number, name in enumerate(self.classes)}
-        other = sorted(set(raw["label"]) - numbers.keys())
+        unknown_labels = sorted(set(raw["label"]) - numbers.keys())
         if empty is not None:
             raise ContractError(
                 f"Every text must have a word, and row {empty} (label {raw.index[empty]}) has "
                 f"{raw['text'].iloc[empty]!r}.",
                 fix="Drop texts without words in load_texts().",
             )
-        if other:
+        if unknown_labels:
             raise ContractError(
-                f"The labels must be {', '.join(numbers)}, got also {', '.join(other)}.",
+                f"The labels must be {', '.join(numbers)}, got also {', '.join(unknown_labels)}.",
                 fix="Add the class to 'classes' of the workload, or drop its texts.",
             )
         known = set(self.tokenizer.words)

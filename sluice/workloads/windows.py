@@ -1,4 +1,4 @@
-"""Checks that a workload can be served: its inputs must be windows of feature rows.
+"""Checks that a workload can be served with the default codec, which needs windows of feature rows.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """

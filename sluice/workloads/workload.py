@@ -32,10 +32,10 @@ from sluice.data.rows.protocol import (
     RowSource,
     all_rows,
     all_tensor,
+    as_row_source,
     find_lengths,
     gather,
     gather_targets,
-    as_row_source,
 )
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
@@ -160,7 +160,8 @@ class Workload(ABC):
     cluster_column: str | None = None
     """Column of the feature frame that identifies clusters of related rows, such as the day of
     several assets or the query of several documents. The gate counts a cluster as one observation,
-    and ``horizon_rows`` in clusters. All rows of a cluster must be in the same fold."""
+    and ``horizon_rows`` in clusters. All rows of a cluster must be in the same split of a fold:
+    train, validation or test rows."""
 
     loss_unit: str = TaskDefault(  # type: ignore[assignment]
         regression="target units squared", classification="nats"

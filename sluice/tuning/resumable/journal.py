@@ -73,7 +73,7 @@ class StudyJournal:
         self._count(content)
         self._lines = lines
 
-    def restored(self, since: int = 0) -> Iterator[dict[str, Any]]:
+    def iter_events(self, since: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the events that earlier processes wrote, oldest first.
 
         Args:

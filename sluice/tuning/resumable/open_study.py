@@ -91,7 +91,7 @@ class OpenStudy:
             if self.study is None:
                 self.study = self._new_study(scheduler, searcher, num_samples)
             started = time.perf_counter()
-            self.study.replay(self.journal.restored(num_bytes))
+            self.study.replay(self.journal.iter_events(num_bytes))
             self._decision_s = time.perf_counter() - started
         except BaseException:
             self.journal.close()

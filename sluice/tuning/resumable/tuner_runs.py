@@ -130,7 +130,7 @@ def release_workers(journal: str | Path) -> None:
         return
     run.close()
     if run.controller is not None:
-        tune_trials.cleanup(run.controller)
+        tune_trials.clean_up(run.controller)
 
 
 @contextmanager

@@ -34,12 +34,12 @@ class WorkerAvailability:
         """Return whether no further worker may be requested."""
         if self._limit is None or tune_trials.has_idle_worker(controller):
             return False
-        return sum(tune_trials.workers(controller)) >= self._limit
+        return sum(tune_trials.count_workers(controller)) >= self._limit
 
     def is_full(self, controller: Any) -> bool:
         """Return whether all workers are in use, so that a trial must release one for another."""
         now = time.monotonic()
-        live, pending = tune_trials.workers(controller)
+        live, pending = tune_trials.count_workers(controller)
         if tune_trials.has_idle_worker(controller):
             return False
         if self.is_at_limit(controller):

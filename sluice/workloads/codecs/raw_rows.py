@@ -118,10 +118,10 @@ class RawRowsCodec(Codec):
                 fix="Correct the argument of RawRowsCodec.",
             )
         declared = {*schema.names, schema.index_name}
-        sent = set(schema.names) - self._unknown.keys()
+        sent_columns = set(schema.names) - self._unknown.keys()
         undeclared = [
             *(column for column in self._unknown if column not in declared),
-            *(column for column in self._unknown_newest if column not in sent),
+            *(column for column in self._unknown_newest if column not in sent_columns),
         ]
         if undeclared:
             raise ContractError(

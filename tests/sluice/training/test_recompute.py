@@ -100,10 +100,8 @@ def test_a_module_of_the_users_own_takes_part_when_marked():
 
     model = nn.Sequential(Block(nn.Linear(4, 4), Block(nn.Tanh())), nn.GRU(4, 4))
 
-    assert [name for name, _ in recomputable_modules(model)] == [
-        "0",
-        "1",
-    ]  # the inner one is in the outer
+    names = [name for name, _ in recomputable_modules(model)]
+    assert names == ["0", "1"]  # the inner one is in the outer
 
 
 def test_a_network_without_such_layers_is_refused():

@@ -31,9 +31,9 @@ def open_study(folder, settings=SETTINGS):
 def run(opened, reports):
     """Run a study for this many reports, each of which costs an hour of decisions."""
     study = opened.study
-    while reports > 0 and study.running():
+    while reports > 0 and study.running_trials():
         trial = next(
-            trial for trial in study.running() if not study.has_pending_event(trial.number)
+            trial for trial in study.running_trials() if not study.has_pending_event(trial.number)
         )
         epoch = int(trial.time) + 1
         event = StudyEvent(trial=trial.number, attempt=trial.attempt, kind="complete")
