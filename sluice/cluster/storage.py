@@ -182,7 +182,7 @@ def _failed_reads(
             return f"{type(error).__name__}: {error}"
         return "" if read_content == content else "it reads different content"
 
-    failed = []
+    failures = []
     for machine in call_on_every_machine(read):
         if machine.is_silent:
             log(
@@ -191,8 +191,8 @@ def _failed_reads(
                 "wait. Read the log raylet.out on that machine, or remove it from the cluster."
             )
         elif reason := machine.error or machine.value:
-            failed.append((machine.host, reason))
-    return failed
+            failures.append((machine.host, reason))
+    return failures
 
 
 def _unusable_url(url: str, reason: str) -> SettingsError:

@@ -110,8 +110,10 @@ def raw_rows_of_frame(
     Raises:
         SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
     """
-    stored = [name for name in rows.index.names if name is not None and name not in rows.columns]
-    if stored and (source.index is None or source.index in stored):
+    stored_names = [
+        name for name in rows.index.names if name is not None and name not in rows.columns
+    ]
+    if stored_names and (source.index is None or source.index in stored_names):
         rows = rows.reset_index()
     if rows.empty and isinstance(source, AssetSource):
         raise SourceError(

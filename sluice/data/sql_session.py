@@ -181,8 +181,8 @@ def _authorize(
     action: int, _first: str | None, name: str | None, _database: str | None, _trigger: str | None
 ) -> int:
     loads_code = action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _SQLITE_CODE_LOADERS
-    allowed = action in _SQLITE_READ_ACTIONS and not loads_code
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+    is_allowed = action in _SQLITE_READ_ACTIONS and not loads_code
+    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
 def _open_for_reading(

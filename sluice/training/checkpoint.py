@@ -204,10 +204,10 @@ def _decode_progress(
 def _require_same_subject(
     path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
-    differing = format_differences(dict(stored), dict(expected))
-    if differing:
+    differences = format_differences(dict(stored), dict(expected))
+    if differences:
         raise ContractError(
-            f"{path} was written by another training: {'; '.join(differing[:5])}.",
+            f"{path} was written by another training: {'; '.join(differences[:5])}.",
             cause="Resuming would mix two trainings.",
             fix="Restore these values to resume, or remove the folder to start again.",
         )

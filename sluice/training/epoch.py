@@ -126,18 +126,20 @@ def fit_epoch(
             contract.
     """
     model.train()
-    first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
+    epoch_start_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
-    records, first = StepRecords(start), 0 if start is None else start.steps
+    records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because it would start loader processes.
-    remaining = batches.iter_epoch(epoch, first=first) if first < batches.steps else ()
-    for index, (x, y) in enumerate(remaining, start=first):
+    remaining = (
+        batches.iter_epoch(epoch, first=num_finished) if num_finished < batches.steps else ()
+    )
+    for index, (x, y) in enumerate(remaining, start=num_finished):
         optimizer.zero_grad(set_to_none=True)
         loss = _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
         norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)
-        rate = learning_rate_at(first_step + index, total_steps, settings)
+        rate = learning_rate_at(epoch_start_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
         records.learning_rate = rate
         records.add(loss, norm, is_taken=mixed_precision.step(optimizer))
@@ -174,9 +176,9 @@ def require_finite_steps(
     Raises:
         TrainingFailed: A step that was taken is not finite; the first one is named.
     """
-    failed = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
-    if len(failed):
-        first = int(failed[0])
+    failed_steps = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
+    if len(failed_steps):
+        first = int(failed_steps[0])
         name, values = "training loss", loss_S
         if loss_S[first].isfinite():
             name, values = "gradient norm", norm_S

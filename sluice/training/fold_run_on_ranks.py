@@ -50,9 +50,9 @@ def train_fold_run_on_ranks(
     try:
         return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_message)
     except SluiceError as error:
-        named = with_name(spec, error)
-        on_event(failed_event(spec, epochs_done, named))
-        raise named from error
+        named_error = with_name(spec, error)
+        on_event(failed_event(spec, epochs_done, named_error))
+        raise named_error from error
 
 
 def _fit(spec: FoldRunSpec, clock: Clock, emit: Emit) -> Member:

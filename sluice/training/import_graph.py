@@ -192,8 +192,10 @@ def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
 def _literal_import(call: ast.Call) -> str:
     """Return the module of ``import_module("a.b")``; "" if the name is computed."""
     function = call.func
-    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if called not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
+    function_name = (
+        function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    )
+    if function_name not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
         return ""
     name = getattr(call.args[0], "value", None)
     return name if isinstance(name, str) and not name.startswith(".") else ""

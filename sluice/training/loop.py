@@ -369,11 +369,11 @@ def _restore(
     steps_per_epoch: int,
     ranks: Ranks,
 ) -> None:
-    differing = differing_shapes(model.state_dict(), resume.model)
-    if differing:
+    differences = differing_shapes(model.state_dict(), resume.model)
+    if differences:
         raise ContractError(
             "The checkpoint does not fit the network; these tensors differ: "
-            f"{'; '.join(differing[:5])}.",
+            f"{'; '.join(differences[:5])}.",
             fix="Resume with the model settings of the checkpoint, or start in a new folder.",
         )
     within = 0 if resume.progress is None else resume.progress.steps

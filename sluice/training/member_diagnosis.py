@@ -107,9 +107,9 @@ def diagnose_members(
         )
         for symptom in diagnosis.symptoms:
             members_by_fault.setdefault(symptom.fault, []).append((member, symptom))
-    stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
-    if stopped_early:
-        members_by_fault["stopped too early"] = stopped_early
+    members_stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
+    if members_stopped_early:
+        members_by_fault["stopped too early"] = members_stopped_early
     return tuple(
         MemberSymptom(
             change=first_change(affected[0][1].fault, model, training),

@@ -73,8 +73,8 @@ def examine_randomness(
     """
     run_seed = derive_seed(seed, "unit")
     parts = _WorkloadParts(workload, model_settings, training, seed)
-    augments = workload.augmentation is not None
-    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if augments else {})
+    has_augmentation = workload.augmentation is not None
+    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
     with RandomStream(run_seed).active():
         draws, shared = generator_use(parts.operations, {})
         nondeterministic = nondeterministic_operations(parts.fit)

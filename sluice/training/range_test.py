@@ -275,12 +275,12 @@ def _summarize(
     ended_at_rate: float,
 ) -> tuple[str, str]:
     """Return the summary of a range test, and what to do; "" if nothing needs to be done."""
-    tried = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
+    tried_rates = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
     if steepest is None:
-        return f"No descent found for rates {tried}.", _no_descent_fix(ended, settings)
+        return f"No descent found for rates {tried_rates}.", _no_descent_fix(ended, settings)
     summary = (
         f"Steepest descent at rate {rate_N[lines.window // 2 + steepest]:.2g}, by "
-        f"{-lines.slope_C[steepest]:.3g} per decade; rates {tried}."
+        f"{-lines.slope_C[steepest]:.3g} per decade; rates {tried_rates}."
     )
     if ended == "highest rate reached" and steepest == len(lines.slope_C) - 1:
         summary += " This is the end of the range: the loss may descend faster beyond it."

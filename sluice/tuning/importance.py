@@ -96,7 +96,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
         Breiman (2001), "Random Forests", Machine Learning 45.
     """
     finite_trials = [trial for trial in result.trials if math.isfinite(trial.loss)]
-    searched = {path: space.parameters[path] for path in result.strategy.parameters}
+    searched_parameters = {path: space.parameters[path] for path in result.strategy.parameters}
     at_epoch = min((len(t.epochs) for t in finite_trials if t.state == "pruned"), default=0)
     at_epoch = at_epoch or max((len(t.epochs) for t in finite_trials), default=0)
     losses_N = np.array([_loss_at_epoch(trial, at_epoch) for trial in finite_trials])
@@ -111,7 +111,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
             parameters=(),
         )
     values_ND = np.array(
-        [_scaled_values(trial, searched) for trial in finite_trials], dtype=np.float64
+        [_scaled_values(trial, searched_parameters) for trial in finite_trials], dtype=np.float64
     )
     forest = _Forest(values_ND, losses_N, seed=seed)
     shares_D = _importance_shares(forest, seed=seed)
@@ -122,7 +122,7 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
         _report_parameter(
             path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, spread
         )
-        for d, (path, parameter) in enumerate(searched.items())
+        for d, (path, parameter) in enumerate(searched_parameters.items())
     ]
     return Importance(
         outcome="known",

@@ -25,10 +25,12 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
 
     Parameters are in the order of the search space, under their shortest unique names.
     """
-    finite = [trial for trial in trials if math.isfinite(trial.loss)]
-    best = sorted(finite, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
-    running = [trial for trial in trials if trial.state == "running" and trial not in best]
-    listed = [*best, *running][:_MAX_ROWS]
+    finite_trials = [trial for trial in trials if math.isfinite(trial.loss)]
+    best_trials = sorted(finite_trials, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
+    running_trials = [
+        trial for trial in trials if trial.state == "running" and trial not in best_trials
+    ]
+    listed = [*best_trials, *running_trials][:_MAX_ROWS]
     names = short_names(list(dict.fromkeys(path for trial in trials for path in trial.params)))
     return [
         {

@@ -265,10 +265,10 @@ def select_search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> t
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
     by_id = {fold.fold_id: fold for fold in folds}
-    unknown = sorted(set(selected) - by_id.keys())
-    if unknown:
+    unknown_ids = sorted(set(selected) - by_id.keys())
+    if unknown_ids:
         raise ContractError(
-            f"search.folds contains {unknown[0]}, but the folds are {sorted(by_id)}.",
+            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(by_id)}.",
             fix="Correct search.folds.",
         )
     for fold_id in selected:

@@ -40,14 +40,14 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     axes.plot(
         range(len(lowest_so_far)), lowest_so_far, color=INK, linewidth=1.2, drawstyle="steps-post"
     )
-    failed = [t.id for t in result.trials if t.state == "failed"]
-    for trial_id in failed:
+    failed_ids = [t.id for t in result.trials if t.state == "failed"]
+    for trial_id in failed_ids:
         axes.axvline(trial_id, color=_WARNING_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
     _limit_y_axis(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
     _set_integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
-    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed)} failed"
+    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed_ids)} failed"
     set_headline(
         axes,
         f"Best: trial {result.best} with {result.winner.loss:.4g}",
@@ -159,13 +159,13 @@ def sensitivity_png(
     figure, axes = new_figure(height_in=2.9)
     figure.set_figwidth(_HALF_WIDTH_IN)
     parameter = space.parameters[report.path]
-    tried = _tried_values(report.path, result, at_epoch)
+    tried_values = _tried_values(report.path, result, at_epoch)
     points = [
         (_x_coordinate(parameter, value), loss)
-        for value, loss in tried
+        for value, loss in tried_values
         if not _is_off(parameter, value)
     ]
-    losses_off = [loss for value, loss in tried if _is_off(parameter, value)]
+    losses_off = [loss for value, loss in tried_values if _is_off(parameter, value)]
     axes.plot([x for x, _ in points], [loss for _, loss in points], "o", color=TRAIN, ms=4.5)
     for loss in losses_off:
         axes.axhline(loss, color=TRAIN, linewidth=0.7, linestyle=(0, (2, 3)))
@@ -188,7 +188,7 @@ def sensitivity_png(
         _set_integer_ticks(axes)
     elif isinstance(parameter, Choice):
         axes.set_xticks(range(len(parameter.options)), list(map(cell_text, parameter.options)))
-    _limit_y_axis(axes, [loss for _, loss in tried])
+    _limit_y_axis(axes, [loss for _, loss in tried_values])
     axes.set_xlabel(report.path)
     axes.set_ylabel(f"loss at epoch {at_epoch} [{unit}]")
     edge_title = f"{report.path}: best at the {report.edge} end of the range"
@@ -225,10 +225,10 @@ def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[
 
 def _limit_y_axis(axes: "Axes", losses: list[float]) -> None:
     """Limit the axis to the lower nine tenths; a diverged trial would flatten all others."""
-    ordered = sorted(losses)
-    if not ordered:
+    sorted_losses = sorted(losses)
+    if not sorted_losses:
         return
-    low, high = ordered[0], ordered[int(0.9 * (len(ordered) - 1))]
+    low, high = sorted_losses[0], sorted_losses[int(0.9 * (len(sorted_losses) - 1))]
     if high > low:
         axes.set_ylim(low - 0.1 * (high - low), high + 0.25 * (high - low))
 

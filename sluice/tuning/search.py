@@ -76,13 +76,13 @@ def run_search(
             trial.
         Interrupted: The user stopped the search (Ctrl-C).
     """
-    strategy, searched = plan_search(space, settings, base)
+    strategy, searched_space = plan_search(space, settings, base)
     study_folder = StudyFolder(
         folder,
         {
             "objective": dict(objective.subject()),
-            "space": searched.model_dump(mode="json"),
-            "order": list(searched.parameters),
+            "space": searched_space.model_dump(mode="json"),
+            "order": list(searched_space.parameters),
             "base": base.model_dump(
                 mode="json", exclude={"training": set(SETTINGS_WITHOUT_EFFECT)}
             ),
@@ -96,7 +96,7 @@ def run_search(
     stored_result = study_folder.result()
     if stored_result is not None:
         return stored_result
-    records = TrialRecords(searched, base, strategy)
+    records = TrialRecords(searched_space, base, strategy)
     trials: tuple[TrialRecord, ...] = ()
 
     def on_event(study: "Study", event: "StudyEvent") -> None:
@@ -106,7 +106,7 @@ def run_search(
 
     plan = StudyPlan(
         objective=objective,
-        space=searched,
+        space=searched_space,
         base=base,
         settings=settings,
         strategy=strategy,

@@ -117,13 +117,13 @@ def _indivisible_width(
 
 def _possible_values(space: Space, base: TrialSettings, path: str) -> list[Any]:
     """Return the values of a parameter that a transformer trial can have."""
-    fixed = base.value(path)
+    base_value = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:
-        return [fixed]
-    when, searched = parameter.when, list(discrete_values(parameter))
+        return [base_value]
+    when, searched_values = parameter.when, list(discrete_values(parameter))
     if when is None or path == _ARCHITECTURE:
-        return searched if when is None else [*searched, fixed]
+        return searched_values if when is None else [*searched_values, base_value]
     if when.path == _ARCHITECTURE:
-        return searched if "transformer" in when.one_of else [fixed]
-    return [*searched, fixed]
+        return searched_values if "transformer" in when.one_of else [base_value]
+    return [*searched_values, base_value]

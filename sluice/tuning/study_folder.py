@@ -53,18 +53,18 @@ class StudyFolder:
 
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
         self.path = path
-        expected = json.loads(json.dumps(subject))
+        expected_subject = json.loads(json.dumps(subject))
         try:
             make_folder(path)
             if not (path / _SUBJECT).exists():
-                write_atomic(path / _SUBJECT, json.dumps(expected, indent=1).encode())
+                write_atomic(path / _SUBJECT, json.dumps(expected_subject, indent=1).encode())
         except OSError as error:
             raise storage_error(path, error) from error
-        differing = format_differences(self._read(_SUBJECT), expected)
-        if differing:
+        differences = format_differences(self._read(_SUBJECT), expected_subject)
+        if differences:
             raise ContractError(
                 f"{path} belongs to a search with other settings: "
-                f"{'; '.join(differing[:_MAX_LISTED])}.",
+                f"{'; '.join(differences[:_MAX_LISTED])}.",
                 cause="Continuing would mix two searches.",
                 fix="Restore the settings to resume, or remove the folder to start again.",
             )

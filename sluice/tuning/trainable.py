@@ -183,8 +183,8 @@ def trial_reports(
     """
     schedule, epoch = ((), 0) if start is None else read_schedule(start, where=where)
     schedule = with_values(schedule, params, epoch=epoch)
-    remaining = tuple(report_epoch for report_epoch in report_epochs if report_epoch > epoch)
-    reports = objective.train(schedule, start=start, report_epochs=remaining)
+    remaining_epochs = tuple(report_epoch for report_epoch in report_epochs if report_epoch > epoch)
+    reports = objective.train(schedule, start=start, report_epochs=remaining_epochs)
     with contextlib.closing(reports):
         yield from _convert_reports(reports, schedule, epoch)
 
@@ -225,13 +225,13 @@ def _convert_reports(
 def _progress_report(
     report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
 ) -> TuneReport:
-    new, last = report.epochs[since:], report.epochs[-1]
-    curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new]
+    new_epochs, last_epoch = report.epochs[since:], report.epochs[-1]
+    curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
-        "epoch": last.epoch,
-        "loss": last.kept_loss,
-        "val_loss": last.val_loss,
-        "train_loss": last.train_loss,
+        "epoch": last_epoch.epoch,
+        "loss": last_epoch.kept_loss,
+        "val_loss": last_epoch.val_loss,
+        "train_loss": last_epoch.train_loss,
         "seconds": seconds,
         "curve": json.dumps(curve),
         "damaged_checkpoints": report.damaged_checkpoints,
@@ -240,7 +240,7 @@ def _progress_report(
 
     def save(folder: Path) -> None:
         report.save(folder)
-        write_schedule(folder, schedule, epoch=last.epoch)
+        write_schedule(folder, schedule, epoch=last_epoch.epoch)
 
     return TuneReport(metrics=metrics, save=save)
 

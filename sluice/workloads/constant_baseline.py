@@ -213,9 +213,9 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
     starts = _initial_outputs(y, index_N, num_groups, output_shape, dtype)
     with torch.no_grad():
         values = [float(evaluate(start)) for start in starts]
-    finite = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
-    if finite and starts[0].numel() <= _MAX_TABLE_VALUES:
-        table = starts[min(finite)[1]].clone().requires_grad_()
+    finite_values = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
+    if finite_values and starts[0].numel() <= _MAX_TABLE_VALUES:
+        table = starts[min(finite_values)[1]].clone().requires_grad_()
         with torch.enable_grad():
             num_values = math.prod(output_shape) * len(y)
             share = min(1.0, _MAX_EVALUATED_VALUES / (num_values * _MAX_STEPS))

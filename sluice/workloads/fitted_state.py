@@ -88,11 +88,13 @@ def fit_state(workload: Workload, train_frame: pd.DataFrame) -> dict[str, Tensor
             f"{'an empty dict' if isinstance(arrays, Mapping) else type(arrays).__name__}.",
             fix="Return the arrays that encode() needs, by name.",
         )
-    wrong = [name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)]
-    if wrong:
+    invalid_names = [
+        name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)
+    ]
+    if invalid_names:
         raise ContractError(
             f"{source} must name its arrays with letters, digits and underscores, got "
-            f"{wrong[0]!r}.",
+            f"{invalid_names[0]!r}.",
             fix="Rename the array.",
         )
     return {name: _as_tensor(arrays[name], f"{source}: '{name}'") for name in sorted(arrays)}

@@ -204,15 +204,16 @@ def _raw_positions(
     """Return the position of each row's raw row: the first one if several have its label."""
     labels = raw.index[partition.rows]
     unique = labels.unique()
-    found = unique.get_indexer(part.index)
-    if (found < 0).any():
+    label_positions = unique.get_indexer(part.index)
+    if (label_positions < 0).any():
         raise ContractError(
             f"The rows of the feature frame must keep their labels from the raw rows, but "
-            f"{part.index[found < 0][0]} in partition '{partition.name}' is not one of them.",
+            f"{part.index[label_positions < 0][0]} in partition '{partition.name}' is not one of "
+            "them.",
             fix="Do not change the index in compute_features.",
         )
     firsts = np.flatnonzero(~labels.duplicated())
-    return partition.rows[firsts[found]]
+    return partition.rows[firsts[label_positions]]
 
 
 def _require_same_columns(

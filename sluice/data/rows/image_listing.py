@@ -131,22 +131,24 @@ def verify_images(
 def _without_broken(
     frame: "pd.DataFrame", folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> "pd.DataFrame":
-    broken = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)
-    kept = frame[~frame["path"].isin({image.path for image in broken})].reset_index(drop=True)
-    if kept.empty:
+    broken_images = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)
+    intact_frame = frame[~frame["path"].isin({image.path for image in broken_images})].reset_index(
+        drop=True
+    )
+    if intact_frame.empty:
         raise SourceError(
             f"No image of {folder} can be decoded ({pluralize(len(frame), 'image')}). The first: "
-            f"{broken[0].reason}",
+            f"{broken_images[0].reason}",
             fix="Replace the files.",
         )
-    kept.attrs["num_broken"] = len(broken)
-    if broken:
+    intact_frame.attrs["num_broken"] = len(broken_images)
+    if broken_images:
         warnings.warn(
-            f"Skipped {len(broken):,} of {pluralize(len(frame), 'image')} of {folder}, which "
-            f"cannot be decoded. The first: {broken[0].reason}",
+            f"Skipped {len(broken_images):,} of {pluralize(len(frame), 'image')} of {folder}, "
+            f"which cannot be decoded. The first: {broken_images[0].reason}",
             stacklevel=3,
         )
-    return kept
+    return intact_frame
 
 
 def _images(folder: Path) -> Iterator[str]:

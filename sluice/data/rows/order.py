@@ -104,13 +104,13 @@ class FeistelOrder:
         hashed, spare = np.empty_like(left), np.empty_like(left)
         for number, key in enumerate(self._keys):
             # Even rounds change the left digit, odd rounds the right one.
-            changed, other = (left, right) if number % 2 == 0 else (right, left)
+            changed_digit, other_digit = (left, right) if number % 2 == 0 else (right, left)
             size = sizes[number % 2]
-            _hash_below(other, key, size, hashed, spare)
-            changed += hashed
+            _hash_below(other_digit, key, size, hashed, spare)
+            changed_digit += hashed
             # Modulo ``size``: a difference below 0 wraps to a number near 2^64.
-            np.subtract(changed, size, out=spare)
-            np.minimum(changed, spare, out=changed)
+            np.subtract(changed_digit, size, out=spare)
+            np.minimum(changed_digit, spare, out=changed_digit)
         right *= sizes[0]
         right += left
         return right

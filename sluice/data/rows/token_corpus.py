@@ -76,17 +76,17 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
         offsets.append(np.zeros(1, np.int64))
         parts: list[NDArray[Any]] = []
         ends: list[int] = []
-        end = waiting = 0
+        end = num_waiting = 0
         for row, document in enumerate(documents):
             ids = _check_document(document, row, vocab_size)
             end += len(ids)
-            waiting += len(ids)
+            num_waiting += len(ids)
             parts.append(ids.astype(dtype))
             ends.append(end)
-            if waiting >= _BUFFER_TOKENS:
+            if num_waiting >= _BUFFER_TOKENS:
                 tokens.append(np.concatenate(parts))
                 offsets.append(np.array(ends, np.int64))
-                parts, ends, waiting = [], [], 0
+                parts, ends, num_waiting = [], [], 0
         if parts:
             tokens.append(np.concatenate(parts))
             offsets.append(np.array(ends, np.int64))
@@ -250,12 +250,12 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
         )
     for start in range(0, len(offsets) - 1, _CHUNK_TOKENS):
         lengths = np.diff(offsets[start : start + _CHUNK_TOKENS + 1].astype(np.int64))
-        bad = np.flatnonzero(lengths <= 0)
-        if bad.size:
-            row = start + int(bad[0])
+        invalid_rows = np.flatnonzero(lengths <= 0)
+        if invalid_rows.size:
+            row = start + int(invalid_rows[0])
             raise (
                 _empty_document(row)
-                if lengths[bad[0]] == 0
+                if lengths[invalid_rows[0]] == 0
                 else ContractError(
                     f"The offsets in {path} must increase, and decrease after document {row}.",
                     fix="Write the tokens again with write_tokens.",

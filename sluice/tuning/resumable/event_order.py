@@ -120,8 +120,10 @@ class OrderedStudy(Study):
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start."""
-        received = {event.checkpoint for queue in self._pending_events.values() for event in queue}
-        return super().checkpoints_needed() | (received - {""})
+        pending_checkpoints = {
+            event.checkpoint for queue in self._pending_events.values() for event in queue
+        }
+        return super().checkpoints_needed() | (pending_checkpoints - {""})
 
     def _advance(self) -> Iterator[StudyEvent]:
         """Apply received events while the next due event is among them; yield each."""
@@ -227,11 +229,12 @@ class ArrivalStudy(Study):
 
     def suggest(self) -> bool:
         """Request a trial from the searcher, unless enough trials wait for a worker."""
-        pending = self._num_by_status[Trial.PENDING]
+        num_pending = self._num_by_status[Trial.PENDING]
         is_full = (
-            self._limit is not None and pending + self._num_by_status[Trial.RUNNING] >= self._limit
+            self._limit is not None
+            and num_pending + self._num_by_status[Trial.RUNNING] >= self._limit
         )
-        if self.is_exhausted() or is_full or pending >= self._max_pending:
+        if self.is_exhausted() or is_full or num_pending >= self._max_pending:
             return False
         config = self._request_config()
         if config is None:

@@ -142,10 +142,10 @@ def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, 
             f"{stored.get('version')!r}.",
             fix="Finish the study with the release that started it, or start it in another folder.",
         )
-    differing = list(_differing(stored, expected))
-    if differing:
+    differences = list(_differing(stored, expected))
+    if differences:
         raise ContractError(
-            f"The journal {path} belongs to another study: {'; '.join(differing)}.",
+            f"The journal {path} belongs to another study: {'; '.join(differences)}.",
             fix="Restore these settings to resume the study, or start the new study in another "
             "folder.",
         )
