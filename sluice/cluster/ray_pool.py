@@ -20,7 +20,7 @@ from sluice.cluster.jobs import (
 from sluice.cluster.process import WORKER_ENVIRONMENT, worker_sys_path
 from sluice.cluster.ray_session import count_actor_slots, join_ray, last_line
 from sluice.cluster.settings import ComputeSettings
-from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared, write_probe_files
+from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared_error, write_probe_files
 
 _START_TIMEOUT_S = 120.0
 """Maximum wait for an actor to start while no job runs [s]. An actor imports torch at its start."""
@@ -126,7 +126,7 @@ class RayPool:
             return
         if missing_folder is not None:
             self._ray.kill(actor)
-            raise folder_not_shared(*missing_folder)
+            raise folder_not_shared_error(*missing_folder)
         self._idle.append(actor)
 
     def _receive(self, reference: Any) -> None:

@@ -289,7 +289,7 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
     except ray.exceptions.RuntimeEnvSetupError as error:
         ray.shutdown()
         # Ray's own error contains the values of environment variables, so it is not chained.
-        raise _refused_runtime_env(hide_values(str(error), runtime_env)) from None
+        raise _runtime_env_error(hide_values(str(error), runtime_env)) from None
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
             reason = hide_values(str(error), runtime_env)
@@ -309,7 +309,7 @@ def _try_runtime_env(ray: Any) -> None:
     ray.get(ray.remote(num_cpus=0, max_retries=0)(start).remote())
 
 
-def _refused_runtime_env(reason: str) -> SettingsError:
+def _runtime_env_error(reason: str) -> SettingsError:
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     return SettingsError(
         f"The cluster cannot set up compute.runtime_env: {lines[-1] if lines else reason}",

@@ -30,7 +30,7 @@ def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetting
     )
     if num_slots >= 1:
         return int(min(num_slots, compute.workers or num_slots))
-    raise _not_enough_resources(machines, compute)
+    raise _not_enough_resources_error(machines, compute)
 
 
 def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
@@ -71,7 +71,7 @@ def _count_gpu_jobs(available: float, required: float) -> float:
     )
 
 
-def _not_enough_resources(
+def _not_enough_resources_error(
     machines: Sequence[Mapping[str, float]], compute: ComputeSettings
 ) -> SettingsError:
     fix = "Lower {}, or set the address of a larger cluster."

@@ -88,7 +88,7 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
         _require_bounded_texts(content, text_columns, plain_columns, source)
 
 
-def too_large(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
+def too_large_error(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
     # The rows of JSON lines are not limited: their file is about as large.
     has_file_limit_only = isinstance(source, JsonLinesSource)
@@ -109,9 +109,7 @@ def _require_bounded_texts(
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(
-        io.BytesIO(content), read_dictionary=sorted(text_columns - plain_columns)
-    )
+    file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(text_columns - plain_columns))
     num_rows = _BATCH_ROWS_PLAIN if plain_columns else _BATCH_ROWS
     num_bytes = 0
     for batch in file.iter_batches(batch_size=num_rows, columns=sorted(text_columns)):
@@ -126,4 +124,4 @@ def _require_bounded_texts(
 
 def _require_size(num_bytes: int, source: CsvSource | ParquetSource) -> None:
     if num_bytes > source.max_bytes:
-        raise too_large(source, f"at least {num_bytes:,} bytes of rows")
+        raise too_large_error(source, f"at least {num_bytes:,} bytes of rows")

@@ -34,7 +34,7 @@ Probe = Callable[[int], BatchSizeAttempt]
 """Function that runs training steps with one batch size."""
 
 
-def largest_batch(
+def find_largest_batch(
     workload: Workload,
     model_settings: ModelSettings,
     train: Examples,

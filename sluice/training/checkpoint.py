@@ -42,7 +42,7 @@ class Restored:
 
     state: TrainState | None
     """State of the newest valid checkpoint; None if there is no valid checkpoint."""
-    damaged: tuple[Path, ...]
+    damaged_paths: tuple[Path, ...]
     """Newer files that were skipped because their content does not match the digest in their
     name."""
 
@@ -102,16 +102,18 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
             listed.
         StorageError: A file exists and cannot be read.
     """
-    damaged: list[Path] = []
+    damaged_paths: list[Path] = []
     for path in _newest_first(folder):
         try:
             content = path.read_bytes()
         except OSError as error:
             raise storage_error(path, error) from error
         if _is_valid(path, content):
-            return Restored(state=_decode(path, content, subject), damaged=tuple(damaged))
-        damaged.append(path)
-    return Restored(state=None, damaged=tuple(damaged))
+            return Restored(
+                state=_decode(path, content, subject), damaged_paths=tuple(damaged_paths)
+            )
+        damaged_paths.append(path)
+    return Restored(state=None, damaged_paths=tuple(damaged_paths))
 
 
 def newest_subject(folder: Path) -> Mapping[str, Any] | None:

@@ -153,7 +153,7 @@ def diagnose_curves(
     )
 
 
-def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
+def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the change along a fitted straight line, and whether it is significant.
 
     A change is significant if it exceeds four times its standard error. That occurs by chance in
@@ -178,8 +178,8 @@ def _find_overfitting(
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
     tail = slice(best + 1, None)
-    rise, is_rise_significant = trend(val_E[tail])
-    gap, is_gap_significant = trend((val_E - train_E)[tail])
+    rise, is_rise_significant = fit_trend(val_E[tail])
+    gap, is_gap_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
     is_large = gap > 0 and rise > settings.gap_share * decrease > 0
     if not (is_rise_significant and is_gap_significant and is_large):
@@ -202,7 +202,7 @@ def _find_unfinished(
     _, val_E, _ = _curves(history)
     if len(history) < max_epochs or int(val_E.argmin()) < len(val_E) - 2:
         return None
-    change, is_significant = trend(val_E[-settings.gap_epochs - 1 :])
+    change, is_significant = fit_trend(val_E[-settings.gap_epochs - 1 :])
     decrease = float(val_E[0] - val_E[-1])
     if not (is_significant and -change > settings.unfinished_share * decrease > 0):
         return None

@@ -83,7 +83,7 @@ class Slopes:
     """Standard error of each slope."""
 
 
-def steepest_descent(
+def find_steepest_descent(
     loss_N: NDArray[np.float64], settings: RangeTestSettings
 ) -> tuple[Slopes, int | None]:
     """Find the narrowest window width with a significant descent, and its steepest descent.

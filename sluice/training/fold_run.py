@@ -35,7 +35,7 @@ from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import device_type, resolve_device
-from sluice.training.fold_run_log import epoch_fields, rewind
+from sluice.training.fold_run_log import epoch_fields, truncate_log
 from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
 from sluice.training.loop import predict, train
 from sluice.training.members import Member
@@ -175,7 +175,7 @@ def train_fold_run(
     return member
 
 
-def find_finished(spec: FoldRunSpec) -> Member | None:
+def find_finished_member(spec: FoldRunSpec) -> Member | None:
     """Return the member of a fold run that has finished with intact weights, or None."""
     subject = fold_run_subject(spec)
     member = _read_result(spec, subject)
@@ -281,7 +281,7 @@ def _fit(
         return None
     history = restored.state.history if restored.state else ()
     log_path = folder / "events.ndjson"
-    rewind(
+    truncate_log(
         log_path,
         spec.seed,
         fold.fold_id,
@@ -296,7 +296,7 @@ def _fit(
             "started",
             len(history),
             steps=_steps_within(restored.state),
-            num_damaged=len(restored.damaged),
+            num_damaged=len(restored.damaged_paths),
             history=history,
         )
     )

@@ -264,7 +264,7 @@ def train(
             if selected == epoch:
                 best = _copy_weights(model)
             elif selected != previous:
-                raise _missing_epoch_weights(selected, previous, epoch)
+                raise _missing_epoch_weights_error(selected, previous, epoch)
             history.append(
                 _epoch_result(
                     statistics,
@@ -400,7 +400,7 @@ def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _missing_epoch_weights(chosen: int, before: int, epoch: int) -> ContractError:
+def _missing_epoch_weights_error(chosen: int, before: int, epoch: int) -> ContractError:
     previous = f" or its previous result ({before})" if before else ""
     return ContractError(
         f"select_epoch must return the current epoch ({epoch}){previous}, got {chosen}.",

@@ -19,7 +19,7 @@ from sluice.training.curve_diagnosis import DiagnosisSettings, diagnose_curves
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
-from sluice.training.setting_changes import first_change
+from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
 from sluice.workloads.constant_baseline import constant_baseline_loss
@@ -112,7 +112,7 @@ def diagnose_members(
         members_by_fault["stopped too early"] = members_stopped_early
     return tuple(
         MemberSymptom(
-            change=first_change(affected[0][1].fault, model, training),
+            change=suggest_first_change(affected[0][1].fault, model, training),
             symptom=affected[0][1],
             seed=affected[0][0].seed,
             fold_id=affected[0][0].fold_id,

@@ -30,7 +30,9 @@ class NondeterministicOperation(Record):
     )
 
 
-def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[NondeterministicOperation, ...]:
+def find_nondeterministic_operations(
+    fn: Callable[[], Any],
+) -> tuple[NondeterministicOperation, ...]:
     """Run ``fn`` and return the operations for which torch has no deterministic implementation.
 
     The operations are in the order of their first call. For an operation of the backward pass, the

@@ -16,7 +16,7 @@ from sluice.training.fold_run import (
     FoldRunEvent,
     FoldRunSpec,
     OnFoldRunEvent,
-    find_finished,
+    find_finished_member,
     fold_run_event,
     utc_now,
 )
@@ -80,7 +80,7 @@ def train_members(
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
     finished_members: dict[int, Member] = {}
     for index, spec in enumerate(specs):
-        member = find_finished(spec)
+        member = find_finished_member(spec)
         if member is not None:
             finished_members[index] = member
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
@@ -176,14 +176,14 @@ def _run_in_pool(
                 finished_members[index] = member
             case WorkerLost(key=int(index)) as lost:
                 if not lost.will_retry:
-                    error = _retries_exhausted(specs[index], lost)
+                    error = _retries_exhausted_error(specs[index], lost)
                     on_event(failed_event(specs[index], epochs_done[index], error))
                     raise error
                 reason = f"its {lost.description}"
                 on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 
 
-def _retries_exhausted(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
+def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
     count = f", {lost.num_losses} times in total" if lost.num_losses > 1 else ""
     return TrainingFailed(
         f"{spec.name}: its {lost.description}{count}.",

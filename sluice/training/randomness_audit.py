@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from sluice.base.seeding import rng_state
 from sluice.base.settings import Record
-from sluice.training.generator_sharing import Generator, SharedGenerator, shared_generators
+from sluice.training.generator_sharing import Generator, SharedGenerator, find_shared_generators
 
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 
@@ -114,7 +114,7 @@ def audit_randomness(
     return RandomnessAudit(
         sources=tuple(sources),
         switches=tuple(_switches()),
-        shared=shared_generators(generators_by_source),
+        shared=find_shared_generators(generators_by_source),
     )
 
 

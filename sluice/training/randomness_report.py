@@ -10,11 +10,11 @@ from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.base.settings import Record
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.training.generator_sharing import OperationDraws, SharedGenerator, generator_use
+from sluice.training.generator_sharing import OperationDraws, SharedGenerator, record_generator_use
 from sluice.training.loop import train
 from sluice.training.nondeterminism import (
     NondeterministicOperation,
-    nondeterministic_operations,
+    find_nondeterministic_operations,
 )
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
 from sluice.training.row_order import example_seeds
@@ -76,8 +76,8 @@ def examine_randomness(
     has_augmentation = workload.augmentation is not None
     stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
     with RandomStream(run_seed).active():
-        draws, shared = generator_use(parts.operations, {})
-        nondeterministic = nondeterministic_operations(parts.fit)
+        draws, shared = record_generator_use(parts.operations, {})
+        nondeterministic = find_nondeterministic_operations(parts.fit)
     with RandomStream(run_seed).active(), deterministic():
         audit = audit_randomness(
             seed=run_seed,

@@ -24,7 +24,7 @@ from sluice.training.descent import (
     ROUNDING,
     RangeTestSettings,
     Slopes,
-    steepest_descent,
+    find_steepest_descent,
 )
 from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
@@ -239,7 +239,7 @@ def _summarize_test(
     ended: RangeTestEnd,
 ) -> RangeTest:
     finite_loss_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
-    lines, steepest = steepest_descent(finite_loss_N, settings)
+    lines, steepest = find_steepest_descent(finite_loss_N, settings)
     half = lines.window // 2
     smoothed = dict(enumerate(lines.mean_C.tolist(), start=half))
     slopes = dict(enumerate(lines.slope_C.tolist(), start=half))

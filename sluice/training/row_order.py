@@ -142,7 +142,7 @@ class BatchPlan:
             device: Device of the rows.
 
         Cost:
-            Constant for any ``first``.
+            Independent of ``first``.
         """
         order = epoch_order(self.num_rows, seed=self._seed, epoch=epoch)
         if self._lengths_of is not None:

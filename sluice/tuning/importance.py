@@ -148,10 +148,10 @@ class _Forest:
         self.sorted_N = np.sort(losses_N)
         # searchsorted gives equal losses equal ranks.
         self.ranks_N = np.searchsorted(self.sorted_N, losses_N) / (len(losses_N) - 1)
-        self._forest = RandomForestRegressor(
+        self._regressor = RandomForestRegressor(
             _NUM_TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
         ).fit(values_ND, self.ranks_N)
-        self.score = max(0.0, float(self._forest.oob_score_))
+        self.score = max(0.0, float(self._regressor.oob_score_))
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
@@ -160,7 +160,7 @@ class _Forest:
         permuted_SND = np.tile(self.values_ND, (_NUM_PERMUTATIONS + 1, 1, 1))
         for permuted_ND in permuted_SND[1:]:
             permuted_ND[:, column] = rng.permutation(permuted_ND[:, column])
-        predicted = self._forest.predict(np.concatenate(permuted_SND))
+        predicted = self._regressor.predict(np.concatenate(permuted_SND))
         ranks_SN = predicted.reshape(_NUM_PERMUTATIONS + 1, -1)
         error_S = ((ranks_SN - self.ranks_N) ** 2).mean(axis=1)
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
@@ -174,7 +174,7 @@ class _Forest:
         changed_GND = np.tile(active_ND, (len(grid), 1, 1))
         for changed_ND, value in zip(changed_GND, grid, strict=True):
             changed_ND[:, column] = _scaled_value(parameter, value)
-        ranks_GN = self._forest.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
+        ranks_GN = self._regressor.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
         losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
             SensitivityPoint(value=value, loss=float(loss))

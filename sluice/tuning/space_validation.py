@@ -93,10 +93,12 @@ def _require_divisible(space: Space, base: TrialSettings) -> None:
     step = math.lcm(*all_heads)
     for width in _possible_values(space, base, _HIDDEN):
         if int(width) % step:
-            raise _indivisible_width(int(width), all_heads, step, space.parameters.get(_HIDDEN))
+            raise _indivisible_width_error(
+                int(width), all_heads, step, space.parameters.get(_HIDDEN)
+            )
 
 
-def _indivisible_width(
+def _indivisible_width_error(
     width: int, all_heads: list[int], step: int, parameter: Parameter | None
 ) -> SettingsError:
     heads = ", ".join(map(str, all_heads))

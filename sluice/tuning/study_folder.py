@@ -81,7 +81,7 @@ class StudyFolder:
         try:
             return SearchResult.model_validate(self._read(_RESULT))
         except ValidationError as error:
-            raise self._damaged(_RESULT, str(error.errors()[0]["msg"])) from error
+            raise self._damaged_file_error(_RESULT, str(error.errors()[0]["msg"])) from error
 
     def save(self, result: SearchResult) -> None:
         """Write the result; afterwards the study counts as finished."""
@@ -93,9 +93,9 @@ class StudyFolder:
         except OSError as error:
             raise storage_error(self.path / name, error) from error
         except ValueError as error:
-            raise self._damaged(name, str(error)) from error
+            raise self._damaged_file_error(name, str(error)) from error
 
-    def _damaged(self, name: str, reason: str) -> IntegrityError:
+    def _damaged_file_error(self, name: str, reason: str) -> IntegrityError:
         return IntegrityError(
             f"{self.path / name} cannot be read: {reason}.",
             cause="The file was changed or damaged after it was written, or was written by "

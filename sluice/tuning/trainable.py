@@ -22,7 +22,7 @@ from sluice.training.device import release_memory
 from sluice.tuning.objective import Objective
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
-from sluice.tuning.retry_policy import failure_reason, interrupted_trial, transient_error
+from sluice.tuning.retry_policy import failure_reason, interrupted_trial_error, transient_error
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.trial_schedule import read_schedule, with_values, write_schedule
 from sluice.tuning.tune_space import decode
@@ -47,7 +47,7 @@ def make_trainable(
     The objective is sent to the workers through Ray's object store, so no shared folder is
     required, and each machine receives its data once. A trial uses one thread.
 
-    Every report has a checkpoint and these metrics:
+    Every report has these metrics and, unless the trial failed, a checkpoint:
 
     - ``epoch``: number of the epoch;
     - ``loss``: validation loss of the epoch selected so far;
@@ -108,11 +108,11 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
     from ray.exceptions import RayTaskError
 
     if isinstance(error, TrialFailed):  # Tune could not store the original error
-        return interrupted_trial(
+        return interrupted_trial_error(
             params, error.what.rstrip("."), cause="The log of Ray Tune says why."
         )
     if not isinstance(error, RayTaskError):
-        return interrupted_trial(
+        return interrupted_trial_error(
             params,
             f"its worker on Ray was lost ({type(error).__name__})",
             cause="The most likely reasons are that its memory ran out or its machine was lost.",

@@ -23,7 +23,7 @@ from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.concurrency import is_ordered, max_concurrent_trials
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Strategy
-from sluice.tuning.retry_policy import interrupted_trial
+from sluice.tuning.retry_policy import interrupted_trial_error
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
@@ -168,7 +168,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             raise trial_error(error.error or error, params) from error
         study = get_study(plan.journal)
         if unfinished := study.running_trials():
-            raise interrupted_trial(
+            raise interrupted_trial_error(
                 decode(plan.space, plan.base, unfinished[0].config),
                 "Ray Tune ended the search before this trial",
                 cause="The log of Ray Tune says why.",

@@ -77,20 +77,20 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     """
     sample = _sample_targets(y)
     if _all_equal(sample):
-        return _unavailable("the targets are all equal")
+        return _unavailable_baseline("the targets are all equal")
     try:
         loss = constant_baseline_loss(workload, y)
         unit = _measure_unit(workload, sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        return _unavailable(
+        return _unavailable_baseline(
             f"losses() does not accept a constant output for every example "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         )
     if not math.isfinite(loss):
-        return _unavailable("no constant output has a finite loss")
+        return _unavailable_baseline("no constant output has a finite loss")
     # A smaller unit may be a rounding error of a single-precision loss.
     if not unit > 1e-6 * abs(loss):
-        return _unavailable("the loss is no lower for a predictor that knows the target")
+        return _unavailable_baseline("the loss is no lower for a predictor that knows the target")
     return ConstantBaseline(loss=loss, unit=unit)
 
 
@@ -169,7 +169,7 @@ def _all_equal(y: Tensor) -> bool:
     return bool((y == y[:1]).all())
 
 
-def _unavailable(problem: str) -> ConstantBaseline:
+def _unavailable_baseline(problem: str) -> ConstantBaseline:
     return ConstantBaseline(loss=math.nan, unit=math.nan, problem=problem)
 
 

@@ -43,14 +43,14 @@ class PeriodPartitions(Settings):
     )
 
     def split(
-        self, raw: pd.DataFrame, *, horizon_rows: int, widen: bool = False
+        self, raw: pd.DataFrame, *, horizon_rows: int, is_widened: bool = False
     ) -> list[Partition]:
         """Return the partitions, oldest first.
 
         Args:
             raw: Raw rows.
             horizon_rows: Number of later rows on which a target depends.
-            widen: Whether to return a larger context, to find out whether the values change.
+            is_widened: Whether to return a larger context, to find out whether the values change.
 
         Raises:
             ContractError: The labels are neither dates nor integers, or they are not sorted.
@@ -63,7 +63,7 @@ class PeriodPartitions(Settings):
         labels = raw.index.unique()
         names = self._period_names(labels)
         back, ahead = self.look_back_rows, horizon_rows
-        if widen:
+        if is_widened:
             back, ahead = 2 * back + 10, 2 * ahead + 10
         first_row = np.append(raw.index.searchsorted(labels), len(raw))
         starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
@@ -113,14 +113,14 @@ class KeyPartitions(Settings):
         raw: pd.DataFrame,
         *,
         horizon_rows: int,  # noqa: ARG002 - same signature as that of PeriodPartitions
-        widen: bool = False,
+        is_widened: bool = False,
     ) -> list[Partition]:
         """Return the partitions in the order of their names.
 
         Args:
             raw: Raw rows.
             horizon_rows: Not used; a partition has all rows of its key.
-            widen: Whether to add the rows of one other key, to find out whether the values change.
+            is_widened: Whether to add the rows of another key, to find out if the values change.
 
         Raises:
             ContractError: The column is missing or has gaps, or a key has a label twice.
@@ -144,7 +144,7 @@ class KeyPartitions(Settings):
                     cause="Rows of several keys can only be put into order by key and label.",
                     fix="Choose another column, or remove the duplicates in load_rows.",
                 )
-        if widen:
+        if is_widened:
             groups = [
                 np.sort(np.concatenate([rows, groups[number - 1]])) if number else rows
                 for number, rows in enumerate(groups)

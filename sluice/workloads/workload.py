@@ -30,12 +30,12 @@ from sluice.data.rows.protocol import (
     DictRows,
     ModelInput,
     RowSource,
-    all_rows,
-    all_tensor,
     as_row_source,
     find_lengths,
     gather,
     gather_targets,
+    read_all_as_tensor,
+    read_all_rows,
 )
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
@@ -85,7 +85,7 @@ class Examples:
     @property
     def inputs(self) -> ModelInput:
         """Inputs of all examples in memory; only for few examples, as returned by ``take``."""
-        return all_rows(self.x)
+        return read_all_rows(self.x)
 
     @property
     def tensor(self) -> Tensor:
@@ -94,12 +94,12 @@ class Examples:
         Raises:
             ContractError: The inputs are a dict.
         """
-        return all_tensor(self.x, what="inputs")
+        return read_all_as_tensor(self.x, what="inputs")
 
     @property
     def targets(self) -> Tensor:
         """Targets of all examples in memory, (N, O) or any other shape."""
-        return all_tensor(self.y, what="targets")
+        return read_all_as_tensor(self.y, what="targets")
 
     def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
         """Return chosen examples in memory, in the order of ``positions`` (B,)."""

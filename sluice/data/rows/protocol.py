@@ -128,20 +128,20 @@ def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
 
 
-def all_rows(source: RowSource | Tensor) -> ModelInput:
+def read_all_rows(source: RowSource | Tensor) -> ModelInput:
     """Return the input of every example; for samples that fit into memory."""
     if isinstance(source, Tensor):
         return source
     if isinstance(source, DictRows):
         return source.tensors
-    return gather(source, _all(source))
+    return gather(source, _all_positions(source))
 
 
-def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
+def read_all_as_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
     """Return every row of a source that must return one tensor; see ``gather_tensor``."""
     if isinstance(source, Tensor):
         return source
-    return gather_tensor(source, _all(source), what=what)
+    return gather_tensor(source, _all_positions(source), what=what)
 
 
 def as_row_source(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
@@ -217,7 +217,7 @@ def describe_input(value: object) -> str:
     return type(value).__name__
 
 
-def _all(source: RowSource) -> Tensor:
+def _all_positions(source: RowSource) -> Tensor:
     return torch.arange(len(source))
 
 

@@ -106,7 +106,7 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
 def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArray[np.int64]:
     ids = np.asarray(document)
     if ids.size == 0:
-        raise _empty_document(row)
+        raise _empty_document_error(row)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ContractError(
             f"Document {row} must be a list of integer token ids, got {ids.dtype} {ids.shape}.",
@@ -115,7 +115,7 @@ def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArr
     outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if outside.size:
         at = int(outside[0])
-        raise outside_vocabulary(int(ids[at]), vocab_size, f"document {row}, position {at}")
+        raise outside_vocabulary_error(int(ids[at]), vocab_size, f"document {row}, position {at}")
     return ids
 
 
@@ -210,7 +210,7 @@ class TokenCorpus:
         if not self.is_inside(ids):
             at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
             location = self._location(int(positions.reshape(-1)[at]))
-            raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, location)
+            raise outside_vocabulary_error(int(ids.reshape(-1)[at]), self.vocab_size, location)
 
     def _check_all(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
@@ -225,7 +225,7 @@ class TokenCorpus:
         return f"document {document}, position {position - self.offsets[document]} of {self.path}"
 
 
-def outside_vocabulary(token_id: int, vocab_size: int, place: str) -> ContractError:
+def outside_vocabulary_error(token_id: int, vocab_size: int, place: str) -> ContractError:
     """Return the error for a token id that the embedding has no row for."""
     return ContractError(
         f"Token ids must be from 0 to {vocab_size - 1} (vocab_size = {vocab_size}), got {token_id} "
@@ -254,7 +254,7 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
         if invalid_rows.size:
             row = start + int(invalid_rows[0])
             raise (
-                _empty_document(row)
+                _empty_document_error(row)
                 if lengths[invalid_rows[0]] == 0
                 else ContractError(
                     f"The offsets in {path} must increase, and decrease after document {row}.",
@@ -263,7 +263,7 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
             )
 
 
-def _empty_document(row: int) -> ContractError:
+def _empty_document_error(row: int) -> ContractError:
     return ContractError(
         f"Every document must have at least one token, and document {row} has none.",
         cause="The text is empty, or consists of characters that the tokenizer drops.",

@@ -1,4 +1,4 @@
-"""The two orders in which a study applies events: that of a virtual clock, and that of arrival."""
+"""The two orders in which a study applies events: by a virtual clock, or as they arrive."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping

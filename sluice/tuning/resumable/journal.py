@@ -28,7 +28,7 @@ class StudyJournal:
     Raises:
         ContractError: The file belongs to another study or another format version, or another
             process has it open.
-        IntegrityError: A line before the last one is damaged.
+        IntegrityError: The first line is damaged.
         StorageError: The file cannot be read or written.
     """
 
@@ -78,6 +78,9 @@ class StudyJournal:
 
         Args:
             since: Number of bytes at the start of the file to skip.
+
+        Raises:
+            IntegrityError: A line is damaged.
         """
         offset = 0
         for number, line in enumerate(self._lines, 1):

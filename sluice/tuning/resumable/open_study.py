@@ -58,6 +58,7 @@ class OpenStudy:
     Raises:
         ContractError: The journal belongs to another study or another version, or the replay gives
             other decisions.
+        IntegrityError: A line of the journal is damaged.
         StorageError: The journal cannot be read or written.
     """
 

@@ -64,7 +64,7 @@ class Study(ABC):
         self._record: RecordLine = record
         self._lines, self._reports = EventLines(), ReportStore()
         self._seeded_random = SeededRandom(seed)
-        self._live: dict[int, TrialProxy] = {}
+        self._live_trials: dict[int, TrialProxy] = {}
         """Trials that have not ended, by number."""
         self._num_by_status: Counter[str] = Counter()
         """Number of trials by status."""
@@ -129,11 +129,11 @@ class Study(ABC):
 
     def is_finished(self) -> bool:
         """Return whether no trial runs or will run again."""
-        return not self._live
+        return not self._live_trials
 
     def running_trials(self) -> tuple[TrialProxy, ...]:
         """Return the running trials, the next due first."""
-        trials = [trial for trial in self._live.values() if trial.status == Trial.RUNNING]
+        trials = [trial for trial in self._live_trials.values() if trial.status == Trial.RUNNING]
         return tuple(sorted(trials, key=lambda trial: self.sort_key(trial.number)))
 
     def num_known(self) -> int:
@@ -181,7 +181,7 @@ class Study(ABC):
         which these trials started, and those that the scheduler references. Other checkpoints in
         the journal may be removed.
         """
-        return frozenset(self._reports.needed_checkpoints(self._live.values())) - {""}
+        return frozenset(self._reports.needed_checkpoints(self._live_trials.values())) - {""}
 
     def pop_changed(self) -> list[int]:
         """Return the trials that changed since the last call."""
@@ -212,7 +212,7 @@ class Study(ABC):
             observe=self._observe,
         )
         self.trials.append(trial)
-        self._live[trial.number] = trial
+        self._live_trials[trial.number] = trial
         self._num_by_status[trial.status] += 1
         with self._seeded_random.step():
             self._scheduler.on_trial_add(self._controller, trial)
@@ -319,7 +319,7 @@ class Study(ABC):
         self._num_by_status[trial.status] += 1
         self._changed_numbers[trial.number] = None
         if trial.is_finished():
-            self._live.pop(trial.number, None)
+            self._live_trials.pop(trial.number, None)
 
 
 def as_json(config: Mapping[str, Any]) -> Any:
