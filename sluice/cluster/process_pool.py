@@ -89,7 +89,7 @@ class ProcessPool:
         self._workers.remove(running.worker)
         description, cause = running.worker.exit_reason()
         running.worker.pipe.close()
-        lost = self._retry_counter.count(running.key, description, cause)
+        lost = self._retry_counter.count_loss(running.key, description, cause)
         self.add()
         if lost.will_retry:
             self._send(running.key, running.job)

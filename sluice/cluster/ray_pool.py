@@ -153,7 +153,7 @@ class RayPool:
         # actors must not run the same job.
         self._ray.kill(running.actor)
         self.add()
-        lost = self._retry_counter.count(
+        lost = self._retry_counter.count_loss(
             running.key,
             f"worker on Ray was lost ({type(error).__name__})",
             "The memory of the worker probably ran out, or its machine was lost.",

@@ -103,7 +103,7 @@ class Batches:
             )
 
     @property
-    def steps(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Number of batches of an epoch."""
         return self._plan.num_batches
 
@@ -185,7 +185,10 @@ class Batches:
         rows = self._plan.batch(epoch, number).tolist()
         more = ", ..." if len(rows) > _MAX_NAMED_ROWS else ""
         names = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
-        what = f"Epoch {epoch}, batch {number + 1} of {self.steps} (rows {names}): {error.what}"
+        what = (
+            f"Epoch {epoch}, batch {number + 1} of {self.steps_per_epoch} (rows {names}): "
+            f"{error.what}"
+        )
         return type(error)(what, cause=error.cause, fix=error.fix)
 
 

@@ -126,14 +126,19 @@ def fit_epoch(
             contract.
     """
     model.train()
-    epoch_start_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
+    epoch_start_step, total_steps = (
+        (epoch - 1) * batches.steps_per_epoch,
+        settings.max_epochs * batches.steps_per_epoch,
+    )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
     records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because it would start loader processes.
     remaining = (
-        batches.iter_epoch(epoch, first=num_finished) if num_finished < batches.steps else ()
+        batches.iter_epoch(epoch, first=num_finished)
+        if num_finished < batches.steps_per_epoch
+        else ()
     )
     for index, (x, y) in enumerate(remaining, start=num_finished):
         optimizer.zero_grad(set_to_none=True)
@@ -143,11 +148,11 @@ def fit_epoch(
         set_learning_rate(optimizer, rate)
         records.learning_rate = rate
         records.add(loss, norm, is_taken=mixed_precision.step(optimizer))
-        if after_step is not None and index + 1 < batches.steps:
+        if after_step is not None and index + 1 < batches.steps_per_epoch:
             after_step(records)
     loss_S, norm_S, taken_S = records.read()
     loss_S = ranks.all_reduce_sum(loss_S)
-    require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps, settings)
+    require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps_per_epoch, settings)
     weight_S = batches.sizes().double()
     # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
     has_loss_S = taken_S | loss_S.isfinite()

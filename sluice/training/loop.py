@@ -181,7 +181,7 @@ def train(
         selected, best = 0, dict[str, Tensor]()
         progress: EpochProgress | None = None
         if resume is not None:
-            _restore(model, optimizer, resume, batches.steps, ranks)
+            _restore(model, optimizer, resume, batches.steps_per_epoch, ranks)
             history, selected, progress = list(resume.history), resume.best_epoch, resume.progress
             best = {name: tensor.clone() for name, tensor in resume.best.items()}
         mixed_precision = MixedPrecision(_scale_state(history, progress, settings), device)
@@ -190,7 +190,8 @@ def train(
             moments, tree = split_state(optimizer)
             return TrainState(
                 history=tuple(history),
-                steps=len(history) * batches.steps + (0 if within is None else within.steps),
+                steps=len(history) * batches.steps_per_epoch
+                + (0 if within is None else within.steps),
                 best_epoch=selected,
                 model=model.state_dict(),
                 best=best,
@@ -208,7 +209,7 @@ def train(
                 due,
                 lambda rng, within: keep_state(state(rng, within)),
                 mixed_precision,
-                steps_per_epoch=batches.steps,
+                steps_per_epoch=batches.steps_per_epoch,
                 clock=clock,
             )
         while len(history) < settings.max_epochs and (
@@ -257,7 +258,7 @@ def train(
                 val_loss = _mean_over_ranks(val_mean, val_share, ranks)
             if not math.isfinite(val_loss):
                 raise non_finite_error(
-                    "validation loss", val_loss, epoch, batches.steps, epoch_settings
+                    "validation loss", val_loss, epoch, batches.steps_per_epoch, epoch_settings
                 )
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
             previous, selected = selected, select(scores)

@@ -194,7 +194,7 @@ class TrainingObjective:
     ) -> TrialReport:
         histories = [fold.history for fold in folds.values()]
         epochs = _mean_over_folds(histories)
-        is_finished = all(fold.is_ended() for fold in folds.values())
+        is_finished = all(fold.has_ended() for fold in folds.values())
         reason = ""
         if is_finished:
             reason = "No better epoch within patience_epochs."

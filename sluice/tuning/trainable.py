@@ -109,7 +109,9 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
 
     if isinstance(error, TrialFailed):  # Tune could not store the original error
         return interrupted_trial_error(
-            params, error.what.rstrip("."), cause="The log of Ray Tune says why."
+            params,
+            error.what.rstrip("."),
+            cause="Ray Tune did not report the reason; its log may contain it.",
         )
     if not isinstance(error, RayTaskError):
         return interrupted_trial_error(

@@ -171,7 +171,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             raise interrupted_trial_error(
                 decode(plan.space, plan.base, unfinished[0].config),
                 "Ray Tune ended the search before this trial",
-                cause="The log of Ray Tune says why.",
+                cause="Ray Tune did not report the reason; its log may contain it.",
             )
         return study
 

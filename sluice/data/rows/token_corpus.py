@@ -197,7 +197,7 @@ class TokenCorpus:
         """Return whether all ids are in the vocabulary."""
         return not ids.size or 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size
 
-    def check(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
+    def check_ids(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
         """Raise an error for an id outside of the vocabulary.
 
         Args:
@@ -216,7 +216,7 @@ class TokenCorpus:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
             ids = self.tokens[start : start + _CHUNK_TOKENS]
             if not self.is_inside(ids):
-                self.check(ids, np.arange(start, start + len(ids)))
+                self.check_ids(ids, np.arange(start, start + len(ids)))
 
     def _location(self, position: int) -> str:
         if self._offsets is None:
