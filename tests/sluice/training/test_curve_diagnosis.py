@@ -12,7 +12,7 @@ from sluice.training.curve_diagnosis import (
     CurveDiagnosis,
     DiagnosisSettings,
     diagnose_curves,
-    trend,
+    fit_trend,
 )
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult, train
@@ -238,11 +238,11 @@ def test_real_healthy_trainings_have_no_symptom(rate, dropout):
 
 def test_noise_alone_is_rarely_a_trend():
     rng = np.random.default_rng(5)
-    found = sum(trend(rng.standard_normal(6))[1] for _ in range(2000))
+    found = sum(fit_trend(rng.standard_normal(6))[1] for _ in range(2000))
 
     # P(|t_4| > 4) = 0.016; 99.9 % binomial band around 32 of 2,000
     assert 15 <= found <= 53
-    assert trend(np.arange(6.0)) == (5.0, True)
+    assert fit_trend(np.arange(6.0)) == (5.0, True)
 
 
 def test_noisy_plateaus_after_learning_are_no_overfitting():
