@@ -224,7 +224,8 @@ def test_a_last_line_with_its_line_end_is_not_torn_but_damaged(path, clock):
 
 
 @pytest.mark.parametrize("is_last_torn", [False, True])
-def test_a_line_above_the_maximum_length_counts_once(path, monkeypatch, is_last_torn):
+def test_a_line_above_the_maximum_length_counts_once(tmp_path, monkeypatch, is_last_torn):
+    path = tmp_path / "events.ndjson"
     monkeypatch.setattr(event_lines, "_MAX_LINE_BYTES", 16)
     monkeypatch.setattr(event_lines, "_SKIP_BYTES", 8)
     # The rest after the first 16 bytes would be a JSON object by itself.
@@ -240,7 +241,8 @@ def test_a_line_above_the_maximum_length_counts_once(path, monkeypatch, is_last_
     assert [line.ended for line in lines] == [True, True, True, not is_last_torn]
 
 
-def test_a_line_of_exactly_the_maximum_length_is_an_event(path, monkeypatch):
+def test_a_line_of_exactly_the_maximum_length_is_an_event(tmp_path, monkeypatch):
+    path = tmp_path / "events.ndjson"
     monkeypatch.setattr(event_lines, "_MAX_LINE_BYTES", 13)
     path.write_bytes(b'{"event":"a"}')
 
