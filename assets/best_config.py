@@ -251,7 +251,7 @@ class _SearchProgress:
         self._progress = progress
         self._total = search.num_trials
         self._search_progress = SearchProgress(
-            num_trials=self._total, population=is_population(search.scheduler)
+            num_trials=self._total, is_population=is_population(search.scheduler)
         )
         self._damaged = 0
         self._tenth = 0
@@ -264,7 +264,7 @@ class _SearchProgress:
             )
         self._damaged = damaged
         best = min(trials, key=lambda each: (each.loss, each.id))
-        for line in self._search_progress.lines(trials):
+        for line in self._search_progress.new_messages(trials):
             self._log.info(line)
         rows, ended = live_rows(trials), self._search_progress.num_ended
         if 10 * ended // self._total > self._tenth:

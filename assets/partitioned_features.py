@@ -170,7 +170,9 @@ def _compute(
     def compute_here(partition: Partition) -> pd.DataFrame:
         return compute_partition(workload, partition.name, raw.iloc[partition.rows])
 
-    wide = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows, widen=True)
+    wide = _declared_partitions(workload).split(
+        raw, horizon_rows=workload.horizon_rows, is_widened=True
+    )
     checked = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
     started = time.perf_counter()
     for number in checked:

@@ -85,7 +85,7 @@ def promotion_verdict_asset(
         suites = evaluation.suite_report(sluice_state.store)
         caveats = tuple(
             caveat
-            for caveat in (identify_code(workload, model).gap, _headline_gap(workload))
+            for caveat in (identify_code(workload, model).coverage_warning, _headline_gap(workload))
             if caveat
         )
 

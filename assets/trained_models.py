@@ -178,8 +178,8 @@ def trained_models_asset(
         )
         for symptom in symptoms:
             context.log.warning(symptom.sentence)
-        if identity.gap:
-            context.log.warning(identity.gap)
+        if identity.coverage_warning:
+            context.log.warning(identity.coverage_warning)
         traces = save_replays(pipeline, members, sluice_state, environ=os.environ)
         for sentence in traces.errors:
             context.log.error(sentence)
@@ -196,7 +196,7 @@ def trained_models_asset(
                     "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
                     or "The training curves show no symptoms."
                 ),
-                **({"code digest gap": identity.gap} if identity.gap else {}),
+                **({"code digest gap": identity.coverage_warning} if identity.coverage_warning else {}),
                 "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=workload.loss_unit),

@@ -139,7 +139,7 @@ def _decide(
         deployed=evaluated.candidate.deployed.losses,
         reference_deployed=evaluated.reference.deployed.losses,
     )
-    uncovered_code = "" if identity is None else identity.gap
+    uncovered_code = "" if identity is None else identity.coverage_warning
     rules = promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
     subject = candidate_subject(fitted.inputs, fitted.table.digest) | {"rules": rules}
 

@@ -173,7 +173,7 @@ def _search_batch(
     import torch
 
     from sluice.base.memory import available_bytes
-    from sluice.training.batch_size_search import largest_batch
+    from sluice.training.batch_size_search import find_largest_batch
     from sluice.training.device import resolve_device
 
     settings = pipeline.settings
@@ -185,7 +185,7 @@ def _search_batch(
     else:
         memory_bytes = available_bytes() // 2
     workload, train = _first_fold(pipeline.workload)
-    return largest_batch(
+    return find_largest_batch(
         workload,
         settings.model,
         train,

@@ -29,8 +29,7 @@ def wait_for_slot(ray: Any, compute: ComputeSettings, log: Callable[[str], None]
 
     If no machine is large enough and the cluster has an autoscaler, the resources of a trial are
     requested, and a message is logged immediately and then every minute until a machine is
-    available.
-    The function also waits if it cannot determine whether the cluster has an autoscaler.
+    available. The function also waits if it cannot determine whether the cluster has an autoscaler.
 
     Args:
         ray: The ``ray`` module, connected to the cluster.

@@ -95,7 +95,7 @@ class RetryCounter:
         self._retries = retries
         self._num_losses: Counter[Hashable] = Counter()
 
-    def count(self, key: Hashable, description: str, cause: str) -> WorkerLost:
+    def count_loss(self, key: Hashable, description: str, cause: str) -> WorkerLost:
         """Count one more lost worker of the job."""
         self._num_losses[key] += 1
         num_losses = self._num_losses[key]

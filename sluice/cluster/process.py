@@ -53,7 +53,7 @@ signal only between two operations."""
 class WorkerProcess:
     """One worker process, as seen by its parent."""
 
-    process: "subprocess.Popen[bytes]"
+    popen: "subprocess.Popen[bytes]"
     pipe: "Connection[bytes, bytes]"
 
     @classmethod
@@ -64,17 +64,17 @@ class WorkerProcess:
             path=worker_sys_path(), imports=", ".join(imports), handle=child_end.fileno()
         )
         with child_end:
-            process = subprocess.Popen(
+            popen = subprocess.Popen(
                 [sys.executable, "-P", "-c", start],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **WORKER_ENVIRONMENT},
             )
-        return cls(process=process, pipe=parent_end)
+        return cls(popen=popen, pipe=parent_end)
 
     def exit_reason(self) -> tuple[str, str]:
         """Wait for the exit; return a description that can follow 'its', and the likely cause."""
-        status = self.process.wait()
+        status = self.popen.wait()
         if status == -9:
             cause = "The memory probably ran out, so the system killed the process."
         elif status < 0:
@@ -92,16 +92,16 @@ def worker_sys_path() -> list[str]:
     return [*(os.path.abspath(folder) for folder in sys.path), package]
 
 
-def stop(processes: Sequence[WorkerProcess]) -> None:
+def stop_processes(workers: Sequence[WorkerProcess]) -> None:
     """Stop all processes: first by SIGTERM, then by SIGKILL."""
-    for worker in processes:
-        worker.process.terminate()
-    for worker in processes:
+    for worker in workers:
+        worker.popen.terminate()
+    for worker in workers:
         try:
-            worker.process.wait(timeout=_STOP_TIMEOUT_S)
+            worker.popen.wait(timeout=_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            worker.process.kill()
-            worker.process.wait()
+            worker.popen.kill()
+            worker.popen.wait()
         worker.pipe.close()
 
 

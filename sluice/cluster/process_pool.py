@@ -11,14 +11,14 @@ from multiprocessing.connection import wait
 
 from sluice.base.cpu_count import count_cores
 from sluice.cluster.jobs import JobMessage, JobResult, PoolJob, RetryCounter, decode_message
-from sluice.cluster.process import WorkerProcess, stop
+from sluice.cluster.process import WorkerProcess, stop_processes
 from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.slots import count_slots
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningJob:
-    process: WorkerProcess
+    worker: WorkerProcess
     key: Hashable
     job: bytes
     """The pickled job, which is sent again if the process is lost."""
@@ -36,13 +36,14 @@ class ProcessPool:
         self._busy: dict[object, _RunningJob] = {}
         """Running jobs, by the parent's end of the pipe of their process."""
         self._idle: list[WorkerProcess] = []
-        self._all: list[WorkerProcess] = []
+        self._workers: list[WorkerProcess] = []
+        """All processes, idle or busy."""
 
     def add(self) -> None:
         """Start one more process."""
-        process = WorkerProcess.start(self._imports)
-        self._all.append(process)
-        self._idle.append(process)
+        worker = WorkerProcess.start(self._imports)
+        self._workers.append(worker)
+        self._idle.append(worker)
 
     def has_capacity(self) -> bool:
         """Return whether a process is idle."""
@@ -59,36 +60,36 @@ class ProcessPool:
             SluiceError: Raised by a job.
         """
         assert self._busy, "no job is running"
-        ready = wait([running.process.pipe for running in self._busy.values()])
+        ready = wait([running.worker.pipe for running in self._busy.values()])
         running = self._busy[ready[0]]
         try:
-            content = running.process.pipe.recv_bytes()
+            content = running.worker.pipe.recv_bytes()
         except (EOFError, OSError):
             return self._replace_lost(running)
         message = decode_message(running.key, content)
         if isinstance(message, JobResult):
-            del self._busy[running.process.pipe]
-            self._idle.append(running.process)
+            del self._busy[running.worker.pipe]
+            self._idle.append(running.worker)
         return message
 
     def close(self) -> None:
         """Stop all processes."""
-        stop(self._all)
+        stop_processes(self._workers)
 
     def _send(self, key: Hashable, job: bytes) -> None:
-        process = self._idle.pop()
-        self._busy[process.pipe] = _RunningJob(process=process, key=key, job=job)
+        worker = self._idle.pop()
+        self._busy[worker.pipe] = _RunningJob(worker=worker, key=key, job=job)
         # If the process has ended, sending fails. ``next_message`` then finds the pipe closed.
         with contextlib.suppress(OSError):
-            process.pipe.send_bytes(job)
+            worker.pipe.send_bytes(job)
 
     def _replace_lost(self, running: _RunningJob) -> JobMessage:
         """Replace a lost process, and run its job again unless its retries are exhausted."""
-        del self._busy[running.process.pipe]
-        self._all.remove(running.process)
-        description, cause = running.process.exit_reason()
-        running.process.pipe.close()
-        lost = self._retry_counter.count(running.key, description, cause)
+        del self._busy[running.worker.pipe]
+        self._workers.remove(running.worker)
+        description, cause = running.worker.exit_reason()
+        running.worker.pipe.close()
+        lost = self._retry_counter.count_loss(running.key, description, cause)
         self.add()
         if lost.will_retry:
             self._send(running.key, running.job)

@@ -14,8 +14,8 @@ _PROBE_METHODS = {
     "": "/ray.rpc.NodeInfoGcsService/CheckAlive",
     "ray://": "/ray.rpc.RayletDriver/ClusterInfo",
 }
-"""gRPC method that only this kind of server provides, by scheme of the address. The methods accept
-an empty request."""
+"""gRPC method that only a Ray server provides, by scheme of the address. It accepts an empty
+request."""
 
 
 def require_cluster(address: str | None) -> None:
@@ -42,11 +42,11 @@ def require_cluster(address: str | None) -> None:
     try:
         socket.create_connection((match[2], int(match[3])), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
-        raise unreachable(address, str(error)) from error
+        raise unreachable_error(address, str(error)) from error
     _require_ray(address, scheme=match[1])
 
 
-def unreachable(address: str, reason: str) -> SettingsError:
+def unreachable_error(address: str, reason: str) -> SettingsError:
     """Return the error for a cluster that cannot be reached."""
     return SettingsError(
         f"The Ray cluster at '{address}' cannot be reached: {reason}.",

@@ -18,9 +18,9 @@ from sluice.cluster.jobs import (
     decode_message,
 )
 from sluice.cluster.process import WORKER_ENVIRONMENT, worker_sys_path
-from sluice.cluster.ray_session import count_actors, join_ray, last_line
+from sluice.cluster.ray_session import count_actor_slots, join_ray, last_line
 from sluice.cluster.settings import ComputeSettings
-from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared, write_probe_files
+from sluice.cluster.shared_folders import ProbeFiles, folder_not_shared_error, write_probe_files
 
 _START_TIMEOUT_S = 120.0
 """Maximum wait for an actor to start while no job runs [s]. An actor imports torch at its start."""
@@ -60,14 +60,14 @@ class RayPool:
         self._received: deque[JobMessage | SluiceError] = deque()
         """Messages and errors that were received and not returned yet."""
 
-    def add(self, *, failed_starts: int = 0) -> None:
+    def add(self, *, num_failed_starts: int = 0) -> None:
         """Start one more actor.
 
         Args:
-            failed_starts: Number of actors before it that failed to start and that it replaces.
+            num_failed_starts: Number of earlier actors that failed to start and that it replaces.
         """
         actor = self._actor_type.remote(*self._actor_arguments)
-        self._starting[actor.check_folders.remote()] = (actor, failed_starts)
+        self._starting[actor.check_folders.remote()] = (actor, num_failed_starts)
 
     def has_capacity(self) -> bool:
         """Return whether an actor is idle and no job waits for a retry."""
@@ -115,18 +115,18 @@ class RayPool:
 
     def _finish_start(self, reference: Any) -> None:
         """Add an actor that has started to the idle ones; replace it if its start failed."""
-        actor, failed_starts = self._starting.pop(reference)
+        actor, num_failed_starts = self._starting.pop(reference)
         try:
-            missing = self._ray.get(reference)
+            missing_folder = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
             # Counted for each actor: one lost machine may end all of those that are starting.
-            if failed_starts == self._retries:
+            if num_failed_starts == self._retries:
                 raise _no_worker_error(last_line(error)) from error
-            self.add(failed_starts=failed_starts + 1)
+            self.add(num_failed_starts=num_failed_starts + 1)
             return
-        if missing is not None:
+        if missing_folder is not None:
             self._ray.kill(actor)
-            raise folder_not_shared(*missing)
+            raise folder_not_shared_error(*missing_folder)
         self._idle.append(actor)
 
     def _receive(self, reference: Any) -> None:
@@ -153,7 +153,7 @@ class RayPool:
         # actors must not run the same job.
         self._ray.kill(running.actor)
         self.add()
-        lost = self._retry_counter.count(
+        lost = self._retry_counter.count_loss(
             running.key,
             f"worker on Ray was lost ({type(error).__name__})",
             "The memory of the worker probably ran out, or its machine was lost.",
@@ -182,7 +182,7 @@ def open_ray_pool(
         StorageError: A folder cannot be written.
     """
     with join_ray(compute) as ray, write_probe_files(folders) as probe_files:
-        count = min(max_workers, count_actors(ray, compute))
+        count = min(max_workers, count_actor_slots(ray, compute))
         pool = RayPool(ray, compute, probe_files=probe_files, imports=imports)
         try:
             for _ in range(count):

@@ -1,4 +1,4 @@
-"""The processes of a Ray instance on this machine: which ones start, and their end."""
+"""Limits which processes Ray starts on this machine, and ends them if the start fails."""
 
 import contextlib
 import functools
@@ -45,18 +45,18 @@ def ending_processes_on_error(folder: Path) -> Iterator[None]:
     import psutil
 
     this_process = psutil.Process()
-    earlier = {child.pid for child in this_process.children(recursive=True)}
+    earlier_pids = {child.pid for child in this_process.children(recursive=True)}
     try:
         yield
     except BaseException:
-        started = [c for c in this_process.children(recursive=True) if c.pid not in earlier]
-        ended = []
-        for process in started:
+        children = this_process.children(recursive=True)
+        killed_processes = []
+        for process in [child for child in children if child.pid not in earlier_pids]:
             with contextlib.suppress(psutil.Error):
                 if any(str(folder) in argument for argument in _command_line(process)):
                     process.kill()
-                    ended.append(process)
-        psutil.wait_procs(ended, timeout=5)
+                    killed_processes.append(process)
+        psutil.wait_procs(killed_processes, timeout=5)
         raise
 
 

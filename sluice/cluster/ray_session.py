@@ -12,7 +12,7 @@ from sluice.base.cpu_count import count_cores
 from sluice.base.errors import SettingsError
 from sluice.base.files import user_temporary_folder
 from sluice.cluster.process import WORKER_ENVIRONMENT
-from sluice.cluster.ray_address import require_cluster, unreachable
+from sluice.cluster.ray_address import require_cluster, unreachable_error
 from sluice.cluster.ray_processes import ending_processes_on_error, without_unused_processes
 from sluice.cluster.ray_token import keep_token_private
 from sluice.cluster.runtime_env import hide_values, resolve_runtime_env
@@ -72,7 +72,7 @@ def join_ray(compute: ComputeSettings, *, num_cpus: int | None = None) -> Iterat
             ray.shutdown()
 
 
-def count_actors(ray: Any, compute: ComputeSettings) -> int:
+def count_actor_slots(ray: Any, compute: ComputeSettings) -> int:
     """Return the number of workers that fit on the machines of Ray, at most ``compute.workers``.
 
     Raises:
@@ -106,7 +106,7 @@ class MachineResponse(Generic[T]):
 
     @property
     def is_silent(self) -> bool:
-        """Whether the machine neither returned a value nor an error in time."""
+        """Whether the machine returned neither a value nor an error in time."""
         return self.value is None and not self.error
 
 
@@ -137,7 +137,9 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
         )(function).remote(): machine
         for machine in hosts
     }
-    done, missing = ray.wait(list(pending), num_returns=len(pending), timeout=_RESPONSE_TIMEOUT_S)
+    done, unfinished = ray.wait(
+        list(pending), num_returns=len(pending), timeout=_RESPONSE_TIMEOUT_S
+    )
     responses: dict[str, MachineResponse[T]] = {}
     for reference in done:
         machine = pending[reference]
@@ -148,7 +150,7 @@ def call_on_every_machine(function: Callable[[], T]) -> list[MachineResponse[T]]
             responses[machine] = MachineResponse(hosts[machine], error=_NO_RUNTIME_ENV)
         except ray.exceptions.RayError as error:
             responses[machine] = MachineResponse(hosts[machine], error=last_line(error))
-    for reference in missing:
+    for reference in unfinished:
         ray.cancel(reference, force=True)
         responses[pending[reference]] = MachineResponse(hosts[pending[reference]])
     alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
@@ -287,11 +289,11 @@ def _start(ray: Any, compute: ComputeSettings, num_cpus: int | None) -> None:
     except ray.exceptions.RuntimeEnvSetupError as error:
         ray.shutdown()
         # Ray's own error contains the values of environment variables, so it is not chained.
-        raise _refused_runtime_env(hide_values(str(error), runtime_env)) from None
+        raise _runtime_env_error(hide_values(str(error), runtime_env)) from None
     except (OSError, ValueError, RuntimeError) as error:
         if compute.address is not None:
             reason = hide_values(str(error), runtime_env)
-            raise unreachable(compute.address, reason) from None
+            raise unreachable_error(compute.address, reason) from None
         raise SettingsError(
             f"Ray could not start on this machine: {error}.",
             fix="Free memory and processes; if a path is too long, set RAY_TMPDIR to a short one.",
@@ -307,7 +309,7 @@ def _try_runtime_env(ray: Any) -> None:
     ray.get(ray.remote(num_cpus=0, max_retries=0)(start).remote())
 
 
-def _refused_runtime_env(reason: str) -> SettingsError:
+def _runtime_env_error(reason: str) -> SettingsError:
     lines = [line.strip() for line in reason.strip().splitlines() if line.strip()]
     return SettingsError(
         f"The cluster cannot set up compute.runtime_env: {lines[-1] if lines else reason}",

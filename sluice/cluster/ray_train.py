@@ -78,10 +78,10 @@ def run_on_ranks(
         mailbox = open_mailbox(ray)
         run = _RayTrainRun(ray, pickle.dumps(function), mailbox, compute, storage)
         try:
-            while run.wait(_POLL_S):
+            while run.is_active_after(_POLL_S):
                 _forward_messages(ray, mailbox, on_message)
             _forward_messages(ray, mailbox, on_message)
-            failure = _get(ray, mailbox.error.remote())
+            failure = _get_from_mailbox(ray, mailbox.error.remote())
             if failure is None:
                 outcome = run.outcome(compute.retries)
         finally:
@@ -108,16 +108,16 @@ class _RayTrainRun:
         task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=_on_this_node(ray))
         self._result = task(_make_fit(rank_function, compute, storage)).remote()
 
-    def wait(self, seconds: float) -> bool:
+    def is_active_after(self, seconds: float) -> bool:
         """Return whether the run is still active after ``seconds``."""
         done, _ = self._ray.wait([self._result], timeout=seconds)
         return not done
 
     def end(self) -> None:
         """Stop the run and its ranks if it is still active, and release their resources."""
-        if self.wait(0):
+        if self.is_active_after(0):
             self._ray.cancel(self._result)  # has the effect of Ctrl-C: Ray Train stops its ranks
-        if self.wait(_STOP_TIMEOUT_S):
+        if self.is_active_after(_STOP_TIMEOUT_S):
             self._ray.cancel(self._result, force=True)
 
     def outcome(self, retries: int) -> bytes:
@@ -207,14 +207,14 @@ def _make_rank_function(function: bytes, mailbox: Any) -> Callable[[], bytes | N
         sys.path.extend(part for part in path if part not in sys.path)
         with contextlib.suppress(OSError):
             os.chdir(working_dir)  # Ray Train has changed the working folder
-        from sluice.cluster.ray_train import serve
+        from sluice.cluster.ray_train import run_rank_function
 
-        return serve(function, mailbox)
+        return run_rank_function(function, mailbox)
 
     return run_rank
 
 
-def serve(function: bytes, mailbox: Any) -> bytes | None:
+def run_rank_function(function: bytes, mailbox: Any) -> bytes | None:
     """Call the function of a rank, in the process of the rank, and return its pickled result.
 
     If the function raises, the error is stored in ``mailbox``, and this process leaves the process
@@ -283,11 +283,11 @@ def _on_this_node(ray: Any) -> Any:
 
 
 def _forward_messages(ray: Any, mailbox: Any, on_message: Emit) -> None:
-    for event in _get(ray, mailbox.drain.remote()):
+    for event in _get_from_mailbox(ray, mailbox.drain.remote()):
         on_message(pickle.loads(event))
 
 
-def _get(ray: Any, reference: Any) -> Any:
+def _get_from_mailbox(ray: Any, reference: Any) -> Any:
     try:
         return ray.get(reference)
     except ray.exceptions.RayError as error:

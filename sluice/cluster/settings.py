@@ -10,9 +10,10 @@ from sluice.cluster.runtime_env import RuntimeEnvSettings
 class ComputeSettings(Settings):
     """Machines and resources of trainings.
 
-    These settings do not affect results, with two exceptions: results on a GPU and on a CPU differ
-    by rounding, and so do results with different numbers of ranks. Resources are reserved, but not
-    enforced. A training always uses one thread, even if it reserves several cores, because the
+    These settings do not affect the result of a training, with two exceptions: results on a GPU and
+    on a CPU differ by rounding, and so do results with different numbers of ranks. The decisions of
+    a search that is not ordered depend on the speed of the machines. Resources are reserved, but
+    not enforced. A training always uses one thread, even if it reserves several cores, because the
     rounding of sums depends on the number of threads.
     """
 

@@ -49,7 +49,7 @@ def first_missing_folder(probe_files: ProbeFiles) -> Path | None:
     return None
 
 
-def folder_not_shared(folder: Path, host: str) -> SettingsError:
+def folder_not_shared_error(folder: Path, host: str) -> SettingsError:
     """Return the error for a folder that the worker on ``host`` does not share."""
     return SettingsError(
         f"The folder {folder} is not shared with the worker on '{host}'.",

@@ -23,14 +23,14 @@ def count_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetting
     """
     num_slots = sum(
         min(
-            _shares(machine.get("CPU", 0.0), compute.cpus_per_worker),
-            _gpu_shares(machine.get("GPU", 0.0), compute.gpus_per_worker),
+            _count_jobs(machine.get("CPU", 0.0), compute.cpus_per_worker),
+            _count_gpu_jobs(machine.get("GPU", 0.0), compute.gpus_per_worker),
         )
         for machine in machines
     )
     if num_slots >= 1:
         return int(min(num_slots, compute.workers or num_slots))
-    raise _not_enough_resources(machines, compute)
+    raise _not_enough_resources_error(machines, compute)
 
 
 def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSettings) -> None:
@@ -58,18 +58,20 @@ def require_slots(machines: Sequence[Mapping[str, float]], compute: ComputeSetti
         )
 
 
-def _shares(available: float, required: float) -> float:
+def _count_jobs(available: float, required: float) -> float:
     return math.floor(available / required + _TOLERANCE)
 
 
-def _gpu_shares(available: float, required: float) -> float:
+def _count_gpu_jobs(available: float, required: float) -> float:
     if required <= 0:
         return math.inf
     # A fraction cannot be split between GPUs: two GPUs have room for four jobs of 0.4, not five.
-    return available * _shares(1.0, required) if required < 1 else _shares(available, required)
+    return (
+        available * _count_jobs(1.0, required) if required < 1 else _count_jobs(available, required)
+    )
 
 
-def _not_enough_resources(
+def _not_enough_resources_error(
     machines: Sequence[Mapping[str, float]], compute: ComputeSettings
 ) -> SettingsError:
     fix = "Lower {}, or set the address of a larger cluster."

@@ -102,11 +102,11 @@ def _open(url: str) -> tuple[Any, str]:
         filesystem, path = FileSystem.from_uri(_with_retry_limit(url))
     except (ArrowException, ValueError, OSError, NotImplementedError) as error:
         if not _is_unsupported(error):
-            raise _unusable_url(url, _first_line(error)) from error
+            raise _unusable_url_error(url, _first_line(error)) from error
         filesystem, path = _open_by_fsspec(url)
     path = path.strip("/") if urlsplit(url).netloc else path
     if not path:
-        raise _unusable_url(url, "it does not name a bucket")
+        raise _unusable_url_error(url, "it does not name a bucket")
     return filesystem, path
 
 
@@ -121,7 +121,7 @@ def _open_by_fsspec(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = url_to_fs(url)
     except (ImportError, ValueError, TypeError, OSError) as error:
-        raise _unusable_url(
+        raise _unusable_url_error(
             url, f"pyarrow does not support it, and fsspec reports: {_first_line(error)}"
         ) from error
     return PyFileSystem(FSSpecHandler(filesystem)), path
@@ -182,7 +182,7 @@ def _failed_reads(
             return f"{type(error).__name__}: {error}"
         return "" if read_content == content else "it reads different content"
 
-    failed = []
+    failures = []
     for machine in call_on_every_machine(read):
         if machine.is_silent:
             log(
@@ -191,11 +191,11 @@ def _failed_reads(
                 "wait. Read the log raylet.out on that machine, or remove it from the cluster."
             )
         elif reason := machine.error or machine.value:
-            failed.append((machine.host, reason))
-    return failed
+            failures.append((machine.host, reason))
+    return failures
 
 
-def _unusable_url(url: str, reason: str) -> SettingsError:
+def _unusable_url_error(url: str, reason: str) -> SettingsError:
     return SettingsError(
         f"compute.storage_path '{url}' cannot be used: {reason}.",
         fix="Set a folder, or a URL that pyarrow or an installed fsspec package supports: "

@@ -33,7 +33,7 @@ def local_ray_cores(compute: ComputeSettings) -> int | None:
     return min(count_cores(), max(1, math.ceil(compute.workers * compute.cpus_per_worker)))
 
 
-def limiting_workers(ray: Any, compute: ComputeSettings) -> int | None:
+def worker_limit(ray: Any, compute: ComputeSettings) -> int | None:
     """Return ``compute.workers`` if more trials would fit on the machines; else None."""
     if compute.workers is None or _count_slots(machine_resources(ray), compute) <= compute.workers:
         return None

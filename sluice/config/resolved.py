@@ -9,7 +9,7 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.config.pipeline import PipelineSettings, require_searchable
 from sluice.models.settings import ModelSettings
 from sluice.training.code import optimizer_code
-from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.tuning.default_space import default_space
 from sluice.tuning.settings import SearchSettings
 from sluice.tuning.space_validation import require_valid_workload_settings, workload_names
@@ -46,7 +46,7 @@ class TrainingInputs:
             "workload": self.path,
             "workload_settings": self.workload.settings.model_dump(mode="json"),
             "model": self.model.model_dump(mode="json"),
-            "training": self.training.model_dump(mode="json", exclude=set(NO_EFFECT)),
+            "training": self.training.model_dump(mode="json", exclude=set(SETTINGS_WITHOUT_EFFECT)),
             **optimizer_code(self.training),
             "data_seed": self.data_seed,
             "ranks": self.ranks,

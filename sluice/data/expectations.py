@@ -23,7 +23,10 @@ class NotNull(Record):
 
 
 class Between(Record):
-    """At least a share ``mostly`` of the non-null values is within [low, high]."""
+    """At least a share ``mostly`` of the non-null values is within [low, high].
+
+    A bound that is None is not checked.
+    """
 
     kind: Literal["between"] = "between"
     column: str

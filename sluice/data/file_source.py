@@ -12,7 +12,7 @@ from sluice.base.extras import missing_filesystem
 from sluice.data.parquet_folder import find_parquet_folder, read_parquet_folder
 from sluice.data.raw_rows import apply_schema, row_location
 from sluice.data.schema import Schema
-from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large
+from sluice.data.size_limits import require_bounded_csv, require_bounded_parquet, too_large_error
 from sluice.data.source_settings import AssetSource, CsvSource, JsonLinesSource, ParquetSource
 from sluice.data.source_url import hide_secrets, resolve
 from sluice.data.validation import nearest_name
@@ -35,7 +35,7 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
     except SourceError:
         raise
     except pd.errors.EmptyDataError:
-        raise _empty(source.uri) from None
+        raise _empty_file_error(source.uri) from None
     except (pd.errors.ParserError, UnicodeDecodeError, ValueError) as error:
         raise SourceError(
             f"{source.uri} cannot be parsed as CSV: {str(error).strip()}.",
@@ -44,7 +44,7 @@ def read_csv(source: CsvSource, schema: Schema, *, environ: Mapping[str, str]) -
             fix="Repair the line, set 'separator', write the file in UTF-8, or use kind: parquet.",
         ) from None
     if rows.empty:
-        raise _empty(source.uri)
+        raise _empty_file_error(source.uri)
     return apply_schema(
         rows, source, schema, origin=source.uri, where=_CsvLocation(content, source.separator)
     )
@@ -93,9 +93,11 @@ def read_json_lines(
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise _not_json(source.uri, number, str(error)) from None
+            raise _json_error(source.uri, number, str(error)) from None
         if not isinstance(record, dict):
-            raise _not_json(source.uri, number, f"it is not an object but {type(record).__name__}")
+            raise _json_error(
+                source.uri, number, f"it is not an object but {type(record).__name__}"
+            )
         records.append(record)
     return raw_rows_of_frame(pd.DataFrame.from_records(records), source, schema)
 
@@ -110,8 +112,10 @@ def raw_rows_of_frame(
     Raises:
         SourceError: The frame is empty; otherwise see ``sluice.data.sources.load_rows``.
     """
-    stored = [name for name in rows.index.names if name is not None and name not in rows.columns]
-    if stored and (source.index is None or source.index in stored):
+    stored_names = [
+        name for name in rows.index.names if name is not None and name not in rows.columns
+    ]
+    if stored_names and (source.index is None or source.index in stored_names):
         rows = rows.reset_index()
     if rows.empty and isinstance(source, AssetSource):
         raise SourceError(
@@ -120,7 +124,7 @@ def raw_rows_of_frame(
             fix="Correct the asset and materialize it again.",
         )
     if rows.empty:
-        raise _empty(source.uri)
+        raise _empty_file_error(source.uri)
     return apply_schema(rows, source, schema, origin=source.uri, where=row_location)
 
 
@@ -178,7 +182,7 @@ def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[
                 chunks.append(chunk)
                 num_bytes += len(chunk)
                 if num_bytes > source.max_bytes:
-                    raise too_large(source, "a larger file")
+                    raise too_large_error(source, "a larger file")
     except FileNotFoundError:
         suggestion = hide_secrets(suggest_name(resolved), uri, environ)
         raise SourceError(
@@ -201,11 +205,11 @@ def _read(source: CsvSource | ParquetSource | JsonLinesSource, environ: Mapping[
         ) from None
     content = b"".join(chunks)
     if not content.strip():
-        raise _empty(uri)
+        raise _empty_file_error(uri)
     return content
 
 
-def _not_json(uri: str, line: int, reason: str) -> SourceError:
+def _json_error(uri: str, line: int, reason: str) -> SourceError:
     return SourceError(
         f"Line {line} of {uri} must be a JSON object: {reason}.",
         cause="The file has another format, or the line is incomplete.",
@@ -213,7 +217,7 @@ def _not_json(uri: str, line: int, reason: str) -> SourceError:
     )
 
 
-def _empty(uri: str) -> SourceError:
+def _empty_file_error(uri: str) -> SourceError:
     return SourceError(
         f"{uri} must contain at least one row, but it is empty.",
         cause="The export that wrote it found no rows, or was truncated.",

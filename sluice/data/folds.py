@@ -19,7 +19,10 @@ class FoldSettings(Settings):
         0.4, gt=0, lt=1, description="Share of rows before the first test window."
     )
     val_share: float = Field(
-        0.15, gt=0, lt=0.9, description="Share of the rows before a test window for validation."
+        0.15,
+        gt=0,
+        lt=0.9,
+        description="Share of the rows before a test window that are validation rows.",
     )
     embargo_rows: int = Field(
         5, ge=0, le=100_000, description="Gap between train, validation and test rows [rows]."

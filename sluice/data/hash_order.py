@@ -48,12 +48,16 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         Rows are independent. Related rows, such as those of one writer or patient, are distributed
         over train and test, so scores would not be valid for new writers or patients.
     """
-    missing = [column for column in columns if column not in rows.columns]
-    numeric = [c for c in columns if c in rows.columns and rows[c].dtype.kind in "fiub"]
-    textual = [c for c in columns if c in rows.columns and c not in numeric and _is_text(rows[c])]
-    others = [c for c in columns if c not in (*missing, *numeric, *textual)]
-    if missing or others or not columns:
-        problems = {"missing": missing, "of another type or with gaps": others}
+    missing_columns = [column for column in columns if column not in rows.columns]
+    numeric_columns = [c for c in columns if c in rows.columns and rows[c].dtype.kind in "fiub"]
+    text_columns = [
+        c for c in columns if c in rows.columns and c not in numeric_columns and _is_text(rows[c])
+    ]
+    unusable_columns = [
+        c for c in columns if c not in (*missing_columns, *numeric_columns, *text_columns)
+    ]
+    if missing_columns or unusable_columns or not columns:
+        problems = {"missing": missing_columns, "of another type or with gaps": unusable_columns}
         listed = [f"{what}: {', '.join(names)}" for what, names in problems.items() if names]
         raise ContractError(
             "A key requires numeric columns, or text columns without gaps; "
@@ -61,8 +65,8 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
             fix="Pass the columns that identify a row.",
         )
     # Adding 0.0 converts -0.0 to 0.0: both are the same value, but have different bytes.
-    values_ND = np.ascontiguousarray(rows[numeric].to_numpy("<f8") + 0.0)
-    texts_N = _text_bytes(rows, textual)
+    values_ND = np.ascontiguousarray(rows[numeric_columns].to_numpy("<f8") + 0.0)
+    texts_N = _text_bytes(rows, text_columns)
     keys = [_key(row_D.tobytes() + text) for row_D, text in zip(values_ND, texts_N, strict=True)]
     index = pd.Index(keys, dtype="int64", name=name)
     return rows.set_axis(index).sort_index(kind="stable")

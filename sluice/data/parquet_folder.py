@@ -9,7 +9,7 @@ import pandas as pd
 
 from sluice.base.errors import SourceError
 from sluice.base.pluralize import pluralize
-from sluice.data.size_limits import require_bounded_parquet, too_large
+from sluice.data.size_limits import require_bounded_parquet, too_large_error
 from sluice.data.source_settings import ParquetSource
 from sluice.data.source_url import hide_secrets, resolve
 
@@ -64,7 +64,8 @@ def find_parquet_folder(
         raise SourceError(
             f"The folder {source.uri} must contain Parquet files, but has "
             f"{pluralize(len(names), 'other file')}.",
-            cause="Only names that end with .parquet or .pq are read.",
+            cause="Only names that end with .parquet or .pq are read, except hidden ones (_NAME, "
+            ".NAME).",
             fix="Correct 'uri', or use another kind of source.",
         )
     return ParquetFolder(filesystem=filesystem, path=path.rstrip("/"), files=files)
@@ -88,7 +89,7 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
             content = folder.filesystem.cat_file(f"{folder.path}/{name}")
             num_bytes += len(content)
             if num_bytes > source.max_bytes:
-                raise too_large(source, "larger files")
+                raise too_large_error(source, "larger files")
             require_bounded_parquet(content, source)
             part = pd.read_parquet(io.BytesIO(content), engine="pyarrow")
         except (pa.ArrowInvalid, OSError) as error:
@@ -100,7 +101,7 @@ def read_parquet_folder(folder: ParquetFolder, source: ParquetSource) -> pd.Data
         part = part.assign(**_values_of_folders(name))
         num_memory_bytes += int(part.memory_usage(deep=True).sum())
         if num_memory_bytes > source.max_bytes:
-            raise too_large(source, f"at least {num_memory_bytes:,} bytes of rows")
+            raise too_large_error(source, f"at least {num_memory_bytes:,} bytes of rows")
         if parts:
             _require_same_columns(source, folder.files[0], parts[0], name, part)
         parts.append(part)

@@ -70,26 +70,25 @@ def require_bounded_parquet(content: bytes, source: ParquetSource) -> None:
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata
-    # Names of the text columns, and of those without a dictionary encoding.
-    num_bytes, texts, plain = 0, set(), set()
+    num_bytes, text_columns, plain_columns = 0, set(), set()
     for group in range(metadata.num_row_groups):
         for column in range(metadata.num_columns):
             chunk = metadata.row_group(group).column(column)
             num_bytes += chunk.num_values * _CELL_BYTES
             if chunk.physical_type == "BYTE_ARRAY":
-                texts.add(chunk.path_in_schema)
+                text_columns.add(chunk.path_in_schema)
                 if not _DICTIONARY_ENCODINGS & set(chunk.encodings):
-                    plain.add(chunk.path_in_schema)
+                    plain_columns.add(chunk.path_in_schema)  # without a dictionary encoding
                 num_bytes += chunk.total_uncompressed_size
             elif chunk.physical_type == "FIXED_LEN_BYTE_ARRAY":
                 width = metadata.schema.column(column).length + _OBJECT_BYTES
                 num_bytes += chunk.num_values * width
     _require_size(num_bytes, source)
-    if texts:
-        _require_bounded_texts(content, texts, plain, source)
+    if text_columns:
+        _require_bounded_texts(content, text_columns, plain_columns, source)
 
 
-def too_large(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
+def too_large_error(source: CsvSource | ParquetSource | JsonLinesSource, size: str) -> SourceError:
     """Return the error for a file that exceeds its limit."""
     # The rows of JSON lines are not limited: their file is about as large.
     has_file_limit_only = isinstance(source, JsonLinesSource)
@@ -104,16 +103,16 @@ def too_large(source: CsvSource | ParquetSource | JsonLinesSource, size: str) ->
 
 
 def _require_bounded_texts(
-    content: bytes, texts: set[str], plain: set[str], source: ParquetSource
+    content: bytes, text_columns: set[str], plain_columns: set[str], source: ParquetSource
 ) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(texts - plain))
-    num_rows = _BATCH_ROWS if not plain else _BATCH_ROWS_PLAIN
+    file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(text_columns - plain_columns))
+    num_rows = _BATCH_ROWS_PLAIN if plain_columns else _BATCH_ROWS
     num_bytes = 0
-    for batch in file.iter_batches(batch_size=num_rows, columns=sorted(texts)):
+    for batch in file.iter_batches(batch_size=num_rows, columns=sorted(text_columns)):
         for column in batch.columns:
             if pa.types.is_dictionary(column.type):
                 lengths = pc.binary_length(column.dictionary).take(column.indices)
@@ -125,4 +124,4 @@ def _require_bounded_texts(
 
 def _require_size(num_bytes: int, source: CsvSource | ParquetSource) -> None:
     if num_bytes > source.max_bytes:
-        raise too_large(source, f"at least {num_bytes:,} bytes of rows")
+        raise too_large_error(source, f"at least {num_bytes:,} bytes of rows")

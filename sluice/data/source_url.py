@@ -54,7 +54,7 @@ def resolve(url: str, environ: Mapping[str, str]) -> str:
     def replacement(match: re.Match[str]) -> str:
         value = environ.get(match[1])
         if not value:
-            raise _missing_variable(url, match[1], environ)
+            raise _missing_variable_error(url, match[1], environ)
         return quote(value, safe="") if match.start() < login_end else value
 
     return _VARIABLE.sub(replacement, url)
@@ -69,7 +69,7 @@ def hide_secrets(text: str, url: str, environ: Mapping[str, str]) -> str:
     return redact(text)
 
 
-def _missing_variable(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
+def _missing_variable_error(url: str, name: str, environ: Mapping[str, str]) -> SourceError:
     near = nearest_name(name, list(environ))
     hint = f" Did you mean '{near}'?" if near and near != name else ""
     state = "is empty" if name in environ else "is not set"

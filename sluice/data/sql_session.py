@@ -115,7 +115,7 @@ def run_query(connection: Connection, source: SqlSource) -> tuple[list[str], lis
             return list(result.keys()), _fetch(result, source, deadline, update_timeout)
     except SQLAlchemyError:
         if time.monotonic() >= deadline:
-            raise _too_slow(source) from None
+            raise _timeout_error(source) from None
         raise
 
 
@@ -145,7 +145,7 @@ def _fetch(
                 fix="Narrow the query, or raise 'max_bytes' in the source's settings.",
             )
         if time.monotonic() >= deadline:
-            raise _too_slow(source)
+            raise _timeout_error(source)
         batch_rows = max(1, min(_MAX_FETCH_ROWS, source.max_bytes // 16 // max_row_bytes))
 
 
@@ -181,8 +181,8 @@ def _authorize(
     action: int, _first: str | None, name: str | None, _database: str | None, _trigger: str | None
 ) -> int:
     loads_code = action == sqlite3.SQLITE_FUNCTION and str(name).lower() in _SQLITE_CODE_LOADERS
-    allowed = action in _SQLITE_READ_ACTIONS and not loads_code
-    return sqlite3.SQLITE_OK if allowed else sqlite3.SQLITE_DENY
+    is_allowed = action in _SQLITE_READ_ACTIONS and not loads_code
+    return sqlite3.SQLITE_OK if is_allowed else sqlite3.SQLITE_DENY
 
 
 def _open_for_reading(
@@ -197,7 +197,7 @@ def _open_for_reading(
     options["uri"] = True
 
 
-def _too_slow(source: SqlSource) -> SourceError:
+def _timeout_error(source: SqlSource) -> SourceError:
     return SourceError(
         f"The query on {source.url} must end within timeout_s = {source.timeout_s:g} s, but did "
         "not.",

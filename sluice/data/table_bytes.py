@@ -51,15 +51,17 @@ def read_table_bytes(content: bytes, *, what: str, kinds: Mapping[str, str]) -> 
         require_bounded_table(content, what=what)
         rows = pd.read_parquet(io.BytesIO(content), columns=[*kinds])
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _invalid_table(what, error) from error
+        raise _invalid_table_error(what, error) from error
     for name, kind in kinds.items():
         is_text = kind == "O" and pd.api.types.is_string_dtype(rows[name])
         if not (is_text or (kind != "O" and rows[name].dtype.kind in kind)):
-            raise _invalid_table(what, f"column '{name}' has another type, {rows[name].dtype}")
+            raise _invalid_table_error(
+                what, f"column '{name}' has another type, {rows[name].dtype}"
+            )
     return rows
 
 
-def _invalid_table(what: str, error: object) -> IntegrityError:
+def _invalid_table_error(what: str, error: object) -> IntegrityError:
     return IntegrityError(
         f"{what} must be a Parquet table with the columns that Sluice writes, but it cannot be "
         f"opened: {error}",

@@ -11,7 +11,7 @@ import pandas as pd
 
 from sluice.base.digests import digest_frame, digest_json
 from sluice.data.folds import Fold
-from sluice.data.rows.protocol import all_tensor
+from sluice.data.rows.protocol import read_all_as_tensor
 from sluice.evaluation.fold_scores import FoldScores, score_chunks, score_output
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.metric_table import MetricTable
@@ -177,7 +177,7 @@ def score_baseline(
     for fold, examples in examples_of(workload, frame, folds):
         output, source = baseline.outputs[fold.fold_id], f"baseline of fold {fold.fold_id}"
         if workload.keep_outputs:
-            output = all_tensor(output, what="baseline predictions")
+            output = read_all_as_tensor(output, what="baseline predictions")
             require_shape(workload, output, examples, source)
             part = FoldOutput(fold=fold, examples=examples, output=output)
             parts.append(score_output(workload, frame, part))

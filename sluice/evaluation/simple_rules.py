@@ -23,7 +23,7 @@ from torch import Tensor
 from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
-from sluice.data.rows.protocol import RowSource, all_tensor
+from sluice.data.rows.protocol import RowSource, read_all_as_tensor
 from sluice.findings.user_code import wrap_user_errors
 from sluice.training.prediction import read_in_chunks
 from sluice.workloads.workload import Examples, Workload
@@ -231,7 +231,7 @@ def describe_rules(names: Sequence[str]) -> str:
 
 
 def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
-    return all_tensor(workload.baseline(frame, fold), what="baseline predictions")
+    return read_all_as_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
 def _default_name(rows: _RuleData) -> str:

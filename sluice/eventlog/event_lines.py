@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from sluice.base.errors import StorageError
 from sluice.eventlog.event_fields import EVENT_FIELDS
@@ -19,6 +19,9 @@ _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _MAX_LINE_BYTES = 64 * 2**20
 """Maximum length of a line [bytes]; a longer line is not an event. The limit bounds the memory if
 the file is not a log."""
+
+_SKIP_BYTES = 2**20
+"""Number of bytes of a longer line that are skipped at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class EventLine:
     record: dict[str, Any] | None
     """The event; None if the line is not a JSON object."""
     text: str
-    """Text of a line that is not an event; empty otherwise."""
+    """Text of a line that is not an event, cut to 64 MiB; empty otherwise."""
     ended: bool = True
     """Whether the line ends with a newline. It does not if a process crashed while writing it."""
 
@@ -57,22 +60,37 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
             number = 0
             while content := file.readline(_MAX_LINE_BYTES):
                 number += 1
+                is_ended = content.endswith(b"\n")
+                is_too_long = False
+                if not is_ended and len(content) == _MAX_LINE_BYTES:
+                    is_too_long, is_ended = _skip_rest_of_line(file)
                 # Some editors write a byte order mark before the first line.
                 text = content.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
-                if not text.strip():
+                if not (is_too_long or text.strip()):
                     continue
-                record = parse_line(text)
+                record = None if is_too_long else parse_line(text)
                 yield EventLine(
                     number,
                     record,
                     "" if record is not None else text.rstrip("\r\n"),
-                    ended=text.endswith("\n"),
+                    ended=is_ended,
                 )
     except OSError as error:
         raise StorageError(
             f"Cannot read the log {path} ({error.strerror or error}).",
             fix="Check the path: a log is a file of JSON lines that this user may read.",
         ) from error
+
+
+def _skip_rest_of_line(file: BinaryIO) -> tuple[bool, bool]:
+    """Read to the end of a line; return whether any bytes were left, and whether it is ended."""
+    part, has_rest = b"", False
+    while not part.endswith(b"\n"):
+        part = file.readline(_SKIP_BYTES)
+        if not part:
+            return has_rest, False
+        has_rest = True
+    return True, True
 
 
 def parse_line(text: str) -> dict[str, Any] | None:

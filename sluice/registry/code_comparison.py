@@ -71,7 +71,7 @@ def collect_own_modules(workload: Workload, model: ModelSettings) -> dict[str, S
     """
     return {
         name: StoredModule(source=_source(name, path), is_package=path.name == "__init__.py")
-        for name, path in follow_code(workload, model).own.items()
+        for name, path in follow_code(workload, model).own_modules.items()
         if path.suffix == ".py"
     }
 

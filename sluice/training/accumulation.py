@@ -37,8 +37,8 @@ def split_batch(
 ) -> Iterator[tuple[ModelInput, Tensor, float]]:
     """Yield the micro-batches of a batch, each with its share of the batch loss.
 
-    The loss of a batch is the mean over its rows. It equals the sum of the micro-batch losses, each
-    multiplied by the micro-batch's share of the rows, and gradients add up the same way:
+    The loss of a batch is a mean over items, such as rows. It equals the sum of the micro-batch
+    losses, each multiplied by the micro-batch's share of the items. Gradients add up the same way:
     ``(share * micro_batch_loss).backward()`` for every micro-batch accumulates the gradient of the
     batch, up to rounding. This also holds if the last micro-batch is smaller.
 
@@ -101,7 +101,7 @@ def require_splittable(
                 cause="Batch normalisation computes statistics over the rows of one forward pass, "
                 "so micro-batches give other gradients and other running statistics than "
                 "the whole batch.",
-                fix="Use GroupNorm or LayerNorm, or lower batch_rows so that no batch is split.",
+                fix=f"Use GroupNorm or LayerNorm, or unset {setting}.",
             )
     x, y = slice_input(x, 0, _CHECK_ROWS), y[:_CHECK_ROWS]
     model.eval()

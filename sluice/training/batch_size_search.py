@@ -34,7 +34,7 @@ Probe = Callable[[int], BatchSizeAttempt]
 """Function that runs training steps with one batch size."""
 
 
-def largest_batch(
+def find_largest_batch(
     workload: Workload,
     model_settings: ModelSettings,
     train: Examples,
@@ -90,16 +90,17 @@ def largest_batch(
         seed=seed,
     )
     attempts = tuple(_search(run, limit, gap_share, usable))
-    fitting = [attempt for attempt in attempts if attempt.fits]
-    if not fitting:
-        last = attempts[-1]
+    fitting_attempts = [attempt for attempt in attempts if attempt.fits]
+    if not fitting_attempts:
+        last_attempt = attempts[-1]
         raise ContractError(
-            f"At least one row must fit into {memory_bytes:,} bytes, but a batch of {last.rows} "
-            f"increased memory by {last.peak_bytes:,} bytes. {last.problem}".rstrip(),
+            f"At least one row must fit into {memory_bytes:,} bytes, but a batch of "
+            f"{last_attempt.rows} increased memory by {last_attempt.peak_bytes:,} bytes. "
+            f"{last_attempt.problem}".rstrip(),
             cause="Weights, gradients and optimizer state alone may exceed this limit.",
             fix="Make the model or seq_len smaller, or raise the memory limit.",
         )
-    best = max(fitting, key=lambda attempt: attempt.rows)
+    best = max(fitting_attempts, key=lambda attempt: attempt.rows)
     return BatchSizeResult(
         rows=best.rows,
         peak_bytes=best.peak_bytes,

@@ -32,8 +32,8 @@ from sluice.workloads.workload import Augmentation, Examples
 Batch = tuple[ModelInput, Tensor]
 """Inputs of this rank's rows, and the targets of all rows of the batch."""
 
-_SHOWN_ROWS = 8
-"""Rows of a batch that a message names."""
+_MAX_NAMED_ROWS = 8
+"""Maximum number of rows of a batch that a message names."""
 
 _TERMINATION_DELAY_S = 10
 """Time that a loader process continues after SIGTERM [s], so that a training whose processes all
@@ -103,7 +103,7 @@ class Batches:
             )
 
     @property
-    def steps(self) -> int:
+    def steps_per_epoch(self) -> int:
         """Number of batches of an epoch."""
         return self._plan.num_batches
 
@@ -134,12 +134,12 @@ class Batches:
                 one, or a row source breaks its contract; the message names epoch, batch and rows.
             SluiceError: Raised by a row source, or by the augmentation.
         """
-        checked = self._reader.runs_user_code
+        is_checked = self._reader.runs_user_code
         for number, inputs in enumerate(self._read(epoch, first), start=first):
             if isinstance(inputs, SluiceError):
                 raise self._with_position(inputs, epoch, number) from inputs
             x, y = inputs
-            if checked:
+            if is_checked:
                 self._require_layout(x, y, epoch, number)
             yield move_input(x, self._device), y.to(self._device)
 
@@ -183,8 +183,12 @@ class Batches:
     def _with_position(self, error: SluiceError, epoch: int, number: int) -> SluiceError:
         """Return the error with the epoch, batch and rows in its message."""
         rows = self._plan.batch(epoch, number).tolist()
-        shown = ", ".join(map(str, rows[:_SHOWN_ROWS])) + ", ..." * (len(rows) > _SHOWN_ROWS)
-        what = f"Epoch {epoch}, batch {number + 1} of {self.steps} (rows {shown}): {error.what}"
+        more = ", ..." if len(rows) > _MAX_NAMED_ROWS else ""
+        names = ", ".join(map(str, rows[:_MAX_NAMED_ROWS])) + more
+        what = (
+            f"Epoch {epoch}, batch {number + 1} of {self.steps_per_epoch} (rows {names}): "
+            f"{error.what}"
+        )
         return type(error)(what, cause=error.cause, fix=error.fix)
 
 
@@ -192,7 +196,9 @@ class _Layout(NamedTuple):
     """Layout of the first batch, which all batches must have."""
 
     value: tuple[object, object]
+    """Dtypes, numbers of dimensions and names of the inputs, and of the targets."""
     text: str
+    """The layout as text, for messages."""
 
 
 def _layout(inputs: ModelInput) -> object:

@@ -42,7 +42,7 @@ class Restored:
 
     state: TrainState | None
     """State of the newest valid checkpoint; None if there is no valid checkpoint."""
-    damaged: tuple[Path, ...]
+    damaged_paths: tuple[Path, ...]
     """Newer files that were skipped because their content does not match the digest in their
     name."""
 
@@ -102,16 +102,18 @@ def load_checkpoint(folder: Path, *, subject: Mapping[str, Any]) -> Restored:
             listed.
         StorageError: A file exists and cannot be read.
     """
-    damaged: list[Path] = []
+    damaged_paths: list[Path] = []
     for path in _newest_first(folder):
         try:
             content = path.read_bytes()
         except OSError as error:
             raise storage_error(path, error) from error
         if _is_valid(path, content):
-            return Restored(state=_decode(path, content, subject), damaged=tuple(damaged))
-        damaged.append(path)
-    return Restored(state=None, damaged=tuple(damaged))
+            return Restored(
+                state=_decode(path, content, subject), damaged_paths=tuple(damaged_paths)
+            )
+        damaged_paths.append(path)
+    return Restored(state=None, damaged_paths=tuple(damaged_paths))
 
 
 def newest_subject(folder: Path) -> Mapping[str, Any] | None:
@@ -204,10 +206,10 @@ def _decode_progress(
 def _require_same_subject(
     path: Path, stored: Mapping[str, Any], expected: Mapping[str, Any]
 ) -> None:
-    differing = format_differences(dict(stored), dict(expected))
-    if differing:
+    differences = format_differences(dict(stored), dict(expected))
+    if differences:
         raise ContractError(
-            f"{path} was written by another training: {'; '.join(differing[:5])}.",
+            f"{path} was written by another training: {'; '.join(differences[:5])}.",
             cause="Resuming would mix two trainings.",
             fix="Restore these values to resume, or remove the folder to start again.",
         )

@@ -58,11 +58,11 @@ def identify_code(workload: Workload, model: ModelSettings | None = None) -> Cod
         the sources, but parses only those that changed. Data files are read once.
     """
     graph = follow_code(workload, model)
-    modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own.items()}
+    modules = {name: digest_bytes(path.read_bytes()) for name, path in graph.own_modules.items()}
     modules |= {
         name: digest_bytes(path.read_bytes())
-        for name, path in graph.sluice.items()
-        # The package itself only re-exports names of other modules.
+        for name, path in graph.sluice_modules.items()
+        # The package ``sluice`` itself only re-exports names of other modules.
         if name != "sluice" and name.split(".")[1:2] not in [[package] for package in _PACKAGES]
     }
     return CodeIdentity(
@@ -93,7 +93,7 @@ def optimizer_code(training: TrainSettings) -> dict[str, str]:
     _require_file(module)
     graph = follow_imports([module])
     identity = CodeIdentity(
-        modules={name: digest_bytes(file.read_bytes()) for name, file in graph.own.items()},
+        modules={name: digest_bytes(file.read_bytes()) for name, file in graph.own_modules.items()},
         distributions=graph.distributions,
         data_files={},
     )

@@ -33,7 +33,7 @@ class CodeIdentity(Record):
         return digest_json([self.modules, self.distributions, self.data_files])
 
     @property
-    def gap(self) -> str:
+    def coverage_warning(self) -> str:
         """Sentence that lists the code that the digest does not cover; "" without such code."""
         if not self.not_followed:
             return ""

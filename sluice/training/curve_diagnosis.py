@@ -1,8 +1,8 @@
 """Diagnoses the learning curves of a finished training: symptoms, and what to try first.
 
-A symptom requires a trend over at least five epochs or an extreme value, so that an ordinary noisy
-curve has none. Losses may have any unit and sign: changes are relative to the decrease of the train
-loss.
+A symptom requires a trend over several epochs (``gap_epochs``, by default 5) or an extreme value,
+so that an ordinary noisy curve has none. Losses may have any unit and sign: changes are relative to
+the decrease of the train loss.
 
 Shape legend: E = epochs, T = epochs of the tail that a trend is fitted to.
 """
@@ -57,8 +57,8 @@ class DiagnosisSettings(Settings):
         0.99,
         gt=0,
         le=1,
-        description="Share of the best constant prediction's loss above which a "
-        "train loss underfits.",
+        description="Ratio of the lowest train loss to the loss of the best constant prediction "
+        "above which the training underfits.",
     )
     min_loss_decrease: float = Field(
         1e-3,
@@ -93,7 +93,7 @@ class CurveDiagnosis(Record):
 
     symptoms: tuple[Finding, ...]
     epochs: int = Field(description="Number of epochs that were analysed.")
-    enough: bool = Field(
+    has_enough_epochs: bool = Field(
         description="Whether there are enough epochs for trends; explosions are "
         "detected with fewer."
     )
@@ -103,7 +103,7 @@ class CurveDiagnosis(Record):
         """One sentence for reports."""
         if self.symptoms:
             return " ".join(f"{symptom.fault}: {symptom.what}" for symptom in self.symptoms)
-        if not self.enough:
+        if not self.has_enough_epochs:
             epochs = pluralize(self.epochs, "epoch")
             return f"{epochs} of training, too few for a trend; no gradient exploded."
         return f"No symptom in {pluralize(self.epochs, 'epoch')}."
@@ -115,7 +115,7 @@ def diagnose_curves(
     *,
     max_epochs: int,
     expects_signal: bool,
-    trivial_loss: float | None = None,
+    constant_loss: float | None = None,
     dead_units: tuple[int, int] | None = None,
 ) -> CurveDiagnosis:
     """Diagnose the learning curves of one training.
@@ -126,32 +126,34 @@ def diagnose_curves(
         max_epochs: Maximum number of epochs in the training settings.
         expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant
             loss is no symptom.
-        trivial_loss: Mean train loss of the best constant prediction, if known.
+        constant_loss: Mean train loss of the best constant prediction, if known.
         dead_units: Number of neurons that were never active, and their total, as returned by
             ``count_dead_units``.
     """
     if not history:
-        return CurveDiagnosis(symptoms=(), epochs=0, enough=False)
-    enough = len(history) >= _MIN_EPOCHS
+        return CurveDiagnosis(symptoms=(), epochs=0, has_enough_epochs=False)
+    has_enough_epochs = len(history) >= _MIN_EPOCHS
     symptoms = [
-        _explosion(history, settings),
-        _dead(dead_units, settings),
-        _fp16_abandoned(history),
+        _find_explosion(history, settings),
+        _find_dead_units(dead_units, settings),
+        _find_fp16_abandonment(history),
     ]
-    if enough and symptoms[0] is None:
-        not_learning = _not_learning(history, settings, trivial_loss) if expects_signal else None
+    if has_enough_epochs and symptoms[0] is None:
+        not_learning = (
+            _find_not_learning(history, settings, constant_loss) if expects_signal else None
+        )
         symptoms.append(not_learning)
         if not_learning is None:
-            symptoms.append(_overfitting(history, settings))
-            symptoms.append(_unfinished(history, settings, max_epochs))
+            symptoms.append(_find_overfitting(history, settings))
+            symptoms.append(_find_unfinished(history, settings, max_epochs))
     return CurveDiagnosis(
         symptoms=tuple(symptom for symptom in symptoms if symptom is not None),
         epochs=len(history),
-        enough=enough,
+        has_enough_epochs=has_enough_epochs,
     )
 
 
-def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
+def fit_trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     """Return the change along a fitted straight line, and whether it is significant.
 
     A change is significant if it exceeds four times its standard error. That occurs by chance in
@@ -166,7 +168,9 @@ def trend(values_T: NDArray[np.float64]) -> tuple[float, bool]:
     return change, abs(change) > _CLEAR_STANDARD_ERRORS * error
 
 
-def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
+def _find_overfitting(
+    history: Sequence[EpochResult], settings: DiagnosisSettings
+) -> Finding | None:
     epoch_E, val_E, train_E = _curves(history)
     best = int(val_E.argmin())
     after = len(val_E) - 1 - best
@@ -174,10 +178,11 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
         return None
     # Without the best epoch: it was selected for its low loss, which would bias the slope.
     tail = slice(best + 1, None)
-    rise, clear = trend(val_E[tail])
-    gap, gap_clear = trend((val_E - train_E)[tail])
+    rise, is_rise_significant = fit_trend(val_E[tail])
+    gap, is_gap_significant = fit_trend((val_E - train_E)[tail])
     decrease = float(train_E[0] - train_E.min())
-    if not (clear and gap_clear and gap > 0 and rise > settings.gap_share * decrease > 0):
+    is_large = gap > 0 and rise > settings.gap_share * decrease > 0
+    if not (is_rise_significant and is_gap_significant and is_large):
         return None
     return Finding.of(
         "overfitting",
@@ -191,70 +196,72 @@ def _overfitting(history: Sequence[EpochResult], settings: DiagnosisSettings) ->
     )
 
 
-def _unfinished(
+def _find_unfinished(
     history: Sequence[EpochResult], settings: DiagnosisSettings, max_epochs: int
 ) -> Finding | None:
     _, val_E, _ = _curves(history)
     if len(history) < max_epochs or int(val_E.argmin()) < len(val_E) - 2:
         return None
-    change, clear = trend(val_E[-settings.gap_epochs - 1 :])
+    change, is_significant = fit_trend(val_E[-settings.gap_epochs - 1 :])
     decrease = float(val_E[0] - val_E[-1])
-    if not (clear and -change > settings.unfinished_share * decrease > 0):
+    if not (is_significant and -change > settings.unfinished_share * decrease > 0):
         return None
     return Finding.of(
         "stopped too early",
         what=f"the validation loss still decreases at the last epoch, by {-change:.3g} over the "
-        f"last {settings.gap_epochs} ({-change / decrease:.0%} of its total decrease).",
+        f"last {settings.gap_epochs} epochs ({-change / decrease:.0%} of its total decrease).",
         evidence={"decrease": -change, "share": -change / decrease},
     )
 
 
-def _not_learning(
-    history: Sequence[EpochResult], settings: DiagnosisSettings, trivial_loss: float | None
+def _find_not_learning(
+    history: Sequence[EpochResult], settings: DiagnosisSettings, constant_loss: float | None
 ) -> Finding | None:
     epoch_E, _, train_E = _curves(history)
     lowest = float(train_E.min())
-    learns = trivial_loss is not None and lowest < settings.trivial_share * trivial_loss
-    late = float(np.median(train_E[1:]))
-    if not learns and not train_E[0] - late > settings.min_loss_decrease * abs(float(train_E[0])):
+    learns = constant_loss is not None and lowest < settings.trivial_share * constant_loss
+    late_loss = float(np.median(train_E[1:]))
+    min_decrease = settings.min_loss_decrease * abs(float(train_E[0]))
+    if not learns and not train_E[0] - late_loss > min_decrease:
         return Finding.of(
             "loss not decreasing",
             what=f"the train loss is {train_E[0]:.4g} in epoch {epoch_E[0]}, and its median over "
-            f"the later epochs is {late:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
-            evidence={"first_loss": float(train_E[0]), "median_loss": late},
+            f"the later epochs is {late_loss:.4g}; gradient norm {history[-1].grad_norm_mean:.3g}.",
+            evidence={"first_loss": float(train_E[0]), "median_loss": late_loss},
             cause="The learning rate is far too low or too high, layers are frozen, or the "
             "features carry no information about the target.",
             fix="Run the learning-rate range test first; then check that every layer requires "
             "gradients, and compare features with targets.",
         )
-    if trivial_loss is None or not trivial_loss > 0 or learns:
+    if constant_loss is None or not constant_loss > 0 or learns:
         return None
     return Finding.of(
         "underfitting",
-        what=f"the lowest train loss is {lowest:.4g}, {lowest / trivial_loss:.0%} of the loss of "
-        f"the best constant prediction ({trivial_loss:.4g}).",
-        evidence={"lowest_loss": lowest, "constant_loss": trivial_loss},
+        what=f"the lowest train loss is {lowest:.4g}, {lowest / constant_loss:.0%} of the loss of "
+        f"the best constant prediction ({constant_loss:.4g}).",
+        evidence={"lowest_loss": lowest, "constant_loss": constant_loss},
     )
 
 
-def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
+def _find_explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> Finding | None:
     for index, result in enumerate(history):
-        fp16 = result.skipped_steps > 0
+        has_skipped_steps = result.skipped_steps > 0  # by fp16
         is_finite = math.isfinite(result.train_loss) and math.isfinite(result.val_loss)
-        if not is_finite and not fp16:
-            return _not_finite(result)
+        if not is_finite and not has_skipped_steps:
+            return _non_finite_finding(result)
         norm = result.grad_norm_max
         limit = settings.max_gradient_norm * max(1.0, abs(result.train_loss))
         means = (r.grad_norm_mean for r in history[:index])
         before = max((mean for mean in means if math.isfinite(mean)), default=math.inf)
         # Not in the first epoch: gradients may be large at the start of a training.
-        if index and not fp16 and not norm <= limit:
+        if index and not has_skipped_steps and not norm <= limit:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the limit is "
                 f"{limit:.3g} for a loss of {result.train_loss:.3g}.",
                 result,
             )
-        if not fp16 and not norm <= settings.max_gradient_jump * max(before, 1e-12):
+        max_norm = settings.max_gradient_jump * max(before, 1e-12)
+        if not has_skipped_steps and not norm <= max_norm:
             return _explosion_finding(
                 f"the gradient norm reached {norm:.3g} at epoch {result.epoch}; the largest mean "
                 f"of the epochs before is {before:.3g}.",
@@ -263,7 +270,7 @@ def _explosion(history: Sequence[EpochResult], settings: DiagnosisSettings) -> F
     return None
 
 
-def _not_finite(result: EpochResult) -> Finding:
+def _non_finite_finding(result: EpochResult) -> Finding:
     return Finding.of(
         "non-finite loss",
         what=f"at epoch {result.epoch} the train loss is {result.train_loss:.4g} and the "
@@ -287,7 +294,9 @@ def _explosion_finding(what: str, result: EpochResult) -> Finding:
     )
 
 
-def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Finding | None:
+def _find_dead_units(
+    dead_units: tuple[int, int] | None, settings: DiagnosisSettings
+) -> Finding | None:
     if dead_units is None or not dead_units[1]:
         return None
     dead, total = dead_units
@@ -303,7 +312,7 @@ def _dead(dead_units: tuple[int, int] | None, settings: DiagnosisSettings) -> Fi
     )
 
 
-def _fp16_abandoned(history: Sequence[EpochResult]) -> Finding | None:
+def _find_fp16_abandonment(history: Sequence[EpochResult]) -> Finding | None:
     epochs = [r.epoch for r in history if r.skipped_steps and r.precision == "fp32"]
     if not epochs:
         return None

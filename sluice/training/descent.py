@@ -39,8 +39,8 @@ class RangeTestSettings(Settings):
     diverged_ratio: float = Field(
         4.0,
         ge=1,
-        description="Stop when the loss exceeds its start by this many times the sum of its "
-        "largest decrease and the standard deviation between batches.",
+        description="Stop when the loss minus the initial loss exceeds this ratio times (largest "
+        "decrease + standard deviation between batches).",
     )
 
     @model_validator(mode="after")
@@ -83,7 +83,7 @@ class Slopes:
     """Standard error of each slope."""
 
 
-def steepest_descent(
+def find_steepest_descent(
     loss_N: NDArray[np.float64], settings: RangeTestSettings
 ) -> tuple[Slopes, int | None]:
     """Find the narrowest window width with a significant descent, and its steepest descent.
@@ -98,12 +98,12 @@ def steepest_descent(
     """
     narrowest = settings.window_steps
     widths = [width * (narrowest - 1) + 1 for width in _WIDTHS]
-    fitted = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
-    for fits in fitted:
-        significant_C = _descends_significantly(fits, settings)
+    lines_by_width = [_fit_windows(loss_N, width, settings.step_decades) for width in widths]
+    for lines in lines_by_width:
+        significant_C = _descends_significantly(lines, settings)
         if significant_C.any():
-            return fits, int(np.where(significant_C, fits.slope_C, np.inf).argmin())
-    return fitted[0], None
+            return lines, int(np.where(significant_C, lines.slope_C, np.inf).argmin())
+    return lines_by_width[0], None
 
 
 def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) -> Slopes:
@@ -122,20 +122,20 @@ def _fit_windows(loss_N: NDArray[np.float64], window: int, step_decades: float) 
     return Slopes(window=window, mean_C=mean_C, slope_C=slope_C, error_C=error_C)
 
 
-def _descends_significantly(fits: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
-    """Return which windows descend significantly; those after the lowest mean loss do not."""
+def _descends_significantly(lines: Slopes, settings: RangeTestSettings) -> NDArray[np.bool_]:
+    """Return which windows descend significantly; none after the lowest mean loss counts."""
     # scipy.special has the same quantile as scipy.stats, which takes a second to import.
     from scipy.special import stdtrit
 
-    num_windows = len(fits.slope_C)
+    num_windows = len(lines.slope_C)
     if not num_windows:
         return np.zeros(0, dtype=bool)
     alpha = (1 - settings.confidence) / num_windows / len(_WIDTHS)  # Bonferroni correction
-    required_t = float(stdtrit(fits.window - 2, 1 - alpha))
-    fall_C = -fits.slope_C * settings.step_decades * fits.window
+    required_t = float(stdtrit(lines.window - 2, 1 - alpha))
+    decrease_C = -lines.slope_C * settings.step_decades * lines.window
     significant_C: NDArray[np.bool_] = (
-        (-fits.slope_C > required_t * fits.error_C)
-        & (fall_C > ROUNDING * np.abs(fits.mean_C))
-        & (np.arange(num_windows) <= int(fits.mean_C.argmin()))
+        (-lines.slope_C > required_t * lines.error_C)
+        & (decrease_C > ROUNDING * np.abs(lines.mean_C))
+        & (np.arange(num_windows) <= int(lines.mean_C.argmin()))
     )
     return significant_C

@@ -57,12 +57,12 @@ class StepRecords:
             self._blocks.append((start.loss_S, start.norm_S, start.taken_S))
         self._clear()
 
-    def add(self, loss: Tensor, norm: Tensor, *, taken: bool) -> None:
-        """Add one step."""
+    def add(self, loss: Tensor, norm: Tensor, *, is_taken: bool) -> None:
+        """Add one step, and whether it updated the weights."""
         self._losses.append(loss)
         self._norms.append(norm)
-        self._taken.append(taken)
-        if len(self._taken) == _BLOCK_STEPS:
+        self._is_taken.append(is_taken)
+        if len(self._is_taken) == _BLOCK_STEPS:
             self._pack()
 
     def read(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -77,16 +77,16 @@ class StepRecords:
 
     def _pack(self) -> None:
         """Replace single numbers, which take 400 bytes each, by a block of numbers."""
-        if not self._taken:
+        if not self._is_taken:
             return
         loss_S, norm_S = (torch.stack(values).double() for values in (self._losses, self._norms))
-        self._blocks.append((loss_S, norm_S, torch.tensor(self._taken)))
+        self._blocks.append((loss_S, norm_S, torch.tensor(self._is_taken)))
         self._clear()
 
     def _clear(self) -> None:
         self._losses: list[Tensor] = []
         self._norms: list[Tensor] = []
-        self._taken: list[bool] = []
+        self._is_taken: list[bool] = []
 
 
 def fit_epoch(
@@ -126,26 +126,33 @@ def fit_epoch(
             contract.
     """
     model.train()
-    first_step, total_steps = (epoch - 1) * batches.steps, settings.max_epochs * batches.steps
+    epoch_start_step, total_steps = (
+        (epoch - 1) * batches.steps_per_epoch,
+        settings.max_epochs * batches.steps_per_epoch,
+    )
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     set_weight_decay(optimizer, settings.weight_decay)
     set_arguments(optimizer, settings)
-    records, first = StepRecords(start), 0 if start is None else start.steps
+    records, num_finished = StepRecords(start), 0 if start is None else start.steps
     # If no batch remains, no iterator is created, because it would start loader processes.
-    remaining = batches.iter_epoch(epoch, first=first) if first < batches.steps else ()
-    for index, (x, y) in enumerate(remaining, start=first):
+    remaining = (
+        batches.iter_epoch(epoch, first=num_finished)
+        if num_finished < batches.steps_per_epoch
+        else ()
+    )
+    for index, (x, y) in enumerate(remaining, start=num_finished):
         optimizer.zero_grad(set_to_none=True)
         loss = _backward(model, loss_fn, mixed_precision, x, y, settings, loss_weight, ranks)
         norm = mixed_precision.clip(optimizer, parameters, settings.clip_norm)
-        rate = learning_rate_at(first_step + index, total_steps, settings)
+        rate = learning_rate_at(epoch_start_step + index, total_steps, settings)
         set_learning_rate(optimizer, rate)
         records.learning_rate = rate
-        records.add(loss, norm, taken=mixed_precision.step(optimizer))
-        if after_step is not None and index + 1 < batches.steps:
+        records.add(loss, norm, is_taken=mixed_precision.step(optimizer))
+        if after_step is not None and index + 1 < batches.steps_per_epoch:
             after_step(records)
     loss_S, norm_S, taken_S = records.read()
     loss_S = ranks.all_reduce_sum(loss_S)
-    require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps, settings)
+    require_finite_steps(loss_S, norm_S, taken_S, epoch, batches.steps_per_epoch, settings)
     weight_S = batches.sizes().double()
     # A step that fp16 skipped has a valid loss unless the loss overflowed, but no valid gradient.
     has_loss_S = taken_S | loss_S.isfinite()
@@ -174,9 +181,9 @@ def require_finite_steps(
     Raises:
         TrainingFailed: A step that was taken is not finite; the first one is named.
     """
-    failed = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
-    if len(failed):
-        first = int(failed[0])
+    failed_steps = (taken_S & ~(loss_S.isfinite() & norm_S.isfinite())).nonzero().flatten()
+    if len(failed_steps):
+        first = int(failed_steps[0])
         name, values = "training loss", loss_S
         if loss_S[first].isfinite():
             name, values = "gradient norm", norm_S

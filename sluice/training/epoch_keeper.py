@@ -12,7 +12,7 @@ from sluice.training.train_state import EpochProgress
 
 
 class EpochKeeper:
-    """Keeps the state of the running epoch whenever it is due.
+    """Keeps the state of the running epoch whenever ``due`` returns True.
 
     Args:
         due: Returns whether to keep the state now; called after every step and every chunk of
@@ -48,7 +48,7 @@ class EpochKeeper:
         self._epoch, self._settings, self._started = epoch, settings, started
 
     def after_step(self, records: StepRecords) -> None:
-        """Keep the state after a step, if it is due.
+        """Keep the state after a step if ``due`` returns True.
 
         Raises:
             TrainingFailed: A loss or a gradient so far is not finite.
@@ -57,7 +57,9 @@ class EpochKeeper:
             self._keep(rng_state(), self._progress(records))
 
     def after_chunk(self, records: StepRecords) -> Callable[[], None]:
-        """Return a function that keeps the state after all steps of the epoch, if it is due.
+        """Return the function to call after every chunk of validation rows.
+
+        It keeps the state after all steps of the epoch if ``due`` returns True.
 
         The state of the random generators is read now, before validation: code that runs during
         validation may draw from them, and draws again after a resume.

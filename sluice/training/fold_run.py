@@ -35,13 +35,13 @@ from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import device_type, resolve_device
-from sluice.training.fold_run_log import epoch_fields, rewind
+from sluice.training.fold_run_log import epoch_fields, truncate_log
 from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
 from sluice.training.loop import predict, train
 from sluice.training.members import Member
 from sluice.training.prediction import row_losses
 from sluice.training.ranks import SINGLE_PROCESS, Ranks
-from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.training.termination import Termination, delayed_termination
 from sluice.training.train_state import EpochResult, TrainState
 from sluice.training.weights import pack_model
@@ -72,7 +72,7 @@ class FoldRunSpec:
     """Folder that contains one folder for each fold run."""
     data_seed: int | None = None
     """Base seed of the row order; ``seed`` if None."""
-    ranks: int = 1
+    num_ranks: int = 1
     """Number of processes that train the model together. It changes the rounding of sums, so it is
     part of the key."""
     sys_path: tuple[str, ...] = ()
@@ -133,22 +133,23 @@ def train_fold_run(
     """Train one fold run, or return its member if it is already finished.
 
     An interrupted fold run resumes from its last checkpoint, which may be within an epoch, and ends
-    with the same bits as an uninterrupted one. On SIGTERM it finishes its step, writes a checkpoint
-    and ends. A second process that requests the same fold run waits for the first.
+    with the same bits as an uninterrupted one. On SIGTERM a fold run of one process finishes its
+    step, writes a checkpoint and ends; several ranks end at once. A second process that requests
+    the same fold run waits for the first.
 
     Args:
         spec: The fold run.
         on_event: Called with every event, on the first rank.
         clock: Time of the log's events, with a time zone.
         timer: Monotonic time [s] for the checkpoint interval.
-        ranks: The ``spec.ranks`` processes that train the model together. Each of them calls this
-            function and gets the member. All ranks read the artifacts; only the first rank reads
-            and writes in ``runs``.
+        ranks: The ``spec.num_ranks`` processes that train the model together. Each of them calls
+            this function and gets the member. All ranks read the artifacts; only the first rank
+            reads and writes in ``runs``.
 
     Raises:
         TrainingFailed: A loss or gradient is not finite, or another rank was lost.
         ContractError: The workload, its rows or its settings break their contract, or the number of
-            ranks differs from ``spec.ranks``.
+            ranks differs from ``spec.num_ranks``.
         SettingsError: The device is not available.
         StorageError: A file cannot be read or written; earlier checkpoints are kept.
     """
@@ -174,7 +175,7 @@ def train_fold_run(
     return member
 
 
-def find_finished(spec: FoldRunSpec) -> Member | None:
+def find_finished_member(spec: FoldRunSpec) -> Member | None:
     """Return the member of a fold run that has finished with intact weights, or None."""
     subject = fold_run_subject(spec)
     member = _read_result(spec, subject)
@@ -210,9 +211,9 @@ def open_workload(spec: FoldRunSpec) -> Workload:
 
 
 def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
-    if spec.ranks != ranks.shard.world_size:
+    if spec.num_ranks != ranks.shard.world_size:
         raise ContractError(
-            f"{spec.name} must be trained by {spec.ranks} processes together, got "
+            f"{spec.name} must be trained by {spec.num_ranks} processes together, got "
             f"{ranks.shard.world_size}.",
             cause="The fold run was not started with the number of processes that "
             "ranks_per_training sets.",
@@ -232,7 +233,9 @@ def _subject(spec: FoldRunSpec, workload: Workload) -> dict[str, Any]:
         "workload": spec.workload,
         "workload_settings": workload.settings.model_dump(mode="json"),
         "model": spec.model.model_dump(mode="json"),
-        "training": spec.training.model_dump(mode="json", exclude={*NO_EFFECT, "device"}),
+        "training": spec.training.model_dump(
+            mode="json", exclude={*SETTINGS_WITHOUT_EFFECT, "device"}
+        ),
         # The resolved device type: a CPU and a GPU do not give the same bits.
         "device": device_type(spec.training.device),
         "code": code_digest(workload, spec.model),
@@ -240,7 +243,7 @@ def _subject(spec: FoldRunSpec, workload: Workload) -> dict[str, Any]:
         "torch": torch.__version__,
         "seed": spec.seed,
         "data_seed": spec.data_seed,
-        "ranks": spec.ranks,
+        "ranks": spec.num_ranks,
         "fold": spec.fold.model_dump(mode="json"),
     }
 
@@ -271,14 +274,14 @@ def _fit(
     }
     model = prepare_model(workload, spec.model, rows["train"], seed=spec.seed)
     restored = ranks.broadcast_from_first(lambda: load_checkpoint(folder, subject=subject))
-    epochs = functools.partial(_epochs, spec, workload, model, rows, restored.state, ranks)
+    epochs = functools.partial(_iter_epochs, spec, workload, model, rows, restored.state, ranks)
     if not ranks.is_first:
         for _ in epochs(keep=None):
             pass
         return None
     history = restored.state.history if restored.state else ()
     log_path = folder / "events.ndjson"
-    rewind(
+    truncate_log(
         log_path,
         spec.seed,
         fold.fold_id,
@@ -293,7 +296,7 @@ def _fit(
             "started",
             len(history),
             steps=_steps_within(restored.state),
-            damaged=len(restored.damaged),
+            num_damaged=len(restored.damaged_paths),
             history=history,
         )
     )
@@ -370,7 +373,7 @@ def _trace_results(trace: FoldRunTrace, store: ArtifactStore) -> dict[str, Any]:
     return {"diagnoses": diagnoses, "replay": trace.store_replay(diagnoses, store)}
 
 
-def _epochs(
+def _iter_epochs(
     spec: FoldRunSpec,
     workload: Workload,
     model: Scaled,
@@ -426,7 +429,7 @@ def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, IntegrityError):
-        # The result is damaged or from another program. Training again gives the same bits.
+        # The result is damaged or from another version. Training again gives the same bits.
         return None
     return member
 
@@ -451,7 +454,7 @@ def fold_run_event(
     *,
     steps: int = 0,
     result: EpochResult | None = None,
-    damaged: int = 0,
+    num_damaged: int = 0,
     history: tuple[EpochResult, ...] = (),
     member: Member | None = None,
     reason: str = "",
@@ -465,7 +468,7 @@ def fold_run_event(
         max_epochs=spec.training.max_epochs,
         steps_done=steps,
         result=result,
-        damaged_checkpoints=damaged,
+        damaged_checkpoints=num_damaged,
         history=history,
         member=member,
         reason=reason,

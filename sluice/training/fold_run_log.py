@@ -13,7 +13,7 @@ from sluice.training.train_state import EpochResult
 from sluice.workloads.workload import Examples
 
 
-def rewind(
+def truncate_log(
     path: Path,
     seed: int,
     fold_id: int,

@@ -22,7 +22,7 @@ from sluice.training.members import Member
 def train_fold_run_on_ranks(
     spec: FoldRunSpec, on_event: OnFoldRunEvent, *, compute: ComputeSettings, clock: Clock = utc_now
 ) -> Member:
-    """Train one fold run with ``spec.ranks`` processes, or return its member if it is finished.
+    """Train one fold run with ``spec.num_ranks`` processes, or return its member if it is finished.
 
     If a process is lost, all ranks start again from the last checkpoint. The result is
     bit-identical to that of a training in which no process is lost.
@@ -50,9 +50,9 @@ def train_fold_run_on_ranks(
     try:
         return run_on_ranks(fit, compute=compute, folder=spec.runs, on_message=on_message)
     except SluiceError as error:
-        named = with_name(spec, error)
-        on_event(failed_event(spec, epochs_done, named))
-        raise named from error
+        named_error = with_name(spec, error)
+        on_event(failed_event(spec, epochs_done, named_error))
+        raise named_error from error
 
 
 def _fit(spec: FoldRunSpec, clock: Clock, emit: Emit) -> Member:

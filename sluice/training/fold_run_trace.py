@@ -79,10 +79,10 @@ def traced_attempt(run_folder: Path, *, is_enabled: bool) -> Iterator[FoldRunTra
         errors = [d for d in attempt.diagnoses() if d.finding.severity == "error"]
         if not errors:
             raise
-        raise explained_by(errors[0], error) from error
+        raise explain_error(errors[0], error) from error
 
 
-def explained_by(diagnosis: Diagnosis, error: TrainingFailed) -> TrainingFailed:
+def explain_error(diagnosis: Diagnosis, error: TrainingFailed) -> TrainingFailed:
     """Return the error with cause and fix replaced by those of the diagnosis."""
     finding = diagnosis.finding
     return type(error)(

@@ -34,7 +34,7 @@ class OperationDraws(Record):
     )
 
 
-def shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedGenerator, ...]:
+def find_shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedGenerator, ...]:
     """Return which ``generators`` are the same object, or have the same state.
 
     If two operations share a generator object, the random numbers of the first depend on how often
@@ -54,7 +54,7 @@ def shared_generators(generators: Mapping[str, Generator]) -> tuple[SharedGenera
     return tuple(shared)
 
 
-def generator_use(
+def record_generator_use(
     operations: Mapping[str, Callable[[], Any]], generators: Mapping[str, Generator]
 ) -> tuple[tuple[OperationDraws, ...], tuple[SharedGenerator, ...]]:
     """Run the operations in order and report which random generators each of them changed.

@@ -37,10 +37,10 @@ _DYNAMIC_CALLS = frozenset(
 class ImportGraph:
     """A program's own modules and their dependencies."""
 
-    own: dict[str, Path] = field(default_factory=dict)
+    own_modules: dict[str, Path] = field(default_factory=dict)
     """File of each own module, by dotted name."""
 
-    sluice: dict[str, Path] = field(default_factory=dict)
+    sluice_modules: dict[str, Path] = field(default_factory=dict)
     """File of each module of Sluice that an own module imports; not followed."""
 
     distributions: dict[str, str] = field(default_factory=dict)
@@ -71,7 +71,7 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         # Checked before the distribution, because Sluice may also be installed as one.
         if name.split(".")[0] == _SLUICE:
             if module.file is not None:
-                graph.sluice[name] = module.file
+                graph.sluice_modules[name] = module.file
             continue
         distribution = finder.distribution(name)
         if distribution is not None:
@@ -79,7 +79,7 @@ def follow_imports(roots: Iterable[str]) -> ImportGraph:
         else:
             pending += _parents(name)
             if module.file is not None:
-                graph.own[name] = module.file
+                graph.own_modules[name] = module.file
                 pending += _read_imports(name, module, graph)
     return graph
 
@@ -192,8 +192,10 @@ def _dynamic_name(node: ast.AST, aliases: set[str]) -> str:
 def _literal_import(call: ast.Call) -> str:
     """Return the module of ``import_module("a.b")``; "" if the name is computed."""
     function = call.func
-    called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if called not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
+    function_name = (
+        function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    )
+    if function_name not in ("import_module", "__import__") or len(call.args) != 1 or call.keywords:
         return ""
     name = getattr(call.args[0], "value", None)
     return name if isinstance(name, str) and not name.startswith(".") else ""

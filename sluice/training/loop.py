@@ -100,8 +100,8 @@ def train(
     Training stops after ``max_epochs``, or when the last ``patience_epochs`` epochs were not
     selected. If the caller stops iterating earlier, the model has the weights of the last epoch.
     The caller's random generators are neither read nor changed. For bit-identical results on every
-    machine, run inside ``sluice.base.seeding.deterministic()``. For a GPU, the model is moved to it
-    and back at the end; results are bit-identical only on the same GPU model.
+    machine, run inside ``sluice.base.seeding.deterministic()``. If a GPU is selected, the model is
+    moved to it, and back at the end; results are then bit-identical only on the same type of GPU.
 
     Args:
         model: Maps ``train.x`` to predictions.
@@ -181,7 +181,7 @@ def train(
         selected, best = 0, dict[str, Tensor]()
         progress: EpochProgress | None = None
         if resume is not None:
-            _restore(model, optimizer, resume, batches.steps, ranks)
+            _restore(model, optimizer, resume, batches.steps_per_epoch, ranks)
             history, selected, progress = list(resume.history), resume.best_epoch, resume.progress
             best = {name: tensor.clone() for name, tensor in resume.best.items()}
         mixed_precision = MixedPrecision(_scale_state(history, progress, settings), device)
@@ -190,7 +190,8 @@ def train(
             moments, tree = split_state(optimizer)
             return TrainState(
                 history=tuple(history),
-                steps=len(history) * batches.steps + (0 if within is None else within.steps),
+                steps=len(history) * batches.steps_per_epoch
+                + (0 if within is None else within.steps),
                 best_epoch=selected,
                 model=model.state_dict(),
                 best=best,
@@ -208,7 +209,7 @@ def train(
                 due,
                 lambda rng, within: keep_state(state(rng, within)),
                 mixed_precision,
-                steps_per_epoch=batches.steps,
+                steps_per_epoch=batches.steps_per_epoch,
                 clock=clock,
             )
         while len(history) < settings.max_epochs and (
@@ -227,7 +228,7 @@ def train(
             with stream.active():
                 with (
                     reseeded_cudnn_dropout(model, device),
-                    recomputing(model, on=settings.recompute_activations),
+                    recomputing(model, is_enabled=settings.recompute_activations),
                     explain_out_of_memory(
                         describe_step(settings, batches.max_rows),
                         lambda: suggest_settings(settings, batches.max_rows),
@@ -257,14 +258,14 @@ def train(
                 val_loss = _mean_over_ranks(val_mean, val_share, ranks)
             if not math.isfinite(val_loss):
                 raise non_finite_error(
-                    "validation loss", val_loss, epoch, batches.steps, epoch_settings
+                    "validation loss", val_loss, epoch, batches.steps_per_epoch, epoch_settings
                 )
             scores = {result.epoch: result.val_loss for result in history} | {epoch: val_loss}
             previous, selected = selected, select(scores)
             if selected == epoch:
                 best = _copy_weights(model)
             elif selected != previous:
-                raise _missing_epoch_weights(selected, previous, epoch)
+                raise _missing_epoch_weights_error(selected, previous, epoch)
             history.append(
                 _epoch_result(
                     statistics,
@@ -369,11 +370,11 @@ def _restore(
     steps_per_epoch: int,
     ranks: Ranks,
 ) -> None:
-    differing = differing_shapes(model.state_dict(), resume.model)
-    if differing:
+    differences = differing_shapes(model.state_dict(), resume.model)
+    if differences:
         raise ContractError(
             "The checkpoint does not fit the network; these tensors differ: "
-            f"{'; '.join(differing[:5])}.",
+            f"{'; '.join(differences[:5])}.",
             fix="Resume with the model settings of the checkpoint, or start in a new folder.",
         )
     within = 0 if resume.progress is None else resume.progress.steps
@@ -400,7 +401,7 @@ def _copy_weights(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
-def _missing_epoch_weights(chosen: int, before: int, epoch: int) -> ContractError:
+def _missing_epoch_weights_error(chosen: int, before: int, epoch: int) -> ContractError:
     previous = f" or its previous result ({before})" if before else ""
     return ContractError(
         f"select_epoch must return the current epoch ({epoch}){previous}, got {chosen}.",

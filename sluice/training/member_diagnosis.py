@@ -19,7 +19,7 @@ from sluice.training.curve_diagnosis import DiagnosisSettings, diagnose_curves
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult
 from sluice.training.members import Member
-from sluice.training.setting_changes import first_change
+from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
 from sluice.workloads.constant_baseline import constant_baseline_loss
@@ -91,8 +91,8 @@ def diagnose_members(
         About 10 ms per member.
     """
     rows = {fold.fold_id: _sample_rows(workload, frame, fold) for fold in folds}
-    trivial_losses = {
-        fold_id: _trivial_loss(workload, examples) for fold_id, examples in rows.items()
+    constant_losses = {
+        fold_id: _constant_loss(workload, examples) for fold_id, examples in rows.items()
     }
     members_by_fault: dict[str, list[tuple[Member, Finding]]] = {}
     for member in members:
@@ -102,17 +102,17 @@ def diagnose_members(
             settings,
             max_epochs=training.max_epochs,
             expects_signal=workload.expects_signal,
-            trivial_loss=trivial_losses[member.fold_id],
+            constant_loss=constant_losses[member.fold_id],
             dead_units=_count_dead_units(network, rows[member.fold_id]),
         )
         for symptom in diagnosis.symptoms:
             members_by_fault.setdefault(symptom.fault, []).append((member, symptom))
-    stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
-    if stopped_early:
-        members_by_fault["stopped too early"] = stopped_early
+    members_stopped_early = _stopped_too_early(members, settings, max_epochs=training.max_epochs)
+    if members_stopped_early:
+        members_by_fault["stopped too early"] = members_stopped_early
     return tuple(
         MemberSymptom(
-            change=first_change(affected[0][1].fault, model, training),
+            change=suggest_first_change(affected[0][1].fault, model, training),
             symptom=affected[0][1],
             seed=affected[0][0].seed,
             fold_id=affected[0][0].fold_id,
@@ -145,7 +145,7 @@ def _sample_rows(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Example
     return workload.examples(frame, part)
 
 
-def _trivial_loss(workload: Workload, examples: Examples) -> float | None:
+def _constant_loss(workload: Workload, examples: Examples) -> float | None:
     try:
         return constant_baseline_loss(workload, examples.targets)
     except (RuntimeError, ValueError, TypeError, IndexError):

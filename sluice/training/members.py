@@ -45,8 +45,8 @@ class TrainedModels(Record):
     )
     codec: CodecIdentity | None = Field(
         None,
-        description="How the training decoded what clients send; None in records of older "
-        "versions.",
+        description="Codec of the training inputs, which servers apply to requests; None in "
+        "records of older versions.",
     )
     seeds: tuple[int, ...]
     members: tuple[Member, ...]

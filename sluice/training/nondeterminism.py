@@ -30,7 +30,9 @@ class NondeterministicOperation(Record):
     )
 
 
-def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[NondeterministicOperation, ...]:
+def find_nondeterministic_operations(
+    fn: Callable[[], Any],
+) -> tuple[NondeterministicOperation, ...]:
     """Run ``fn`` and return the operations for which torch has no deterministic implementation.
 
     The operations are in the order of their first call. For an operation of the backward pass, the
@@ -49,8 +51,8 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
     """
     calls: dict[tuple[str, str, bool], int] = {}
 
-    def record(operation: str, place: str, *, ended: bool) -> None:
-        calls[operation, place, ended] = calls.get((operation, place, ended), 0) + 1
+    def record(operation: str, place: str, *, has_ended_run: bool) -> None:
+        calls[operation, place, has_ended_run] = calls.get((operation, place, has_ended_run), 0) + 1
 
     with _warn_about_nondeterminism(), warnings.catch_warnings():
         original = warnings.showwarning
@@ -60,7 +62,7 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
             if operation is None:
                 original(message, *rest)
             else:
-                record(operation, locate_running_code(sys._getframe()), ended=False)
+                record(operation, locate_running_code(sys._getframe()), has_ended_run=False)
 
         warnings.showwarning = show  # type: ignore[assignment]
         # Only for these warnings, so that other filters of the caller stay in effect.
@@ -71,12 +73,12 @@ def nondeterministic_operations(fn: Callable[[], Any]) -> tuple[Nondeterministic
             operation = _operation(str(error))
             if operation is None:
                 raise
-            record(operation, locate_error(error), ended=True)
+            record(operation, locate_error(error), has_ended_run=True)
     return tuple(
         NondeterministicOperation(
-            operation=operation, place=place, num_calls=num_calls, ended_the_run=ended
+            operation=operation, place=place, num_calls=num_calls, ended_the_run=has_ended_run
         )
-        for (operation, place, ended), num_calls in calls.items()
+        for (operation, place, has_ended_run), num_calls in calls.items()
     )
 
 

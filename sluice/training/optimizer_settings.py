@@ -56,7 +56,7 @@ def require_optimizer_name(name: str) -> str:
     return name
 
 
-def require_own_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]:
+def require_unreserved_arguments(arguments: dict[str, Argument]) -> dict[str, Argument]:
     """Return the arguments if none of them is reserved.
 
     Raises:

@@ -148,14 +148,14 @@ def _construct(
     settable = [argument for argument in names if argument not in RESERVED]
     if not accepts_kwargs:
         _require_known_arguments(name, names, settable, arguments)
-    passed = {argument: _as_passed(value) for argument, value in arguments.items()}
-    if name in _FUSED and not _IMPLEMENTATION_ARGUMENTS & passed.keys():
-        passed["fused"] = True
+    passed_arguments = {argument: _as_passed(value) for argument, value in arguments.items()}
+    if name in _FUSED and not _IMPLEMENTATION_ARGUMENTS & passed_arguments.keys():
+        passed_arguments["fused"] = True
     if accepts_kwargs or "weight_decay" in names:
-        passed["weight_decay"] = settings.weight_decay
-    _require_defined_momentum(cls, settings, passed)
+        passed_arguments["weight_decay"] = settings.weight_decay
+    _require_defined_momentum(cls, settings, passed_arguments)
     try:
-        return cls(groups, lr=settings.learning_rate, **passed)  # type: ignore[call-arg]
+        return cls(groups, lr=settings.learning_rate, **passed_arguments)  # type: ignore[call-arg]
     except Exception as error:  # the class may raise anything
         if is_out_of_memory(error):
             raise
@@ -244,7 +244,7 @@ def _require_changing_in_groups(optimizer: Optimizer, settings: TrainSettings) -
             if not has_same_form:
                 raise SettingsError(
                     f"The argument '{name}' of the optimizer '{settings.optimizer}' cannot change "
-                    f"to {value!r} during training: its parameter groups contain {current!r}.",
+                    f"to {value!r} during training: the parameter groups contain {current!r}.",
                     cause="Only numbers that the class reads from its parameter groups at every "
                     "step can change.",
                     fix=f"Remove '{name}' from training.changes.",

@@ -16,7 +16,7 @@ from sluice.training.fold_run import (
     FoldRunEvent,
     FoldRunSpec,
     OnFoldRunEvent,
-    find_finished,
+    find_finished_member,
     fold_run_event,
     utc_now,
 )
@@ -29,7 +29,7 @@ _PRELOADED_MODULES = ("sluice.training.fold_run_job",)
 """Modules that worker processes import before their first job."""
 
 _MAX_LISTED = 5
-"""Number of changed settings that a 'replaces' event lists."""
+"""Maximum number of changed settings that a 'replaces' event lists."""
 
 
 def train_members(
@@ -39,7 +39,7 @@ def train_members(
     on_event: OnFoldRunEvent,
     clock: Clock = utc_now,
 ) -> tuple[list[Member], int]:
-    """Train all fold runs; return their members by (seed, fold) and the number of reused ones.
+    """Train all fold runs; return their members in (seed, fold) order, and how many were reused.
 
     Every fold run uses one thread, so the result does not depend on the machine or on the number of
     parallel runs. The fold runs with the most train rows start first. If the process or machine of
@@ -75,34 +75,38 @@ def train_members(
     """
     ranks = compute.ranks_per_training
     on_ray = compute.address is not None or compute.gpus_per_worker > 0 or ranks > 1
-    specs = [dataclasses.replace(spec, ranks=ranks) for spec in specs]
+    specs = [dataclasses.replace(spec, num_ranks=ranks) for spec in specs]
     specs = [_for_ray(spec, compute) if on_ray else spec for spec in specs]
     specs.sort(key=lambda spec: (spec.seed, spec.fold.fold_id))
-    finished: dict[int, Member] = {}
+    finished_members: dict[int, Member] = {}
     for index, spec in enumerate(specs):
-        member = find_finished(spec)
+        member = find_finished_member(spec)
         if member is not None:
-            finished[index] = member
+            finished_members[index] = member
             on_event(fold_run_event(spec, "reused", member.epochs_run, member=member))
-    reused = len(finished)
-    remaining = [index for index in range(len(specs)) if index not in finished]
-    remaining.sort(key=lambda index: -len(specs[index].fold.train))
-    for index in remaining:
-        differing = changes_since_stale_run(specs[index])
-        if differing:
-            reason = "; ".join(differing[:_MAX_LISTED])
+    num_reused = len(finished_members)
+    remaining_indices = [index for index in range(len(specs)) if index not in finished_members]
+    remaining_indices.sort(key=lambda index: -len(specs[index].fold.train))
+    for index in remaining_indices:
+        changes = changes_since_stale_run(specs[index])
+        if changes:
+            reason = "; ".join(changes[:_MAX_LISTED])
             on_event(fold_run_event(specs[index], "replaces", 0, reason=reason))
             break  # one event is enough: the settings are the same for all fold runs
-    with _interruptible(len(specs), finished):
-        if remaining and ranks > 1:
-            _fit_on_ranks(specs, remaining, finished, on_event, compute=compute, clock=clock)
+    with _interruptible(len(specs), finished_members):
+        if remaining_indices and ranks > 1:
+            _fit_on_ranks(
+                specs, remaining_indices, finished_members, on_event, compute=compute, clock=clock
+            )
         elif not on_ray and compute.workers == 1:
-            for index in remaining:
-                finished[index] = fit_fold_run(specs[index], on_event, clock)
-        elif remaining:
-            with _open_pool([specs[index] for index in remaining], compute, on_ray=on_ray) as pool:
-                _run_in_pool(pool, specs, remaining, finished, on_event)
-    return [finished[index] for index in range(len(specs))], reused
+            for index in remaining_indices:
+                finished_members[index] = fit_fold_run(specs[index], on_event, clock)
+        elif remaining_indices:
+            with _open_pool(
+                [specs[index] for index in remaining_indices], compute, on_ray=on_ray
+            ) as pool:
+                _run_in_pool(pool, specs, remaining_indices, finished_members, on_event)
+    return [finished_members[index] for index in range(len(specs))], num_reused
 
 
 def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
@@ -118,18 +122,18 @@ def _for_ray(spec: FoldRunSpec, compute: ComputeSettings) -> FoldRunSpec:
 
 def _fit_on_ranks(
     specs: Sequence[FoldRunSpec],
-    remaining: Sequence[int],
-    finished: dict[int, Member],
+    remaining_indices: Sequence[int],
+    finished_members: dict[int, Member],
     on_event: OnFoldRunEvent,
     *,
     compute: ComputeSettings,
     clock: Clock,
 ) -> None:
     with join_ray(compute):  # started once for all fold runs: a start takes seconds
-        joined = compute.model_copy(update={"address": None})
-        for index in remaining:
-            finished[index] = train_fold_run_on_ranks(
-                specs[index], on_event, compute=joined, clock=clock
+        joined_compute = compute.model_copy(update={"address": None})
+        for index in remaining_indices:
+            finished_members[index] = train_fold_run_on_ranks(
+                specs[index], on_event, compute=joined_compute, clock=clock
             )
 
 
@@ -147,16 +151,16 @@ def _open_pool(
 def _run_in_pool(
     pool: JobPool,
     specs: Sequence[FoldRunSpec],
-    remaining: Sequence[int],
-    finished: dict[int, Member],
+    remaining_indices: Sequence[int],
+    finished_members: dict[int, Member],
     on_event: OnFoldRunEvent,
 ) -> None:
-    pending = list(reversed(remaining))
-    epochs_done = dict.fromkeys(remaining, 0)
-    ended: set[int] = set()
-    while epochs_done.keys() - finished.keys():
-        while pending and pool.has_capacity():
-            index = pending.pop()
+    pending_indices = list(reversed(remaining_indices))
+    epochs_done = dict.fromkeys(remaining_indices, 0)
+    ended_indices: set[int] = set()
+    while epochs_done.keys() - finished_members.keys():
+        while pending_indices and pool.has_capacity():
+            index = pending_indices.pop()
             pool.submit(index, FoldRunJob(specs[index]))
         match pool.next_message():
             case JobProgress(key=int(index), message=FoldRunEvent() as event):
@@ -164,22 +168,22 @@ def _run_in_pool(
                 # A worker may be lost after the last event of its fold run. The retry then finds
                 # the fold run finished and emits that event again, which must not be reported
                 # twice.
-                if index not in ended:
+                if index not in ended_indices:
                     on_event(event)
                 if event.kind in ("finished", "reused"):
-                    ended.add(index)
+                    ended_indices.add(index)
             case JobResult(key=int(index), result=Member() as member):
-                finished[index] = member
+                finished_members[index] = member
             case WorkerLost(key=int(index)) as lost:
                 if not lost.will_retry:
-                    error = _retries_exhausted(specs[index], lost)
+                    error = _retries_exhausted_error(specs[index], lost)
                     on_event(failed_event(specs[index], epochs_done[index], error))
                     raise error
                 reason = f"its {lost.description}"
                 on_event(fold_run_event(specs[index], "lost", epochs_done[index], reason=reason))
 
 
-def _retries_exhausted(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
+def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
     count = f", {lost.num_losses} times in total" if lost.num_losses > 1 else ""
     return TrainingFailed(
         f"{spec.name}: its {lost.description}{count}.",
@@ -191,12 +195,12 @@ def _retries_exhausted(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFailed:
 
 
 @contextmanager
-def _interruptible(total: int, finished: dict[int, Member]) -> Iterator[None]:
+def _interruptible(total: int, finished_members: dict[int, Member]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
         raise Interrupted(
-            f"Training was stopped with {len(finished)} of {total} fold runs finished.",
+            f"Training was stopped with {len(finished_members)} of {total} fold runs finished.",
             fix="Run again to continue: finished fold runs are kept, and started fold runs resume "
             "from their last checkpoint.",
         ) from None

@@ -31,16 +31,18 @@ def complete_groups(groups: ParameterGroups, settings: TrainSettings) -> list[di
         ContractError: A group has an unknown key or no ``params``, a value is out of range, or all
             groups are empty.
     """
-    completed = [_complete_group(group, index, settings) for index, group in enumerate(groups)]
-    if not any(group["params"] for group in completed):
+    completed_groups = [
+        _complete_group(group, index, settings) for index, group in enumerate(groups)
+    ]
+    if not any(group["params"] for group in completed_groups):
         raise ContractError(
             "The parameter groups must contain at least one parameter, got "
-            f"{pluralize(len(completed), 'empty group')}.",
+            f"{pluralize(len(completed_groups), 'empty group')}.",
             cause="Every parameter is frozen, or the name patterns of the groups match no "
             "parameter.",
             fix="Correct the groups that parameter_groups() returns.",
         )
-    return completed
+    return completed_groups
 
 
 def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.optim.Optimizer:
@@ -56,8 +58,8 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
         SettingsError: As for ``build_optimizer``, or a weight decay is set for an optimizer that
             does not support it.
     """
-    completed = complete_groups(groups, settings)
-    ids = [id(parameter) for group in completed for parameter in group["params"]]
+    completed_groups = complete_groups(groups, settings)
+    ids = [id(parameter) for group in completed_groups for parameter in group["params"]]
     num_repeated = len(ids) - len(set(ids))
     if num_repeated:
         raise ContractError(
@@ -68,10 +70,10 @@ def make_optimizer(groups: ParameterGroups, settings: TrainSettings) -> torch.op
             fix="Make the groups of parameter_groups() disjoint.",
         )
     if not takes_decay(settings):
-        _require_no_decay(completed, settings)
-        for group in completed:
+        _require_no_decay(completed_groups, settings)
+        for group in completed_groups:
             del group["weight_decay"]
-    optimizer = build_optimizer(completed, settings)
+    optimizer = build_optimizer(completed_groups, settings)
     set_learning_rate(optimizer, settings.learning_rate)
     return optimizer
 
@@ -97,11 +99,11 @@ def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettin
     default = TrainSettings.model_fields["weight_decay"].default
     decays = [settings.weight_decay, *(change.weight_decay for change in settings.changes)]
     decays += [group["weight_decay"] for group in groups]
-    ignored = [decay for decay in decays if decay not in (None, 0, default)]
-    if ignored:
+    ignored_decays = [decay for decay in decays if decay not in (None, 0, default)]
+    if ignored_decays:
         raise SettingsError(
             f"The optimizer '{settings.optimizer}' does not support weight decay, but a weight "
-            f"decay of {ignored[0]:g} is set.",
+            f"decay of {ignored_decays[0]:g} is set.",
             fix="Set training.weight_decay to 0 and remove weight_decay from training.changes and "
             "parameter_groups(), or use an optimizer with weight decay.",
         )
@@ -110,10 +112,10 @@ def _require_no_decay(groups: Sequence[Mapping[str, Any]], settings: TrainSettin
 def _complete_group(
     group: Mapping[str, Any], index: int, settings: TrainSettings
 ) -> dict[str, Any]:
-    unknown = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "own_decay")]
-    if unknown or "params" not in group:
+    unknown_keys = [str(key) for key in group if key not in (*_ALLOWED_KEYS, "own_decay")]
+    if unknown_keys or "params" not in group:
         got = ", ".join(f"'{key}'" for key in group) or "no key"
-        hint = suggest_nearest(unknown[0], list(_ALLOWED_KEYS)) if unknown else ""
+        hint = suggest_nearest(unknown_keys[0], list(_ALLOWED_KEYS)) if unknown_keys else ""
         raise ContractError(
             f"Parameter group {index} must have 'params' and may have 'weight_decay' and "
             f"'rate_share', got {got}.{hint}",

@@ -53,8 +53,8 @@ class MixedPrecision:
         self._scaler: torch.amp.GradScaler | None = None
         if state.precision == "fp16":
             self._scaler = torch.amp.GradScaler(device.type)
-            restored = {"scale": state.scale, "_growth_tracker": state.age_steps}
-            self._scaler.load_state_dict(self._scaler.state_dict() | restored)
+            restored_state = {"scale": state.scale, "_growth_tracker": state.age_steps}
+            self._scaler.load_state_dict(self._scaler.state_dict() | restored_state)
 
     @property
     def state(self) -> ScaleState:

@@ -160,6 +160,7 @@ class OutputChunk(NamedTuple):
     outputs: tuple[Tensor, ...]
     """Output of each model (B, ...)."""
     y: Tensor
+    """Targets (B, ...)."""
     rows: Tensor
     """Positions of the examples, int64 (B,)."""
 
@@ -169,7 +170,7 @@ def iter_outputs(
 ) -> Iterator[OutputChunk]:
     """Yield the outputs of several models, with the targets, chunk by chunk.
 
-    Outputs of one chunk are in memory together, about 32 MiB for each model.
+    The outputs of one chunk are in memory together, at most about 32 MiB for each model.
 
     Args:
         sources: Outputs of each model for the same examples, such as ``PredictedRows``.

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from sluice.base.seeding import rng_state
 from sluice.base.settings import Record
-from sluice.training.generator_sharing import Generator, SharedGenerator, shared_generators
+from sluice.training.generator_sharing import Generator, SharedGenerator, find_shared_generators
 
 Status = Literal["seeded", "other seed", "not seeded", "unknown", "not started"]
 
@@ -114,7 +114,7 @@ def audit_randomness(
     return RandomnessAudit(
         sources=tuple(sources),
         switches=tuple(_switches()),
-        shared=shared_generators(generators_by_source),
+        shared=find_shared_generators(generators_by_source),
     )
 
 
@@ -236,16 +236,16 @@ def _audit_loader(name: str, loader: DataLoader[Any]) -> RandomSource:
 
 
 def _switches() -> Iterator[DeterminismSwitch]:
-    strict = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
+    is_warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     values: dict[str, tuple[object, bool]] = {
         "deterministic algorithms": (
-            "warn only" if strict and warns else strict,
-            strict and not warns,
+            "warn only" if is_deterministic and is_warn_only else is_deterministic,
+            is_deterministic and not is_warn_only,
         ),
         "cudnn.deterministic": (
             torch.backends.cudnn.deterministic,
-            strict or torch.backends.cudnn.deterministic,
+            is_deterministic or torch.backends.cudnn.deterministic,
         ),
         "cudnn.benchmark": (torch.backends.cudnn.benchmark, not torch.backends.cudnn.benchmark),
         # TF32 gives the same bits on the same device, but other bits on devices without TF32.

@@ -10,11 +10,11 @@ from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.base.settings import Record
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.training.generator_sharing import OperationDraws, SharedGenerator, generator_use
+from sluice.training.generator_sharing import OperationDraws, SharedGenerator, record_generator_use
 from sluice.training.loop import train
 from sluice.training.nondeterminism import (
     NondeterministicOperation,
-    nondeterministic_operations,
+    find_nondeterministic_operations,
 )
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
 from sluice.training.row_order import example_seeds
@@ -73,11 +73,11 @@ def examine_randomness(
     """
     run_seed = derive_seed(seed, "unit")
     parts = _WorkloadParts(workload, model_settings, training, seed)
-    augments = workload.augmentation is not None
-    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if augments else {})
+    has_augmentation = workload.augmentation is not None
+    stages = _STAGES | ({"augmentation of epoch 1": "augment_1"} if has_augmentation else {})
     with RandomStream(run_seed).active():
-        draws, shared = generator_use(parts.operations, {})
-        nondeterministic = nondeterministic_operations(parts.fit)
+        draws, shared = record_generator_use(parts.operations, {})
+        nondeterministic = find_nondeterministic_operations(parts.fit)
     with RandomStream(run_seed).active(), deterministic():
         audit = audit_randomness(
             seed=run_seed,
@@ -136,9 +136,9 @@ class _WorkloadParts:
 
     def _augment(self) -> None:
         rows = torch.arange(len(self._rows))
-        own = self._rows.take(rows)  # the augmentation may change them in place
+        copied = self._rows.take(rows)  # the augmentation may change them in place
         seeds = example_seeds(rows, seed=self._seed, epoch=1)
-        self._workload.augment(own.inputs, own.targets, seeds)
+        self._workload.augment(copied.inputs, copied.targets, seeds)
 
     def fit(self) -> None:
         """Train for one epoch on one batch."""

@@ -24,7 +24,7 @@ from sluice.training.descent import (
     ROUNDING,
     RangeTestSettings,
     Slopes,
-    steepest_descent,
+    find_steepest_descent,
 )
 from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
@@ -225,10 +225,10 @@ def _has_diverged(losses: list[float], settings: RangeTestSettings) -> bool:
     loss_N = np.array(losses)
     initial, noise = loss_N[:window].mean(), loss_N[:window].std(ddof=1)
     median_N = np.median(sliding_window_view(loss_N, _MEDIAN_STEPS), axis=1)
-    largest_fall = max(initial - median_N.min(), 0.0)
-    rise = median_N[-1] - initial
-    max_rise = settings.diverged_ratio * (largest_fall + noise) + ROUNDING * abs(initial)
-    return not rise <= max_rise
+    largest_decrease = max(initial - median_N.min(), 0.0)
+    increase = median_N[-1] - initial
+    max_increase = settings.diverged_ratio * (largest_decrease + noise) + ROUNDING * abs(initial)
+    return not increase <= max_increase
 
 
 def _summarize_test(
@@ -238,14 +238,14 @@ def _summarize_test(
     *,
     ended: RangeTestEnd,
 ) -> RangeTest:
-    finite_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
-    fits, steepest = steepest_descent(finite_N, settings)
-    half = fits.window // 2
-    smoothed = dict(enumerate(fits.mean_C.tolist(), start=half))
-    slopes = dict(enumerate(fits.slope_C.tolist(), start=half))
+    finite_loss_N = np.array(losses[1:] if ended != "non-finite loss" else losses[1:-1])
+    lines, steepest = find_steepest_descent(finite_loss_N, settings)
+    half = lines.window // 2
+    smoothed = dict(enumerate(lines.mean_C.tolist(), start=half))
+    slopes = dict(enumerate(lines.slope_C.tolist(), start=half))
     ended_at_rate = float(rate_N[len(losses) - 2])
     summary, fix = _summarize(
-        rate_N, fits, steepest, settings, ended=ended, ended_at_rate=ended_at_rate
+        rate_N, lines, steepest, settings, ended=ended, ended_at_rate=ended_at_rate
     )
     return RangeTest(
         rate=None if steepest is None else float(rate_N[half + steepest]),
@@ -257,9 +257,9 @@ def _summarize_test(
         start_loss=losses[0],
         curve=tuple(
             RangePoint(rate=float(rate), loss=loss, smoothed=smoothed.get(i), slope=slopes.get(i))
-            for i, (rate, loss) in enumerate(zip(rate_N, finite_N.tolist(), strict=False))
+            for i, (rate, loss) in enumerate(zip(rate_N, finite_loss_N.tolist(), strict=False))
         ),
-        window_steps=fits.window,
+        window_steps=lines.window,
         summary=summary,
         fix=fix,
     )
@@ -267,7 +267,7 @@ def _summarize_test(
 
 def _summarize(
     rate_N: NDArray[np.float64],
-    fits: Slopes,
+    lines: Slopes,
     steepest: int | None,
     settings: RangeTestSettings,
     *,
@@ -275,14 +275,14 @@ def _summarize(
     ended_at_rate: float,
 ) -> tuple[str, str]:
     """Return the summary of a range test, and what to do; "" if nothing needs to be done."""
-    tried = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
+    tried_rates = f"from {settings.lowest_rate:g} to {ended_at_rate:.2g} ({ended})"
     if steepest is None:
-        return f"No descent found for rates {tried}.", _no_descent_fix(ended, settings)
+        return f"No descent found for rates {tried_rates}.", _no_descent_fix(ended, settings)
     summary = (
-        f"Steepest descent at rate {rate_N[fits.window // 2 + steepest]:.2g}, by "
-        f"{-fits.slope_C[steepest]:.3g} per decade; rates {tried}."
+        f"Steepest descent at rate {rate_N[lines.window // 2 + steepest]:.2g}, by "
+        f"{-lines.slope_C[steepest]:.3g} per decade; rates {tried_rates}."
     )
-    if ended == "highest rate reached" and steepest == len(fits.slope_C) - 1:
+    if ended == "highest rate reached" and steepest == len(lines.slope_C) - 1:
         summary += " This is the end of the range: the loss may descend faster beyond it."
         return summary, f"Raise highest_rate above {settings.highest_rate:g}."
     return summary, ""
@@ -296,5 +296,5 @@ def _no_descent_fix(ended: RangeTestEnd, settings: RangeTestSettings) -> str:
         )
     return (
         f"Lower lowest_rate below {settings.lowest_rate:g} or scale inputs and target. If the "
-        "curve increases from the start, the loss has the wrong sign."
+        "curve increases from the start, check the sign of the loss."
     )

@@ -22,40 +22,43 @@ from sluice.models.slstm import SLSTMLayer
 
 _RECOMPUTED_TYPES = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer, nn.RNNBase, SLSTMLayer)
 
-MARK = "recompute"
+RECOMPUTE_ATTRIBUTE = "recompute"
 """Attribute that a user's module sets to True to have its activations recomputed."""
 
 
-def recomputable(model: nn.Module) -> list[tuple[str, nn.Module]]:
+def recomputable_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the outermost modules whose activations can be recomputed, with their names."""
     outermost: list[tuple[str, nn.Module]] = []
     for name, module in model.named_modules():
         is_inside = any(name.startswith(f"{outer}.") or not outer for outer, _ in outermost)
-        is_marked = isinstance(module, _RECOMPUTED_TYPES) or getattr(module, MARK, False) is True
-        if is_marked and not is_inside:
+        is_recomputable = (
+            isinstance(module, _RECOMPUTED_TYPES)
+            or getattr(module, RECOMPUTE_ATTRIBUTE, False) is True
+        )
+        if is_recomputable and not is_inside:
             outermost.append((name, module))
     return outermost
 
 
 @contextlib.contextmanager
-def recomputing(model: nn.Module, *, on: bool) -> Iterator[None]:
-    """Recompute activations of ``model`` in backward passes inside the context, if ``on``.
+def recomputing(model: nn.Module, *, is_enabled: bool) -> Iterator[None]:
+    """Recompute activations of ``model`` in backward passes inside the context, if enabled.
 
     Affects Transformer layers, recurrent layers, and modules with ``recompute = True``. The model
     is restored at the end of the context.
 
     Raises:
-        ContractError: ``on`` is True, and the network has no such module.
+        ContractError: ``is_enabled`` is True, and the network has no such module.
     """
-    modules = [module for _, module in recomputable(model)] if on else []
-    if on and not modules:
+    modules = [module for _, module in recomputable_modules(model)] if is_enabled else []
+    if is_enabled and not modules:
         raise ContractError(
             "recompute_activations requires a layer that can be recomputed, but "
             f"{type(model).__name__} has none.",
             cause="Supported are Transformer and recurrent layers, and modules with the attribute "
-            f"'{MARK}'.",
-            fix=f"Set '{MARK} = True' on the repeated modules, or set recompute_activations to "
-            "false.",
+            f"'{RECOMPUTE_ATTRIBUTE}'.",
+            fix=f"Set '{RECOMPUTE_ATTRIBUTE} = True' on the repeated modules, or set "
+            "recompute_activations to false.",
         )
     try:
         for module in modules:

@@ -78,7 +78,8 @@ def require_lengths(source: object) -> LengthsOf:
         raise ContractError(
             "bucket_by_length requires a row source with the method 'lengths_of' or the attribute "
             f"'lengths', but {type(source).__name__} has neither.",
-            cause="All examples of a tensor or of images have the same length.",
+            cause="The examples of tensors and images have equal lengths. A row source of your own "
+            "must return the lengths of its examples.",
             fix="Give the row source a method 'lengths_of(rows)' that returns one integer per row, "
             "or set training.bucket_by_length to false.",
         )
@@ -141,7 +142,7 @@ class BatchPlan:
             device: Device of the rows.
 
         Cost:
-            Constant for any ``first``.
+            Independent of ``first``.
         """
         order = epoch_order(self.num_rows, seed=self._seed, epoch=epoch)
         if self._lengths_of is not None:
@@ -158,15 +159,15 @@ class BatchPlan:
         self, order: RowOrder, lengths_of: LengthsOf, epoch: int, first: int
     ) -> Iterator[Tensor]:
         step = _POOL_BATCHES * self.batch_rows
-        pool, skipped = divmod(first, _POOL_BATCHES)
+        pool, num_skipped = divmod(first, _POOL_BATCHES)
         for start in range(pool * step, self.num_rows, step):
             rows = order.part(start, min(start + step, self.num_rows))
             # Stable: rows of equal length stay in shuffled order.
             rows = rows[lengths_of(rows).argsort(stable=True)]
             seed = derive_seed(self._seed, f"buckets_{epoch}_{start // step}")
             generator = torch.Generator().manual_seed(seed)
-            yield from _shuffled_parts(rows, self.batch_rows, generator)[skipped:]
-            skipped = 0
+            yield from _shuffled_parts(rows, self.batch_rows, generator)[num_skipped:]
+            num_skipped = 0
 
 
 def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -> list[Tensor]:

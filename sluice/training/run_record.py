@@ -83,16 +83,16 @@ def read_run(
     """
     import torch  # imported here because it takes 1.6 s
 
-    plain = config.model_dump(mode="json") if isinstance(config, Settings) else dict(config)
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    settings = config.model_dump(mode="json") if isinstance(config, Settings) else dict(config)
+    num_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     return RunRecord(
         git=read_git(source, store=store),
         environment=read_environment(),
-        resolved_config=redact_data(plain),
-        config=digest_json(plain),
+        resolved_config=redact_data(settings),
+        config=digest_json(settings),
         data=data,
         code=code,
-        devices=tuple(torch.cuda.get_device_name(index) for index in range(count)),
+        devices=tuple(torch.cuda.get_device_name(index) for index in range(num_devices)),
         # sys.orig_argv, unlike sys.argv, includes the interpreter and its options.
         command=redact_command(sys.orig_argv if command is None else command),
         folder=os.getcwd(),

@@ -17,7 +17,7 @@ _MAX_DECAY = 10.0
 """Largest weight decay that the settings allow."""
 
 
-def first_change(fault: FaultName, model: ModelSettings, training: TrainSettings) -> str:
+def suggest_first_change(fault: FaultName, model: ModelSettings, training: TrainSettings) -> str:
     """Return the change to try first, as an override 'key=value'; "" if no change is obvious.
 
     Args:
@@ -25,7 +25,7 @@ def first_change(fault: FaultName, model: ModelSettings, training: TrainSettings
         model: Model settings of the training.
         training: Settings of the training.
 
-    >>> first_change("stopped too early", ModelSettings(), TrainSettings(max_epochs=25))
+    >>> suggest_first_change("stopped too early", ModelSettings(), TrainSettings(max_epochs=25))
     'training.max_epochs=50'
     """
     match fault:

@@ -9,7 +9,7 @@ from sluice.training.optimizer_settings import (
     Argument,
     may_change_argument,
     require_optimizer_name,
-    require_own_arguments,
+    require_unreserved_arguments,
 )
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -89,33 +89,34 @@ class TrainingChange(Settings):
     def _require_a_change(self) -> Self:
         if not self.values:
             raise ValueError(
-                f"the change after epoch {self.from_epoch} must set one of {', '.join(CHANGING)}"
+                f"the change after epoch {self.from_epoch} must set one of "
+                f"{', '.join(CHANGEABLE_SETTINGS)}"
             )
         return self
 
     @field_validator("optimizer_arguments")
     @classmethod
     def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
-        return require_own_arguments(arguments)
+        return require_unreserved_arguments(arguments)
 
 
-CHANGING = tuple(name for name in TrainingChange.model_fields if name != "from_epoch")
+CHANGEABLE_SETTINGS = tuple(name for name in TrainingChange.model_fields if name != "from_epoch")
 """Settings that may change during training. Neither tensor shapes nor the number of steps depend on
 these settings."""
 
 
-_PLAIN_SETTINGS = frozenset(CHANGING) - {"optimizer_arguments", "dropout"}
+_PLAIN_SETTINGS = frozenset(CHANGEABLE_SETTINGS) - {"optimizer_arguments", "dropout"}
 """Settings that may change and are fields of ``TrainSettings`` with a single number."""
 
 _WITH_DROPOUT = frozenset({"mlp", "gru", "lstm", "slstm", "transformer"})
 """Names of built-in architectures with dropout, whose rate a search may change during training."""
 
-NO_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
+SETTINGS_WITHOUT_EFFECT = frozenset({"checkpoint_every_epochs", "loader_workers", "trace"})
 """Training settings that do not affect the result, not even its rounding."""
 
 
 class TrainSettings(Settings):
-    """How one fold run is trained."""
+    """Settings of the training of a fold run."""
 
     max_epochs: int = Field(
         25, ge=1, le=100_000, description="Maximum number of passes over the train rows."
@@ -218,7 +219,7 @@ class TrainSettings(Settings):
     @field_validator("optimizer_arguments")
     @classmethod
     def _own_arguments(cls, arguments: _Arguments) -> _Arguments:
-        return require_own_arguments(arguments)
+        return require_unreserved_arguments(arguments)
 
     @model_validator(mode="after")
     def _require_ascending_epochs(self) -> Self:

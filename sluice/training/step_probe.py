@@ -43,7 +43,7 @@ _SAMPLE_INTERVAL_S = 0.001
 """Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
 
 _COMPARED_ROWS = 2**16
-"""Number of rows among which the longest ones are found."""
+"""Number of sampled rows among which the longest ones are found."""
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""
@@ -68,8 +68,9 @@ class StepProbe:
 
     The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
     also includes freed blocks that the C allocator keeps, because a training needs this memory too.
-    With blocks below 32 MiB, the size of up to 5.3 activations was measured for a step that needs
-    3, depending on what the process did before. The caller's random generators are not changed.
+    The allocator keeps blocks below 32 MiB. These can nearly double the result, depending on what
+    the process did before: 5.3 times the size of an activation was measured for a step that needs 3
+    activations. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.
@@ -227,7 +228,7 @@ def _sampled_memory() -> Iterator[_Peak]:
 
 
 def _release(device: torch.device) -> None:
-    """Free the memory of the last attempt; memory that the next one reuses is not measured."""
+    """Free the memory of the last attempt, because reused memory would not be measured."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

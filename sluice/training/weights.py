@@ -125,9 +125,9 @@ def load_member(
         scale_target=facts.scale_target,
         encoder=_load_encoder(workload, tensors, where),
     )
-    differing = differing_tensors(model.state_dict(), tensors)
-    if differing:
-        raise _mismatch_error(where, differing)
+    differences = differing_tensors(model.state_dict(), tensors)
+    if differences:
+        raise _mismatch_error(where, differences)
     model.load_state_dict(tensors)
     return model.eval()
 
@@ -177,20 +177,20 @@ def _require_size(
     sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
     if sketch is None:
         return
-    stored = {
+    network_tensors = {
         name.removeprefix(_NETWORK_PREFIX): tensor
         for name, tensor in tensors.items()
         if name.startswith(_NETWORK_PREFIX)
     }
-    differing = differing_shapes(sketch.state_dict(), stored)
-    if differing:
-        raise _mismatch_error(where, [f"{_NETWORK_PREFIX}{line}" for line in differing])
+    differences = differing_shapes(sketch.state_dict(), network_tensors)
+    if differences:
+        raise _mismatch_error(where, [f"{_NETWORK_PREFIX}{line}" for line in differences])
 
 
-def _mismatch_error(where: str, differing: Sequence[str]) -> ContractError:
+def _mismatch_error(where: str, differences: Sequence[str]) -> ContractError:
     return ContractError(
         f"{where} do not fit the network of the given settings; these tensors differ: "
-        f"{'; '.join(differing[:5])}.",
+        f"{'; '.join(differences[:5])}.",
         cause="The weights were trained with other model settings.",
         fix="Use the model settings of the version that the member belongs to.",
     )

@@ -22,9 +22,9 @@ class CheckpointCleanup:
 
     def __init__(self, filesystem: Any) -> None:
         self._filesystem = filesystem
-        self._last: dict[int, str] = {}
+        self._last_paths: dict[int, str] = {}
         """Path of the last checkpoint of each trial."""
-        self._replaced: set[str] = set()
+        self._replaced_paths: set[str] = set()
         """Paths of older checkpoints that are still needed."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-cleanup")
 
@@ -43,12 +43,12 @@ class CheckpointCleanup:
         """Remove the checkpoints that are no longer needed after an event."""
         if not event.checkpoint:
             return
-        previous = self._last.get(event.trial)
-        self._last[event.trial] = event.checkpoint
+        previous = self._last_paths.get(event.trial)
+        self._last_paths[event.trial] = event.checkpoint
         if previous is not None and previous != event.checkpoint:
-            self._replaced.add(previous)
-        unneeded = self._replaced - study.checkpoints_needed()
-        self._replaced -= unneeded
+            self._replaced_paths.add(previous)
+        unneeded = self._replaced_paths - study.checkpoints_needed()
+        self._replaced_paths -= unneeded
         for path in sorted(unneeded):
             self._thread.submit(self._remove, path)
 

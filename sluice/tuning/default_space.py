@@ -19,8 +19,8 @@ def default_space(base: TrialSettings) -> Space:
     """Return the default space for ``base``, with the most important parameters first.
 
     The learning rate is first, because no other setting affects the loss as much. The width is
-    second, because its best value is unknown for new data. The weight decay follows, which may be
-    off. The range of the learning rate extends by a factor of about 30 to both sides of 0.003.
+    second, because its best value is unknown for new data. The weight decay, which may be off,
+    follows. The range of the learning rate extends by a factor of about 30 to both sides of 0.003.
 
     A linear network has no width, depth or dropout. In recurrent networks dropout acts between
     layers, so it is active only with at least two layers. In a multilayer perceptron it acts after

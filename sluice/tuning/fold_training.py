@@ -45,7 +45,7 @@ class FoldTraining:
         """Results of all epochs, including those before the state that was resumed."""
         return () if self._state is None else self._state.history
 
-    def is_ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether training has ended, by early stopping or after the last epoch."""
         if self._state is None:
             return False
@@ -59,7 +59,7 @@ class FoldTraining:
         Raises:
             SluiceError: As for ``training.loop.train``; exceptions of user code are passed on.
         """
-        while len(self.history) < until and not self.is_ended():
+        while len(self.history) < until and not self.has_ended():
             with self._stream.active(), deterministic():
                 if self._epochs is None:
                     self._epochs = self._start()

@@ -71,7 +71,7 @@ class Importance(Record):
     )
 
     @property
-    def clear(self) -> bool:
+    def is_clear(self) -> bool:
         """Whether the random forest predicts well enough for the shares to be meaningful."""
         return self.outcome == "known" and self.fit >= MIN_FIT
 
@@ -95,37 +95,41 @@ def measure_importance(result: SearchResult, space: Space, *, seed: int) -> Impo
     Source:
         Breiman (2001), "Random Forests", Machine Learning 45.
     """
-    finite = [trial for trial in result.trials if math.isfinite(trial.loss)]
-    searched = {path: space.parameters[path] for path in result.strategy.parameters}
-    at_epoch = min((len(t.epochs) for t in finite if t.state == "pruned"), default=0)
-    at_epoch = at_epoch or max((len(t.epochs) for t in finite), default=0)
-    losses_N = np.array([_loss_at_epoch(trial, at_epoch) for trial in finite])
+    finite_trials = [trial for trial in result.trials if math.isfinite(trial.loss)]
+    searched_parameters = {path: space.parameters[path] for path in result.strategy.parameters}
+    at_epoch = min((len(t.epochs) for t in finite_trials if t.state == "pruned"), default=0)
+    at_epoch = at_epoch or max((len(t.epochs) for t in finite_trials), default=0)
+    losses_N = np.array([_loss_at_epoch(trial, at_epoch) for trial in finite_trials])
     reason = _insufficiency_reason(losses_N)
     if reason:
         return Importance(
             outcome="insufficient",
             reason=reason,
             at_epoch=0,
-            num_trials=len(finite),
+            num_trials=len(finite_trials),
             fit=0.0,
             parameters=(),
         )
-    values_ND = np.array([_scaled_values(trial, searched) for trial in finite], dtype=np.float64)
-    model = _Forest(values_ND, losses_N, seed=seed)
-    shares_D = _importance_shares(model, seed=seed)
+    values_ND = np.array(
+        [_scaled_values(trial, searched_parameters) for trial in finite_trials], dtype=np.float64
+    )
+    forest = _Forest(values_ND, losses_N, seed=seed)
+    shares_D = _importance_shares(forest, seed=seed)
     spread = float(np.quantile(losses_N, 0.75) - np.quantile(losses_N, 0.25))
-    if model.fit < MIN_FIT:
+    if forest.score < MIN_FIT:
         spread = math.inf  # reports no edges, because the sensitivity is noise
     reports = [
-        _report(path, parameter, float(shares_D[d]), model.curve(d, parameter), result, spread)
-        for d, (path, parameter) in enumerate(searched.items())
+        _report_parameter(
+            path, parameter, float(shares_D[d]), forest.curve(d, parameter), result, spread
+        )
+        for d, (path, parameter) in enumerate(searched_parameters.items())
     ]
     return Importance(
         outcome="known",
         reason="",
         at_epoch=at_epoch,
-        num_trials=len(finite),
-        fit=model.fit,
+        num_trials=len(finite_trials),
+        fit=forest.score,
         parameters=tuple(sorted(reports, key=lambda report: (-report.share, report.path))),
     )
 
@@ -144,10 +148,10 @@ class _Forest:
         self.sorted_N = np.sort(losses_N)
         # searchsorted gives equal losses equal ranks.
         self.ranks_N = np.searchsorted(self.sorted_N, losses_N) / (len(losses_N) - 1)
-        self._forest = RandomForestRegressor(
+        self._regressor = RandomForestRegressor(
             _NUM_TREES, min_samples_leaf=2, oob_score=True, random_state=seed % 2**32, n_jobs=1
         ).fit(values_ND, self.ranks_N)
-        self.fit = max(0.0, float(self._forest.oob_score_))
+        self.score = max(0.0, float(self._regressor.oob_score_))
 
     def error_increase(self, column: int, rng: np.random.Generator) -> float:
         """Return the increase of the error when the values of ``column`` are permuted."""
@@ -156,7 +160,7 @@ class _Forest:
         permuted_SND = np.tile(self.values_ND, (_NUM_PERMUTATIONS + 1, 1, 1))
         for permuted_ND in permuted_SND[1:]:
             permuted_ND[:, column] = rng.permutation(permuted_ND[:, column])
-        predicted = self._forest.predict(np.concatenate(permuted_SND))
+        predicted = self._regressor.predict(np.concatenate(permuted_SND))
         ranks_SN = predicted.reshape(_NUM_PERMUTATIONS + 1, -1)
         error_S = ((ranks_SN - self.ranks_N) ** 2).mean(axis=1)
         return max(0.0, float(error_S[1:].mean() - error_S[0]))
@@ -170,7 +174,7 @@ class _Forest:
         changed_GND = np.tile(active_ND, (len(grid), 1, 1))
         for changed_ND, value in zip(changed_GND, grid, strict=True):
             changed_ND[:, column] = _scaled_value(parameter, value)
-        ranks_GN = self._forest.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
+        ranks_GN = self._regressor.predict(np.concatenate(changed_GND)).reshape(len(grid), -1)
         losses_G = np.quantile(self.sorted_N, ranks_GN.mean(axis=1).clip(0, 1))
         return tuple(
             SensitivityPoint(value=value, loss=float(loss))
@@ -182,9 +186,9 @@ _OFF, _INACTIVE = -1.0, -2.0
 """Numbers that represent a parameter that is off or inactive."""
 
 
-def _importance_shares(model: _Forest, *, seed: int) -> NDArray[np.float64]:
+def _importance_shares(forest: _Forest, *, seed: int) -> NDArray[np.float64]:
     rng = np.random.default_rng(seed)
-    increase_D = np.array([model.error_increase(d, rng) for d in range(model.values_ND.shape[1])])
+    increase_D = np.array([forest.error_increase(d, rng) for d in range(forest.values_ND.shape[1])])
     return increase_D / increase_D.sum() if increase_D.sum() > 0 else increase_D
 
 
@@ -228,7 +232,7 @@ def _grid(parameter: Parameter) -> Sequence[Value]:
     return list(dict.fromkeys(values))
 
 
-def _report(
+def _report_parameter(
     path: str,
     parameter: Parameter,
     share: float,
@@ -237,7 +241,7 @@ def _report(
     spread: float,
 ) -> ParameterReport:
     best = result.winner.params.get(path)
-    edge = _edge(path, parameter, best)
+    edge = _find_edge(path, parameter, best)
     # The best trial may be at an edge by chance. An edge is reported only if the expected loss also
     # decreases towards it.
     towards_edge = curve if edge == "high" else curve[::-1]
@@ -255,7 +259,7 @@ def _report(
     )
 
 
-def _edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "low", "high"]:
+def _find_edge(path: str, parameter: Parameter, best: Value | None) -> Literal["", "low", "high"]:
     position = None if best is None or isinstance(parameter, Choice) else parameter.position(best)
     if position is None or isinstance(parameter, Choice):
         return ""

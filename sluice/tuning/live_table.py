@@ -15,7 +15,7 @@ _NUM_BEST = 3
 """Number of best trials in the table."""
 _MAX_ROWS = 8
 _MAX_CELL_WIDTH = 16
-"""Width of the longest cell [characters]; longer text is cut."""
+"""Maximum width of a cell [characters]; longer text is cut."""
 _GAP = 2
 """Space between two columns [characters]."""
 
@@ -25,10 +25,12 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
 
     Parameters are in the order of the search space, under their shortest unique names.
     """
-    finite = [trial for trial in trials if math.isfinite(trial.loss)]
-    best = sorted(finite, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
-    running = [trial for trial in trials if trial.state == "running" and trial not in best]
-    shown = [*best, *running][:_MAX_ROWS]
+    finite_trials = [trial for trial in trials if math.isfinite(trial.loss)]
+    best_trials = sorted(finite_trials, key=lambda trial: (trial.loss, trial.id))[:_NUM_BEST]
+    running_trials = [
+        trial for trial in trials if trial.state == "running" and trial not in best_trials
+    ]
+    listed = [*best_trials, *running_trials][:_MAX_ROWS]
     names = short_names(list(dict.fromkeys(path for trial in trials for path in trial.params)))
     return [
         {
@@ -38,7 +40,7 @@ def live_rows(trials: Sequence[TrialRecord]) -> list[Row]:
             "loss": trial.loss if math.isfinite(trial.loss) else "-",
             **{name: display_value(trial.params, path) for path, name in names.items()},
         }
-        for trial in shown
+        for trial in listed
     ]
 
 

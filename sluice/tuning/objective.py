@@ -20,7 +20,7 @@ from sluice.data.table import TableRecord
 from sluice.training.code import code_digest, optimizer_code
 from sluice.training.device import resolve_device, start_device
 from sluice.training.loop import EpochResult
-from sluice.training.settings import NO_EFFECT
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT
 from sluice.tuning.fold_training import FoldTraining, restore_fold
 from sluice.tuning.prepared_folds import prepare_fold
 from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
@@ -102,7 +102,9 @@ class TrainingObjective:
             "data": self.table.digest,
             "workload": self.workload,
             "workload_settings": workload.settings.model_dump(mode="json"),
-            "base": self.base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "base": self.base.model_dump(
+                mode="json", exclude={"training": set(SETTINGS_WITHOUT_EFFECT)}
+            ),
             "code": code_digest(workload, self.base.model),
             **optimizer_code(self.base.training),
             "train_seed": self.seed,
@@ -134,7 +136,7 @@ class TrainingObjective:
             raise TrainingFailed(error.what, cause=error.cause, fix=error.fix) from None
         # The state of a device's random generators can be read only after initialisation.
         start_device(resolve_device(setup.training.device))
-        folds, damaged = self._open_folds(setup, start)
+        folds, num_damaged = self._open_folds(setup, start)
         epochs_done = max(len(fold.history) for fold in folds.values())
         max_epochs = setup.training.max_epochs
         next_reports = {epoch for epoch in report_epochs if epochs_done < epoch < max_epochs}
@@ -143,12 +145,12 @@ class TrainingObjective:
                 stack.callback(fold.close)
             for until in sorted(next_reports | {max_epochs}):
                 for fold_id, fold in folds.items():
-                    with _errors_name_fold(fold_id):
+                    with _name_fold_in_errors(fold_id):
                         fold.advance(until)
-                report = self._report(folds, max_epochs, damaged)
+                report = self._report(folds, max_epochs, num_damaged)
                 yield report
-                damaged = 0
-                if report.finished:
+                num_damaged = 0
+                if report.is_finished:
                     return
 
     def _open(self, searched: Mapping[str, Any] | None = None) -> Workload:
@@ -167,12 +169,14 @@ class TrainingObjective:
             "settings": self.workload_settings | setup.workload_settings,
         }
         folds: dict[int, FoldTraining] = {}
-        damaged = 0
+        num_damaged = 0
         for fold in self.folds:
             state = None
             if start is not None:
-                state = restore_fold(start / _folder_name(fold.fold_id), subject=self._subject())
-                damaged += state is None
+                state = restore_fold(
+                    start / _folder_name(fold.fold_id), subject=self._checkpoint_subject()
+                )
+                num_damaged += state is None
             prepared = prepare_fold(
                 self.frame,
                 fold,
@@ -183,14 +187,16 @@ class TrainingObjective:
             folds[fold.fold_id] = FoldTraining(
                 prepared, setup, seed=self.seed, data_seed=self.data_seed, state=state
             )
-        return folds, damaged
+        return folds, num_damaged
 
-    def _report(self, folds: dict[int, FoldTraining], max_epochs: int, damaged: int) -> TrialReport:
+    def _report(
+        self, folds: dict[int, FoldTraining], max_epochs: int, num_damaged: int
+    ) -> TrialReport:
         histories = [fold.history for fold in folds.values()]
         epochs = _mean_over_folds(histories)
-        finished = all(fold.is_ended() for fold in folds.values())
+        is_finished = all(fold.has_ended() for fold in folds.values())
         reason = ""
-        if finished:
+        if is_finished:
             reason = "No better epoch within patience_epochs."
             if len(epochs) == max_epochs:
                 reason = f"All {max_epochs} epochs were trained."
@@ -199,17 +205,17 @@ class TrainingObjective:
             current = [fold.history for fold in folds.values()]
             assert current == histories, "a report must be saved before training continues"
             for fold_id, fold in folds.items():
-                fold.save(folder / _folder_name(fold_id), subject=self._subject())
+                fold.save(folder / _folder_name(fold_id), subject=self._checkpoint_subject())
 
         return TrialReport(
             epochs=epochs,
-            finished=finished,
+            is_finished=is_finished,
             reason=reason,
             save=save,
-            damaged_checkpoints=damaged,
+            damaged_checkpoints=num_damaged,
         )
 
-    def _subject(self) -> dict[str, Any]:
+    def _checkpoint_subject(self) -> dict[str, Any]:
         """Return the subject of a checkpoint. Values are excluded, because PBT changes them."""
         seeds = {"seed": self.seed, "data_seed": self.data_seed}
         return {"data": self.table.digest, "workload": self.workload, **seeds}
@@ -220,7 +226,7 @@ def _folder_name(fold_id: int) -> str:
 
 
 @contextlib.contextmanager
-def _errors_name_fold(fold_id: int) -> Iterator[None]:
+def _name_fold_in_errors(fold_id: int) -> Iterator[None]:
     """Add the fold to the error of a failed training."""
     try:
         yield
@@ -237,19 +243,19 @@ def _mean_over_folds(histories: list[tuple[EpochResult, ...]]) -> tuple[EpochLos
     epochs = []
     for epoch in range(1, max(map(len, histories)) + 1):
         parts = [history[:epoch] for history in histories]
-        kept = [next(r.val_loss for r in reversed(part) if r.improved) for part in parts]
+        kept_losses = [next(r.val_loss for r in reversed(part) if r.improved) for part in parts]
         epochs.append(
             EpochLosses(
                 epoch=epoch,
                 train_loss=sum(part[-1].train_loss for part in parts) / len(parts),
                 val_loss=sum(part[-1].val_loss for part in parts) / len(parts),
-                kept_loss=sum(kept) / len(kept),
+                kept_loss=sum(kept_losses) / len(kept_losses),
             )
         )
     return tuple(epochs)
 
 
-def search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> tuple[Fold, ...]:
+def select_search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> tuple[Fold, ...]:
     """Return the selected folds, if none of their train and validation rows is a test row.
 
     Otherwise the winner would be evaluated on rows by which it was selected. With walk-forward
@@ -259,10 +265,10 @@ def search_folds(folds: tuple[Fold, ...], selected: tuple[int, ...]) -> tuple[Fo
         ContractError: A fold is unknown, or its rows are test rows of some fold.
     """
     by_id = {fold.fold_id: fold for fold in folds}
-    unknown = sorted(set(selected) - by_id.keys())
-    if unknown:
+    unknown_ids = sorted(set(selected) - by_id.keys())
+    if unknown_ids:
         raise ContractError(
-            f"search.folds contains {unknown[0]}, but the folds are {sorted(by_id)}.",
+            f"search.folds contains {unknown_ids[0]}, but the folds are {sorted(by_id)}.",
             fix="Correct search.folds.",
         )
     for fold_id in selected:

@@ -40,14 +40,14 @@ def trials_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     axes.plot(
         range(len(lowest_so_far)), lowest_so_far, color=INK, linewidth=1.2, drawstyle="steps-post"
     )
-    failed = [t.id for t in result.trials if t.state == "failed"]
-    for trial_id in failed:
+    failed_ids = [t.id for t in result.trials if t.state == "failed"]
+    for trial_id in failed_ids:
         axes.axvline(trial_id, color=_WARNING_COLOUR, linewidth=0.8, linestyle=(0, (2, 3)))
     _limit_y_axis(axes, [t.loss for t in result.trials if math.isfinite(t.loss)])
-    _integer_ticks(axes)
+    _set_integer_ticks(axes)
     axes.set_xlabel("trial")
     axes.set_ylabel(f"validation loss [{unit}]")
-    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed)} failed"
+    count = f"{pluralize(len(result.trials), 'trial')}, {len(failed_ids)} failed"
     set_headline(
         axes,
         f"Best: trial {result.best} with {result.winner.loss:.4g}",
@@ -68,11 +68,13 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
         losses = [epoch.val_loss for epoch in trial.epochs]
         colour = VALIDATION if trial.state == "finished" else MUTED
         axes.plot(range(1, len(losses) + 1), losses, color=colour, linewidth=0.8, alpha=0.35)
-    best = [epoch.val_loss for epoch in result.winner.epochs]
+    best_losses = [epoch.val_loss for epoch in result.winner.epochs]
     label = f"best trial ({result.best})"
-    axes.plot(range(1, len(best) + 1), best, color=VALIDATION, linewidth=2.2, label=label)
-    stopped = [trial for trial in result.trials if trial.state == "pruned" and trial.epochs]
-    ends = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped]
+    axes.plot(
+        range(1, len(best_losses) + 1), best_losses, color=VALIDATION, linewidth=2.2, label=label
+    )
+    stopped_trials = [trial for trial in result.trials if trial.state == "pruned" and trial.epochs]
+    ends = [(len(trial.epochs), trial.epochs[-1].val_loss) for trial in stopped_trials]
     copies = [
         (copy.epoch, result.trials[copy.trial].epochs[copy.epoch - 1].val_loss)
         for copy in result.exploits
@@ -87,7 +89,7 @@ def curves_png(result: SearchResult, *, unit: str = "loss units") -> bytes:
     _limit_y_axis(
         axes, [e.val_loss for t in result.trials for e in t.epochs if math.isfinite(e.val_loss)]
     )
-    _integer_ticks(axes)
+    _set_integer_ticks(axes)
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"validation loss [{unit}]")
     max_epochs = max(len(trial.epochs) for trial in result.trials)
@@ -125,9 +127,11 @@ def importance_png(importance: Importance) -> bytes:
     axes.set_xlabel("share of importance")
     set_headline(
         axes,
-        f"{reports[0].path} matters most" if importance.clear else "No parameter clearly matters",
-        f"{pluralize(importance.num_trials, 'trial')} at epoch {importance.at_epoch}; the forest "
-        f"explains {importance.fit:.0%} of the rank variance of held-out losses",
+        f"{reports[0].path} matters most"
+        if importance.is_clear
+        else "No parameter clearly matters",
+        f"{pluralize(importance.num_trials, 'trial')} at epoch {importance.at_epoch}; the random "
+        f"forest explains {importance.fit:.0%} of the rank variance of held-out losses",
         colour=INK,
     )
     return as_png(figure)
@@ -155,23 +159,25 @@ def sensitivity_png(
     figure, axes = new_figure(height_in=2.9)
     figure.set_figwidth(_HALF_WIDTH_IN)
     parameter = space.parameters[report.path]
-    tried = _tried_values(report.path, result, at_epoch)
+    tried_values = _tried_values(report.path, result, at_epoch)
     points = [
-        (_x(parameter, value), loss) for value, loss in tried if not _is_off(parameter, value)
+        (_x_coordinate(parameter, value), loss)
+        for value, loss in tried_values
+        if not _is_off(parameter, value)
     ]
-    losses_off = [loss for value, loss in tried if _is_off(parameter, value)]
+    losses_off = [loss for value, loss in tried_values if _is_off(parameter, value)]
     axes.plot([x for x, _ in points], [loss for _, loss in points], "o", color=TRAIN, ms=4.5)
     for loss in losses_off:
         axes.axhline(loss, color=TRAIN, linewidth=0.7, linestyle=(0, (2, 3)))
     axes.plot(
-        [_x(parameter, point.value) for point in report.sensitivity],
+        [_x_coordinate(parameter, point.value) for point in report.sensitivity],
         [point.loss for point in report.sensitivity],
         "s" if isinstance(parameter, Choice) else "-",
         color=VALIDATION,
         linewidth=2,
     )
     if report.best is not None and not _is_off(parameter, report.best):
-        axes.axvline(_x(parameter, report.best), color=INK, linewidth=1)
+        axes.axvline(_x_coordinate(parameter, report.best), color=INK, linewidth=1)
     if isinstance(parameter, LogUniform) or (
         isinstance(parameter, TuneFunction) and parameter.is_log
     ):
@@ -179,16 +185,16 @@ def sensitivity_png(
     elif isinstance(parameter, PowersOfTwo):
         axes.set_xscale("log", base=2)
     elif isinstance(parameter, Integers):
-        _integer_ticks(axes)
+        _set_integer_ticks(axes)
     elif isinstance(parameter, Choice):
         axes.set_xticks(range(len(parameter.options)), list(map(cell_text, parameter.options)))
-    _limit_y_axis(axes, [loss for _, loss in tried])
+    _limit_y_axis(axes, [loss for _, loss in tried_values])
     axes.set_xlabel(report.path)
     axes.set_ylabel(f"loss at epoch {at_epoch} [{unit}]")
-    at_edge = f"{report.path}: best at the {report.edge} end of the range"
+    edge_title = f"{report.path}: best at the {report.edge} end of the range"
     set_headline(
         axes,
-        at_edge if report.edge else f"Loss over {report.path}",
+        edge_title if report.edge else f"Loss over {report.path}",
         f"{report.share:.0%} of the importance; best trial: {_value_text(parameter, report.best)}"
         + (f"; {pluralize(len(losses_off), 'trial')} with it off (dotted)" if losses_off else ""),
         colour=_WARNING_COLOUR if report.edge else INK,
@@ -219,22 +225,22 @@ def _tried_values(path: str, result: SearchResult, at_epoch: int) -> list[tuple[
 
 def _limit_y_axis(axes: "Axes", losses: list[float]) -> None:
     """Limit the axis to the lower nine tenths; a diverged trial would flatten all others."""
-    ordered = sorted(losses)
-    if not ordered:
+    sorted_losses = sorted(losses)
+    if not sorted_losses:
         return
-    low, high = ordered[0], ordered[int(0.9 * (len(ordered) - 1))]
+    low, high = sorted_losses[0], sorted_losses[int(0.9 * (len(sorted_losses) - 1))]
     if high > low:
         axes.set_ylim(low - 0.1 * (high - low), high + 0.25 * (high - low))
 
 
-def _integer_ticks(axes: "Axes") -> None:
+def _set_integer_ticks(axes: "Axes") -> None:
     """Put ticks at integers only."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
-def _x(parameter: Parameter, value: Value) -> float:
+def _x_coordinate(parameter: Parameter, value: Value) -> float:
     """Return the x coordinate of a value; options of a choice are numbered."""
     if isinstance(parameter, Choice):
         return float(list(map(repr, parameter.options)).index(repr(value)))

@@ -30,6 +30,8 @@ class PreparedFold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
+    """A prepared fold in the cache."""
+
     fold: PreparedFold
     versions: tuple[int, ...]
     """In-place version counters of the fold's tensors when they were created."""

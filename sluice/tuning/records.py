@@ -35,7 +35,7 @@ class TrialReport:
 
     epochs: tuple[EpochLosses, ...]
     """Losses of every epoch from the trial's first one on."""
-    finished: bool
+    is_finished: bool
     """Whether training has ended, by early stopping or after the last epoch."""
     reason: str
     """Why training ended, as text; empty while training continues."""

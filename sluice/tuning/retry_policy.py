@@ -54,7 +54,7 @@ def failure_reason(error: Exception, params: Params) -> str:
         SluiceError: The error is transient.
     """
     if isinstance(error, OutOfMemory):
-        raise interrupted_trial(params, error.what.rstrip("."), cause=error.fix) from error
+        raise interrupted_trial_error(params, error.what.rstrip("."), cause=error.fix) from error
     if isinstance(error, SluiceError):
         if is_transient(error):
             raise error
@@ -73,10 +73,10 @@ def transient_error(error: Exception, params: Params) -> SluiceError:
     cause = "Memory, a device or a file failed, which may be unrelated to the values."
     if is_out_of_memory(error):
         cause = memory_advice(MEMORY_SETTINGS)
-    return interrupted_trial(params, _describe(error), cause=cause)
+    return interrupted_trial_error(params, _describe(error), cause=cause)
 
 
-def interrupted_trial(params: Params, what: str, *, cause: str) -> TrainingFailed:
+def interrupted_trial_error(params: Params, what: str, *, cause: str) -> TrainingFailed:
     """Return the error of a trial that a transient error stopped.
 
     Args:

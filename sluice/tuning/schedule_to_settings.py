@@ -28,10 +28,10 @@ def changed_settings(base: TrialSettings, result: TrialSettings) -> dict[str, di
     for group in ("model", "training"):
         old, new = getattr(base, group), getattr(result, group)
         # Null values are omitted: no search produces them, and in a change they mean "unchanged".
-        dumped = new.model_dump(mode="json", exclude_none=True)
+        dumped_values = new.model_dump(mode="json", exclude_none=True)
         values = {
             # The dump omits some defaults, which may still differ from the file.
-            name: dumped.get(name, getattr(new, name))
+            name: dumped_values.get(name, getattr(new, name))
             for name in type(new).model_fields
             if getattr(new, name) not in (None, getattr(old, name))
         }
@@ -71,11 +71,11 @@ def settings_from_schedule(
     for step in later:
         change = _change(base, previous, step, where=where)
         if change is not None:
-            existing = changes.get(step.from_epoch)
-            changes[step.from_epoch] = existing.merged(change) if existing else change
+            existing_change = changes.get(step.from_epoch)
+            changes[step.from_epoch] = existing_change.merged(change) if existing_change else change
         previous = step.params
-    ordered = tuple(changes[epoch] for epoch in sorted(changes))
-    training = setup.training.model_copy(update={"changes": ordered})
+    sorted_changes = tuple(changes[epoch] for epoch in sorted(changes))
+    training = setup.training.model_copy(update={"changes": sorted_changes})
     return setup.model_copy(update={"training": training})
 
 
@@ -83,16 +83,18 @@ def _change(
     base: TrialSettings, previous: Params, step: ScheduleStep, *, where: str
 ) -> TrainingChange | None:
     """Return the changes between the previous step's values and a step; None without changes."""
-    changed = [path for path, value in step.params.items() if value != previous.get(path)]
-    if not changed:
+    changed_paths = [path for path, value in step.params.items() if value != previous.get(path)]
+    if not changed_paths:
         return None
     setup = base.with_params(step.params, where=where)
     training, model = setup.training, setup.model
     # PBT changes only settings that may change, otherwise the trial could not have been run.
-    unchangeable = [path for path in changed if not may_change(path, training, model.architecture)]
-    assert not unchangeable, f"cannot change during training: {sorted(unchangeable)}"
+    unchangeable_paths = [
+        path for path in changed_paths if not may_change(path, training, model.architecture)
+    ]
+    assert not unchangeable_paths, f"cannot change during training: {sorted(unchangeable_paths)}"
     values: dict[str, Any] = {}
-    for path in changed:
+    for path in changed_paths:
         _, name, *argument = path.split(".")
         if path == "model.dropout":
             values[name] = model.dropout

@@ -58,7 +58,7 @@ def make_scheduler(
     if not isinstance(class_settings, ClassSettings):
         class_settings = ClassSettings(path=_CLASS_PATHS[strategy.scheduler])
     cls = import_class(class_settings.path, what="scheduler")
-    changing = {path: space.parameters[path] for path in strategy.changing}
+    changing_parameters = {path: space.parameters[path] for path in strategy.changing}
     defaults: dict[str, Any] = {
         "time_attr": TIME_ATTR,
         "max_t": max_epochs,
@@ -69,9 +69,11 @@ def make_scheduler(
         "quantile_fraction": _EXPLOIT_QUANTILE,
         "resample_probability": _RESAMPLE_PROBABILITY,
         "perturbation_factors": _PERTURBATION_FACTORS,
-        "hyperparam_mutations": _mutations(changing),
-        "hyperparam_bounds": _bounds(changing),
-        "custom_explore_fn": ClipToRange({config_key(p, q): q for p, q in changing.items()}),
+        "hyperparam_mutations": _mutations(changing_parameters),
+        "hyperparam_bounds": _bounds(changing_parameters),
+        "custom_explore_fn": ClipToRange(
+            {config_key(p, q): q for p, q in changing_parameters.items()}
+        ),
     }
     seed = derive_seed(settings.seed, "scheduler") % 2**32
     scheduler: TrialScheduler = build(cls, class_settings, defaults, seed=seed, what="scheduler")

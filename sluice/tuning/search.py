@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.base.errors import Interrupted, SearchFailed
 from sluice.base.pluralize import pluralize
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.settings import NO_EFFECT
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT
 from sluice.tuning.code import search_code
 from sluice.tuning.concurrency import is_ordered
 from sluice.tuning.objective import Objective
@@ -76,14 +76,16 @@ def run_search(
             trial.
         Interrupted: The user stopped the search (Ctrl-C).
     """
-    strategy, searched = plan_search(space, settings, base)
+    strategy, searched_space = plan_search(space, settings, base)
     study_folder = StudyFolder(
         folder,
         {
             "objective": dict(objective.subject()),
-            "space": searched.model_dump(mode="json"),
-            "order": list(searched.parameters),
-            "base": base.model_dump(mode="json", exclude={"training": set(NO_EFFECT)}),
+            "space": searched_space.model_dump(mode="json"),
+            "order": list(searched_space.parameters),
+            "base": base.model_dump(
+                mode="json", exclude={"training": set(SETTINGS_WITHOUT_EFFECT)}
+            ),
             "search": settings.model_dump(mode="json"),
             "ordered": is_ordered(settings, compute),
             # Results on a GPU and on a CPU differ by rounding.
@@ -94,7 +96,7 @@ def run_search(
     stored_result = study_folder.result()
     if stored_result is not None:
         return stored_result
-    records = TrialRecords(searched, base, strategy)
+    records = TrialRecords(searched_space, base, strategy)
     trials: tuple[TrialRecord, ...] = ()
 
     def on_event(study: "Study", event: "StudyEvent") -> None:
@@ -104,7 +106,7 @@ def run_search(
 
     plan = StudyPlan(
         objective=objective,
-        space=searched,
+        space=searched_space,
         base=base,
         settings=settings,
         strategy=strategy,
@@ -146,7 +148,8 @@ def _select_best(
         raise SearchFailed(
             f"No trial of {len(trials)} ended with a finite loss. Reason of the first trial: "
             f"{trials[0].reason or 'unknown'}",
-            cause=f"Number of different reasons: {len({trial.reason for trial in trials})}.",
+            cause="The trials ended for "
+            f"{pluralize(len({trial.reason for trial in trials}), 'different reason')}.",
             fix="Fix the reason of the first trial; the POC gate finds most such errors within "
             "seconds. If losses diverge, lower the upper end of the learning-rate range. "
             f"Otherwise remove {folder} and run again: recorded failures are final.",

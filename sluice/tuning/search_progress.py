@@ -14,9 +14,9 @@ class SearchProgress:
     would be no message for hours.
     """
 
-    def __init__(self, *, num_trials: int, population: bool) -> None:
-        self._num_trials, self._is_population = num_trials, population
-        self._ended: set[int] = set()
+    def __init__(self, *, num_trials: int, is_population: bool) -> None:
+        self._num_trials, self._is_population = num_trials, is_population
+        self._ended_ids: set[int] = set()
         """Ids of the trials whose end was reported."""
         self._last_step = 0
         """Epoch of the last reported step of the population."""
@@ -24,9 +24,9 @@ class SearchProgress:
     @property
     def num_ended(self) -> int:
         """Number of trials whose end was reported."""
-        return len(self._ended)
+        return len(self._ended_ids)
 
-    def lines(self, trials: Sequence[TrialRecord]) -> list[str]:
+    def new_messages(self, trials: Sequence[TrialRecord]) -> list[str]:
         """Return the new messages.
 
         Args:
@@ -38,11 +38,11 @@ class SearchProgress:
             self._last_step = epoch
             lines += _describe_step(epoch, trials)
         for trial in trials:
-            if trial.state != "running" and trial.id not in self._ended:
-                self._ended.add(trial.id)
+            if trial.state != "running" and trial.id not in self._ended_ids:
+                self._ended_ids.add(trial.id)
                 lines.append(
-                    f"{len(self._ended)}/{self._num_trials} trial {trial.id} {trial.state} after "
-                    f"{pluralize(len(trial.epochs), 'epoch')}, loss {trial.loss:.4g}. "
+                    f"{len(self._ended_ids)}/{self._num_trials} trial {trial.id} {trial.state} "
+                    f"after {pluralize(len(trial.epochs), 'epoch')}, loss {trial.loss:.4g}. "
                     f"{trial.reason}".strip()
                 )
         return lines
@@ -54,12 +54,12 @@ def _min_epoch(trials: Sequence[TrialRecord]) -> int:
 
 
 def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
-    copying = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
+    copied_ids = [trial.id for trial in trials if trial.schedule[-1].from_epoch == epoch]
     # Trials that copied are excluded, because they have the losses of the copied trial.
     losses = {
         trial.id: trial.epochs[-1].val_loss
         for trial in trials
-        if trial.epochs and trial.id not in copying
+        if trial.epochs and trial.id not in copied_ids
     }
     losses = {trial: loss for trial, loss in losses.items() if math.isfinite(loss)}
     if not losses:
@@ -68,7 +68,7 @@ def _describe_step(epoch: int, trials: Sequence[TrialRecord]) -> list[str]:
     num_changed = sum(len(trial.schedule) > 1 for trial in trials)
     return [
         f"population after epoch {epoch}: best loss {losses[best]:.4g} (trial {best}), worst "
-        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copying)} copied another "
-        f"trial's weights ({', '.join(map(str, copying)) or 'none'}), {num_changed} of "
+        f"continuing loss {losses[worst]:.4g} (trial {worst}); {len(copied_ids)} copied another "
+        f"trial's weights ({', '.join(map(str, copied_ids)) or 'none'}), {num_changed} of "
         f"{len(trials)} have changed values"
     ]

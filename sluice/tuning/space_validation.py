@@ -14,7 +14,7 @@ from sluice.tuning.parameters import (
     boundary_values,
     discrete_values,
 )
-from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field, split_path
+from sluice.tuning.spaces import WORKLOAD, Space, TrialSettings, require_field_value, split_path
 from sluice.workloads.workload import WorkloadSettings
 
 _ARCHITECTURE, _HIDDEN, _HEADS = "model.architecture", "model.hidden", "model.heads"
@@ -38,9 +38,9 @@ def require_trainable(space: Space, base: TrialSettings) -> None:
 
 def workload_names(space: Space) -> tuple[str, ...]:
     """Return the workload settings that a space uses in a path or in a condition."""
-    named = [*space.parameters]
-    named += [p.when.path for p in space.parameters.values() if p.when is not None]
-    parts = [split_path(path) for path in named]
+    paths = [*space.parameters]
+    paths += [p.when.path for p in space.parameters.values() if p.when is not None]
+    parts = [split_path(path) for path in paths]
     return tuple(dict.fromkeys(name for group, name, _ in parts if group == WORKLOAD))
 
 
@@ -72,7 +72,7 @@ def require_valid_workload_settings(
         if group != WORKLOAD:
             continue
         for value in boundary_values(parameter):
-            require_field(settings_type, name, value, path=path, value=value)
+            require_field_value(settings_type, name, value, path=path, value=value)
     settings_type.parse(dict(settings), where=where)
 
 
@@ -93,10 +93,12 @@ def _require_divisible(space: Space, base: TrialSettings) -> None:
     step = math.lcm(*all_heads)
     for width in _possible_values(space, base, _HIDDEN):
         if int(width) % step:
-            raise _indivisible_width(int(width), all_heads, step, space.parameters.get(_HIDDEN))
+            raise _indivisible_width_error(
+                int(width), all_heads, step, space.parameters.get(_HIDDEN)
+            )
 
 
-def _indivisible_width(
+def _indivisible_width_error(
     width: int, all_heads: list[int], step: int, parameter: Parameter | None
 ) -> SettingsError:
     heads = ", ".join(map(str, all_heads))
@@ -117,13 +119,13 @@ def _indivisible_width(
 
 def _possible_values(space: Space, base: TrialSettings, path: str) -> list[Any]:
     """Return the values of a parameter that a transformer trial can have."""
-    fixed = base.value(path)
+    base_value = base.value(path)
     parameter = space.parameters.get(path)
     if parameter is None:
-        return [fixed]
-    when, searched = parameter.when, list(discrete_values(parameter))
+        return [base_value]
+    when, searched_values = parameter.when, list(discrete_values(parameter))
     if when is None or path == _ARCHITECTURE:
-        return searched if when is None else [*searched, fixed]
+        return searched_values if when is None else [*searched_values, base_value]
     if when.path == _ARCHITECTURE:
-        return searched if "transformer" in when.one_of else [fixed]
-    return [*searched, fixed]
+        return searched_values if "transformer" in when.one_of else [base_value]
+    return [*searched_values, base_value]

@@ -15,7 +15,7 @@ from sluice.base.errors import SettingsError
 from sluice.base.settings import Settings, suggest_nearest
 from sluice.models.settings import ModelSettings
 from sluice.training.optimizer_settings import with_argument
-from sluice.training.settings import NO_EFFECT, TrainSettings
+from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.tuning.parameters import Parameter, Params, Value, boundary_values
 
 WORKLOAD = "workload"
@@ -30,7 +30,7 @@ _NOT_SEARCHABLE = {
     "training.device": "It selects the machine's device, not how the network is trained.",
     "training.micro_batch_rows": "It changes results by rounding only.",
     "training.recompute_activations": "It changes results by rounding only.",
-    **{f"training.{name}": "It changes no result." for name in sorted(NO_EFFECT)},
+    **{f"training.{name}": "It changes no result." for name in sorted(SETTINGS_WITHOUT_EFFECT)},
     **{path: f"Search one of its entries, as '{path}.NAME'." for path in _MAPPINGS},
     f"{WORKLOAD}.folds": "Losses on different rows cannot be compared.",
 }
@@ -216,10 +216,12 @@ def _require_valid(path: str, value: Value) -> None:
     group, name, key = split_path(path)
     if group == WORKLOAD:
         return
-    require_field(_GROUPS[group], name, {key: value} if key else value, path=path, value=value)
+    require_field_value(
+        _GROUPS[group], name, {key: value} if key else value, path=path, value=value
+    )
 
 
-def require_field(
+def require_field_value(
     settings_type: type[Settings], name: str, field_value: Any, *, path: str, value: Value
 ) -> None:
     """Refuse a value that a field of a settings class does not accept.

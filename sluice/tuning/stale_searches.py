@@ -33,13 +33,13 @@ def record_request(folder: Path, request: Mapping[str, Any]) -> tuple[str, ...]:
     if (folder / _REQUEST_FILE).exists():
         return ()
     current = json.loads(json.dumps(request))
-    differing: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
     for other in sorted(
         folder.parent.glob(f"*/{_REQUEST_FILE}"), key=lambda path: -path.stat().st_mtime
     ):
         earlier = json.loads(other.read_bytes())
         if earlier.get("pipeline") == current.get("pipeline") and is_unfinished(other.parent):
-            differing = tuple(format_differences(earlier, current))
+            differences = tuple(format_differences(earlier, current))
             break
     write_atomic(folder / _REQUEST_FILE, json.dumps(current, indent=1).encode())
-    return differing
+    return differences

@@ -1,7 +1,7 @@
 """Selects how a search suggests and stops trials, by its number of trials."""
 
 from sluice.base.errors import SettingsError
-from sluice.training.settings import CHANGING, may_change
+from sluice.training.settings import CHANGEABLE_SETTINGS, may_change
 from sluice.tuning.parameters import Choice, Value, boundary_values
 from sluice.tuning.records import Strategy
 from sluice.tuning.schedulers import grace_epochs, is_population, make_scheduler, metric_of
@@ -17,7 +17,9 @@ _MIN_TPE_TRIALS, _MAX_TPE_TRIALS = 20, 100
 _BOHB_SCHEDULER = "ray.tune.schedulers.hb_bohb.HyperBandForBOHB"
 _BOHB_SEARCHER = "ray.tune.search.bohb.bohb_search.TuneBOHB"
 
-PERTURBED = tuple(f"training.{name}" for name in CHANGING if name != "optimizer_arguments")
+PERTURBABLE_SETTINGS = tuple(
+    f"training.{name}" for name in CHANGEABLE_SETTINGS if name != "optimizer_arguments"
+)
 """Settings that PBT may change with any optimizer. Dropout is excluded, because not every network
 has dropout."""
 
@@ -36,18 +38,18 @@ def plan_search(
             or needs a library that is not installed.
     """
     strategy = choose_strategy(space, settings, base)
-    searched = space.leading(len(strategy.parameters))
-    require_trainable(searched, base)
+    searched_space = space.leading(len(strategy.parameters))
+    require_trainable(searched_space, base)
     _require_bohb_pair(settings)
     if isinstance(settings.scheduler, ClassSettings):
-        make_scheduler(settings, strategy, searched, base.training.max_epochs)
+        make_scheduler(settings, strategy, searched_space, base.training.max_epochs)
     if settings.searcher is not None:
-        searcher = make_searcher(settings, strategy, searched, base, metric_of(strategy))
+        searcher = make_searcher(settings, strategy, searched_space, base, metric_of(strategy))
         # Some libraries are imported, or check the space, only when the first trial is suggested.
         path = settings.searcher.path
         arguments = settable_arguments(import_class(path, what="searcher"))
         call_library(lambda: searcher.suggest("00000"), path, what="searcher", takes=arguments)
-    return strategy, searched
+    return strategy, searched_space
 
 
 def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
@@ -74,16 +76,20 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
         Bergstra et al. (2011), "Algorithms for Hyper-Parameter Optimization", NeurIPS (TPE); Li et
         al. (2020), "A System for Massively Parallel Hyperparameter Tuning", MLSys (ASHA).
     """
-    count, requested = settings.num_trials, settings.scheduler
+    num_trials, requested_scheduler = settings.num_trials, settings.scheduler
     max_epochs = base.training.max_epochs
-    if is_population(requested):
+    if is_population(requested_scheduler):
         return _population_strategy(space, settings, base)
-    is_small, is_large = count < _MIN_TPE_TRIALS, count > _MAX_TPE_TRIALS
+    is_small, is_large = num_trials < _MIN_TPE_TRIALS, num_trials > _MAX_TPE_TRIALS
     proposals = "random" if is_small or is_large else "tpe"
-    searched = space.leading(settings.leading_parameters) if is_small else space
+    searched_space = space.leading(settings.leading_parameters) if is_small else space
     if settings.searcher is not None:
-        proposals, searched = settings.searcher.path, space
-    scheduler = requested.path if isinstance(requested, ClassSettings) else requested
+        proposals, searched_space = settings.searcher.path, space
+    scheduler = (
+        requested_scheduler.path
+        if isinstance(requested_scheduler, ClassSettings)
+        else requested_scheduler
+    )
     if scheduler == "auto":
         scheduler = "asha" if is_large else "median"
     size = "under 20" if is_small else "over 100" if is_large else "20 to 100"
@@ -97,9 +103,10 @@ def choose_strategy(space: Space, settings: SearchSettings, base: TrialSettings)
     return Strategy(
         proposals=proposals,
         scheduler=scheduler,
-        parameters=tuple(searched.parameters),
+        parameters=tuple(searched_space.parameters),
         decision_epochs=_decision_epochs(scheduler, settings, max_epochs),
-        reason=f"{count} trials ({size}), scheduler '{_scheduler_name(requested)}'.{grace_note}",
+        reason=f"{num_trials} trials ({size}), scheduler "
+        f"'{_scheduler_name(requested_scheduler)}'.{grace_note}",
     )
 
 
@@ -148,12 +155,12 @@ def _may_change(path: str, space: Space, base: TrialSettings) -> bool:
 
 def _optimizers(path: str, space: Space, base: TrialSettings) -> list[Value]:
     """Return the optimizers with which a parameter can be active."""
-    searched, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
-    if not isinstance(searched, Choice):
+    searched_optimizers, when = space.parameters.get(OPTIMIZER), space.parameters[path].when
+    if not isinstance(searched_optimizers, Choice):
         return [base.training.optimizer]
     if when is not None and when.path == OPTIMIZER:
-        return [option for option in searched.options if option in when.one_of]
-    return list(searched.options)
+        return [option for option in searched_optimizers.options if option in when.one_of]
+    return list(searched_optimizers.options)
 
 
 def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) -> tuple[int, ...]:
@@ -176,11 +183,11 @@ def _decision_epochs(scheduler: str, settings: SearchSettings, max_epochs: int) 
 
 def _population_strategy(space: Space, settings: SearchSettings, base: TrialSettings) -> Strategy:
     every, max_epochs = settings.perturbation_epochs, base.training.max_epochs
-    changing = changing_paths(space, base)
-    if not changing:
+    changing_parameters = changing_paths(space, base)
+    if not changing_parameters:
         raise SettingsError(
             "PBT must change a parameter during training, but the space contains none of "
-            f"{', '.join(PERTURBED)} and no numeric argument of the optimizer.",
+            f"{', '.join(PERTURBABLE_SETTINGS)} and no numeric argument of the optimizer.",
             fix="Add one of them to the space, or use another scheduler.",
         )
     if max_epochs <= every:
@@ -194,7 +201,7 @@ def _population_strategy(space: Space, settings: SearchSettings, base: TrialSett
         scheduler=_scheduler_name(settings.scheduler),
         parameters=tuple(space.parameters),
         decision_epochs=_decision_epochs(_scheduler_name(settings.scheduler), settings, max_epochs),
-        changing=changing,
+        changing=changing_parameters,
         reason=f"Scheduler '{_scheduler_name(settings.scheduler)}', {settings.num_trials} members, "
         f"one step every {every} epochs.",
     )

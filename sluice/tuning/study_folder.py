@@ -17,7 +17,7 @@ RESULTS = "tune"
 """Folder of Ray Tune's results inside that of a study."""
 _SUBJECT, _RESULT = "subject.json", "result.json"
 _MAX_LISTED = 5
-"""Number of differences that an error message lists."""
+"""Maximum number of differences that an error message lists."""
 
 
 def results_path(folder: Path, storage_path: str | None) -> str:
@@ -53,18 +53,18 @@ class StudyFolder:
 
     def __init__(self, path: Path, subject: Mapping[str, Any]) -> None:
         self.path = path
-        expected = json.loads(json.dumps(subject))
+        expected_subject = json.loads(json.dumps(subject))
         try:
             make_folder(path)
             if not (path / _SUBJECT).exists():
-                write_atomic(path / _SUBJECT, json.dumps(expected, indent=1).encode())
+                write_atomic(path / _SUBJECT, json.dumps(expected_subject, indent=1).encode())
         except OSError as error:
             raise storage_error(path, error) from error
-        differing = format_differences(self._read(_SUBJECT), expected)
-        if differing:
+        differences = format_differences(self._read(_SUBJECT), expected_subject)
+        if differences:
             raise ContractError(
                 f"{path} belongs to a search with other settings: "
-                f"{'; '.join(differing[:_MAX_LISTED])}.",
+                f"{'; '.join(differences[:_MAX_LISTED])}.",
                 cause="Continuing would mix two searches.",
                 fix="Restore the settings to resume, or remove the folder to start again.",
             )
@@ -81,7 +81,7 @@ class StudyFolder:
         try:
             return SearchResult.model_validate(self._read(_RESULT))
         except ValidationError as error:
-            raise self._damaged(_RESULT, str(error.errors()[0]["msg"])) from error
+            raise self._damaged_file_error(_RESULT, str(error.errors()[0]["msg"])) from error
 
     def save(self, result: SearchResult) -> None:
         """Write the result; afterwards the study counts as finished."""
@@ -93,9 +93,9 @@ class StudyFolder:
         except OSError as error:
             raise storage_error(self.path / name, error) from error
         except ValueError as error:
-            raise self._damaged(name, str(error)) from error
+            raise self._damaged_file_error(name, str(error)) from error
 
-    def _damaged(self, name: str, reason: str) -> IntegrityError:
+    def _damaged_file_error(self, name: str, reason: str) -> IntegrityError:
         return IntegrityError(
             f"{self.path / name} cannot be read: {reason}.",
             cause="The file was changed or damaged after it was written, or was written by "

@@ -74,11 +74,11 @@ def study_page(study: StudySummary, *, title: str, unit: str, results: str = "")
 def _strategy_text(study: StudySummary) -> str:
     result = study.result
     num_pruned = sum(trial.state == "pruned" for trial in result.trials)
-    stopped = f"; {pluralize(num_pruned, 'trial')} stopped early" if num_pruned else ""
-    copies = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
+    stopped_text = f"; {pluralize(num_pruned, 'trial')} stopped early" if num_pruned else ""
+    copies_text = f"; {pluralize(len(result.exploits), 'step')} of PBT" if result.exploits else ""
     return (
-        f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}{stopped}{copies}; "
-        f"{result.seconds:.0f} s of work."
+        f"{result.strategy.reason} {strategy_text(result.strategy).capitalize()}"
+        f"{stopped_text}{copies_text}; {result.seconds:.0f} s of work."
     )
 
 

@@ -28,32 +28,32 @@ class StudySummary(Record):
         They name best values at the edge of the space, values of the file outside the space, failed
         trials, too few trials, and parameters without a clear effect.
         """
-        failed = [trial for trial in self.result.trials if trial.state == "failed"]
+        failed_trials = [trial for trial in self.result.trials if trial.state == "failed"]
         lines = [report.advice for report in self.importance.parameters if report.advice]
-        outside = paths_outside_space(
+        outside_paths = paths_outside_space(
             self.space.leading(len(self.result.strategy.parameters)), self.base
         )
-        if outside:
-            values = "; ".join(
+        if outside_paths:
+            outside_values = "; ".join(
                 _value_outside(path, self.base, describe_range(self.space.parameters[path]))
-                for path in outside
+                for path in outside_paths
             )
             lines.append(
-                "No trial has the settings of the file, so the winner may be worse than these "
-                f"settings: {values}."
+                "No trial has the settings of the pipeline file, so the winner may be worse than "
+                f"them. Outside the space: {outside_values}."
             )
-        if failed:
+        if failed_trials:
             lines.append(
-                f"{len(failed)} of {self.result.num_trials} trials failed; trial {failed[0].id}: "
-                f"{failed[0].reason}"
+                f"{len(failed_trials)} of {self.result.num_trials} trials failed; trial "
+                f"{failed_trials[0].id}: {failed_trials[0].reason}"
             )
         if self.importance.outcome == "insufficient":
             lines.append(self.importance.reason)
-        elif not self.importance.clear:
+        elif not self.importance.is_clear:
             lines.append(
-                "The losses depend little on the parameters (a forest explains "
-                f"{self.importance.fit:.0%} of their rank variance), so the winner may be best by "
-                "chance."
+                "The losses depend little on the parameters (a random forest explains "
+                f"{self.importance.fit:.0%} of the variance of their ranks), so the winner may be "
+                "best by chance."
             )
         return tuple(lines)
 
@@ -65,8 +65,8 @@ class StudySummary(Record):
 
 def _value_outside(path: str, base: TrialSettings, value_range: str) -> str:
     value = base.value(path)
-    problem = "is not set in the file" if value is None else f"{value} is outside the space"
-    return f"{path} {problem} ({value_range})"
+    state = "not set in the file" if value is None else str(value)
+    return f"{path} {state} (space: {value_range})"
 
 
 def summarize_study(

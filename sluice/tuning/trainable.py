@@ -22,7 +22,7 @@ from sluice.training.device import release_memory
 from sluice.tuning.objective import Objective
 from sluice.tuning.parameters import Params
 from sluice.tuning.records import EpochLosses, ScheduleStep, TrialReport
-from sluice.tuning.retry_policy import failure_reason, interrupted_trial, transient_error
+from sluice.tuning.retry_policy import failure_reason, interrupted_trial_error, transient_error
 from sluice.tuning.spaces import Space, TrialSettings
 from sluice.tuning.trial_schedule import read_schedule, with_values, write_schedule
 from sluice.tuning.tune_space import decode
@@ -47,7 +47,7 @@ def make_trainable(
     The objective is sent to the workers through Ray's object store, so no shared folder is
     required, and each machine receives its data once. A trial uses one thread.
 
-    Every report has a checkpoint and these metrics:
+    Every report has these metrics and, unless the trial failed, a checkpoint:
 
     - ``epoch``: number of the epoch;
     - ``loss``: validation loss of the epoch selected so far;
@@ -108,11 +108,13 @@ def trial_error(error: Exception, params: Params) -> SluiceError:
     from ray.exceptions import RayTaskError
 
     if isinstance(error, TrialFailed):  # Tune could not store the original error
-        return interrupted_trial(
-            params, error.what.rstrip("."), cause="The log of Ray Tune says why."
+        return interrupted_trial_error(
+            params,
+            error.what.rstrip("."),
+            cause="Ray Tune did not report the reason; its log may contain it.",
         )
     if not isinstance(error, RayTaskError):
-        return interrupted_trial(
+        return interrupted_trial_error(
             params,
             f"its worker on Ray was lost ({type(error).__name__})",
             cause="The most likely reasons are that its memory ran out or its machine was lost.",
@@ -183,8 +185,8 @@ def trial_reports(
     """
     schedule, epoch = ((), 0) if start is None else read_schedule(start, where=where)
     schedule = with_values(schedule, params, epoch=epoch)
-    remaining = tuple(report_epoch for report_epoch in report_epochs if report_epoch > epoch)
-    reports = objective.train(schedule, start=start, report_epochs=remaining)
+    remaining_epochs = tuple(report_epoch for report_epoch in report_epochs if report_epoch > epoch)
+    reports = objective.train(schedule, start=start, report_epochs=remaining_epochs)
     with contextlib.closing(reports):
         yield from _convert_reports(reports, schedule, epoch)
 
@@ -225,13 +227,13 @@ def _convert_reports(
 def _progress_report(
     report: TrialReport, schedule: tuple[ScheduleStep, ...], *, since: int, seconds: float
 ) -> TuneReport:
-    new, last = report.epochs[since:], report.epochs[-1]
-    curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new]
+    new_epochs, last_epoch = report.epochs[since:], report.epochs[-1]
+    curve = [[e.epoch, e.train_loss, e.val_loss, e.kept_loss] for e in new_epochs]
     metrics = {
-        "epoch": last.epoch,
-        "loss": last.kept_loss,
-        "val_loss": last.val_loss,
-        "train_loss": last.train_loss,
+        "epoch": last_epoch.epoch,
+        "loss": last_epoch.kept_loss,
+        "val_loss": last_epoch.val_loss,
+        "train_loss": last_epoch.train_loss,
         "seconds": seconds,
         "curve": json.dumps(curve),
         "damaged_checkpoints": report.damaged_checkpoints,
@@ -240,7 +242,7 @@ def _progress_report(
 
     def save(folder: Path) -> None:
         report.save(folder)
-        write_schedule(folder, schedule, epoch=last.epoch)
+        write_schedule(folder, schedule, epoch=last_epoch.epoch)
 
     return TuneReport(metrics=metrics, save=save)
 

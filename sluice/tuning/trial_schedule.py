@@ -59,17 +59,17 @@ def read_schedule(folder: Path, *, where: str) -> tuple[tuple[ScheduleStep, ...]
         steps = tuple(ScheduleStep.model_validate(step) for step in content["schedule"])
         epoch = content["epoch"]
     except FileNotFoundError:
-        raise _damaged_schedule(path, "is missing") from None
+        raise _damaged_schedule_error(path, "is missing") from None
     except OSError as error:
         raise storage_error(Path(path), error) from error
     except (ValueError, KeyError, TypeError, AttributeError, ValidationError):
-        raise _damaged_schedule(path, "does not contain the schedule of a trial") from None
+        raise _damaged_schedule_error(path, "does not contain the schedule of a trial") from None
     if digest != digest_json(content):
-        raise _damaged_schedule(path, "does not match its own digest")
+        raise _damaged_schedule_error(path, "does not match its own digest")
     return steps, epoch
 
 
-def _damaged_schedule(path: str, problem: str) -> IntegrityError:
+def _damaged_schedule_error(path: str, problem: str) -> IntegrityError:
     return IntegrityError(
         f"{path} {problem}.",
         cause="The file was changed or damaged after it was written. Without it, the values that "

@@ -106,12 +106,14 @@ def build(
     seeds = dict.fromkeys(SEED_ARGUMENTS, seed)
     if is_seeded_inside or "sampler" in settings.arguments:
         seeds = {}
-    accepted = {name: value for name, value in (seeds | dict(defaults)).items() if name in names}
-    from_file = {
+    accepted_defaults = {
+        name: value for name, value in (seeds | dict(defaults)).items() if name in names
+    }
+    file_arguments = {
         name: _build_argument(value, seed=seed, where=f"{settings.path}: {name}")
         for name, value in settings.arguments.items()
     }
-    arguments = accepted | from_file
+    arguments = accepted_defaults | file_arguments
     return call_library(lambda: cls(**arguments), settings.path, what=what, takes=settable)
 
 

@@ -15,15 +15,15 @@ from sluice.cluster.settings import ComputeSettings
 from sluice.cluster.storage import tune_storage
 from sluice.cluster.trial_resources import (
     describe_idle_slots,
-    limiting_workers,
     local_ray_cores,
     trial_resources,
+    worker_limit,
 )
 from sluice.tuning.checkpoint_cleanup import CheckpointCleanup
 from sluice.tuning.concurrency import is_ordered, max_concurrent_trials
 from sluice.tuning.objective import Objective
 from sluice.tuning.records import Strategy
-from sluice.tuning.retry_policy import interrupted_trial
+from sluice.tuning.retry_policy import interrupted_trial_error
 from sluice.tuning.schedulers import make_scheduler, metric_of
 from sluice.tuning.searchers import make_searcher
 from sluice.tuning.settings import SearchSettings
@@ -138,7 +138,7 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
                     concurrency=max_trials,
                     seed=plan.settings.seed,
                     errors="stop",
-                    workers=limiting_workers(ray, plan.compute),
+                    workers=worker_limit(ray, plan.compute),
                 ),
                 search_alg=resumable(searcher, journal=plan.journal),
             ),
@@ -167,11 +167,11 @@ def run_tuner(plan: StudyPlan, listener: Listener) -> "Study":
             params = decode(plan.space, plan.base, error.config)
             raise trial_error(error.error or error, params) from error
         study = get_study(plan.journal)
-        if unfinished := study.running():
-            raise interrupted_trial(
+        if unfinished := study.running_trials():
+            raise interrupted_trial_error(
                 decode(plan.space, plan.base, unfinished[0].config),
                 "Ray Tune ended the search before this trial",
-                cause="The log of Ray Tune says why.",
+                cause="Ray Tune did not report the reason; its log may contain it.",
             )
         return study
 

@@ -10,7 +10,7 @@ from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table
 from sluice.training.device import device_on_ray, device_type
 from sluice.tuning.default_space import default_space
-from sluice.tuning.objective import TrainingObjective, search_folds
+from sluice.tuning.objective import TrainingObjective, select_search_folds
 from sluice.tuning.records import SearchResult
 from sluice.tuning.schedulers import is_population
 from sluice.tuning.search import OnReport, RunTrials, run_search
@@ -73,7 +73,7 @@ def search_workload(
         workload_settings=dict(workload_settings),
         base=_on_device(base, compute),
         seed=settings.seed,
-        folds=search_folds(folds, settings.folds),
+        folds=select_search_folds(folds, settings.folds),
         table=table,
         frame=load_table(table, ArtifactStore(artifacts)),
         data_seed=data_seed,

@@ -13,7 +13,7 @@ from sluice.base.errors import ContractError
 from sluice.data import sources
 from sluice.data.expectations import Expectation
 from sluice.data.folds import Fold, rows_needed
-from sluice.data.rows.protocol import all_tensor
+from sluice.data.rows.protocol import read_all_as_tensor
 from sluice.data.schema import Schema
 from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.data.validation import validate_schema
@@ -179,7 +179,7 @@ class BarsWorkload(Workload):
             ContractError: The history before the test window is too short.
         """
         if self.settings.target == "vs_return":
-            return all_tensor(super().baseline(frame, fold), what="baseline predictions")
+            return read_all_as_tensor(super().baseline(frame, fold), what="baseline predictions")
         forecast_N = har_forecast(
             frame["log_var"],
             frame[self.target_column],

@@ -174,21 +174,21 @@ def _value_bounds(target: str, settings: FeatureSettings) -> dict[str, tuple[flo
 
 
 def _deviation_bounds(target: str) -> dict[str, tuple[float, float]]:
-    scaled, log_variance = (0.1, 30.0), (0.05, 20.0)
+    scaled_return, log_variance = (0.1, 30.0), (0.05, 20.0)
     return {
-        "returns_vs": scaled,
+        "returns_vs": scaled_return,
         "momentum_z": (0.1, 10.0),
         "atr_pct": (0.005, 5.0),
         "volume_z": (0.1, 10.0),
         "rsi_14": (0.5, 50.0),
         "bb_pct_b": (0.02, 3.0),
         "vol_regime": (0.01, 3.0),
-        "return_accel": scaled,
+        "return_accel": scaled_return,
         "pv_divergence": (0.01, 1.0),
         "log_var": log_variance,
         "trailing_vol": (1e-6, 1.0),
         "next_return": (1e-6, 1.0),
-        TARGETS[target].name: log_variance if target == "log_gk_variance" else scaled,
+        TARGETS[target].name: log_variance if target == "log_gk_variance" else scaled_return,
     }
 
 

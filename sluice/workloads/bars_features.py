@@ -27,11 +27,19 @@ class FeatureSettings(Settings):
     atr_rows: int = Field(14, ge=1, le=10_000, description="Wilder's period of the range [rows].")
     volume_rows: int = Field(22, ge=3, le=10_000, description="Window of the volume [rows].")
     band_rows: int = Field(20, ge=3, le=10_000, description="Window of the bands [rows].")
-    band_width: float = Field(2.0, gt=0, le=100, description="Half width [deviations].")
-    regime_short_rows: int = Field(5, ge=1, le=10_000, description="Short window [rows].")
-    regime_long_rows: int = Field(63, ge=2, le=10_000, description="Long window [rows].")
-    accel_rows: int = Field(5, ge=1, le=10_000, description="Span of each return [rows].")
-    divergence_rows: int = Field(22, ge=3, le=10_000, description="Window [rows].")
+    band_width: float = Field(
+        2.0, gt=0, le=100, description="Half width of the bands [deviations]."
+    )
+    regime_short_rows: int = Field(
+        5, ge=1, le=10_000, description="Short window of vol_regime [rows]."
+    )
+    regime_long_rows: int = Field(
+        63, ge=2, le=10_000, description="Long window of vol_regime [rows]."
+    )
+    accel_rows: int = Field(
+        5, ge=1, le=10_000, description="Span of each return of return_accel [rows]."
+    )
+    divergence_rows: int = Field(22, ge=3, le=10_000, description="Window of pv_divergence [rows].")
     min_volatility: float = Field(
         1e-4,
         gt=0,

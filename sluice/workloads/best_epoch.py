@@ -22,8 +22,8 @@ def best_epoch(scores: Mapping[int, float]) -> int:
     >>> best_epoch({10: 0.9, 20: 0.4, 30: 0.4, 40: float("nan")})
     20
     """
-    finite = [(score, epoch) for epoch, score in scores.items() if math.isfinite(score)]
-    if not finite:
+    finite_scores = [(score, epoch) for epoch, score in scores.items() if math.isfinite(score)]
+    if not finite_scores:
         got = f"{pluralize(len(scores), 'score')}, none finite" if scores else "no scores at all"
         raise ContractError(
             f"Selecting an epoch requires at least one finite validation loss, got {got}.",
@@ -32,4 +32,4 @@ def best_epoch(scores: Mapping[int, float]) -> int:
             else "No epoch was validated.",
             fix="Lower the learning rate and inspect the losses of the first epoch.",
         )
-    return min(finite)[1]
+    return min(finite_scores)[1]

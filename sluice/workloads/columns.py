@@ -240,7 +240,9 @@ class Calendar(InputColumn):
 
 @dataclass(frozen=True, slots=True)
 class Lag(InputColumn):
-    """Number of an earlier row, for rows in time order. The first rows have no value.
+    """Value of a numeric column in an earlier row, for rows in time order.
+
+    The first rows have no value.
 
     Args:
         name: Name of the raw column, which may be the target.
@@ -257,11 +259,11 @@ class Lag(InputColumn):
 
     @property
     def features(self) -> tuple[Column, ...]:
-        """The earlier number."""
+        """The value of the earlier row."""
         return (Column(name=f"{self.name}_lag{self.rows}"),)
 
     def compute(self, raw: pd.DataFrame) -> Features:
-        """Return the earlier numbers; NaN for the first rows.
+        """Return the values of earlier rows; NaN for the first rows.
 
         Raises:
             ContractError: ``rows`` is not positive, so that the row is not an earlier one.

@@ -29,7 +29,7 @@ _MIN_TRAIN_ROWS = 16
 _MAX_ELEMENTS = 64
 """Maximum number of rows of a request; the features of one take about 2 ms."""
 _METRICS = ("mae", "rmse", "r2", "spearman")
-"""Metrics of a regression, of those that ``regression_metrics`` returns."""
+"""Reported metrics of a regression: some of those that ``regression_metrics`` returns."""
 
 
 class ColumnsWorkload(Workload):
@@ -219,8 +219,8 @@ class ColumnsWorkload(Workload):
     def in_key_order(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return the rows in the order of a hash of their inputs, with unique keys.
 
-        Rows with equal inputs are neighbours, so that at most one group of them is divided between
-        train and test rows.
+        Rows with equal inputs are neighbours, so that a boundary between train and test rows
+        divides at most one group of them.
         """
         names = list(dict.fromkeys(each.name for each in self.inputs))
         values = rows[names].reset_index(drop=True)

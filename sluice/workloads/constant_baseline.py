@@ -27,7 +27,7 @@ logits of all tokens of a block, fewer examples are used, but at least two."""
 _MAX_TABLE_VALUES = 2**22
 """Constant outputs with more values are not optimised: only their initial values are evaluated."""
 _MAX_EVALUATED_VALUES = 2**25
-"""Output values of all evaluations of one search, approximately. Of large outputs, L-BFGS and Adam
+"""Output values of all evaluations of one search, approximately. For large outputs, L-BFGS and Adam
 make fewer steps, but begin close to the best output if targets are classes."""
 _MAX_ITERATIONS = 60
 """Maximum number of iterations of L-BFGS."""
@@ -77,20 +77,20 @@ def measure_constant_baseline(workload: Workload, y: Tensor) -> ConstantBaseline
     """
     sample = _sample_targets(y)
     if _all_equal(sample):
-        return _unavailable("the targets are all equal")
+        return _unavailable_baseline("the targets are all equal")
     try:
         loss = constant_baseline_loss(workload, y)
         unit = _measure_unit(workload, sample)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        return _unavailable(
+        return _unavailable_baseline(
             f"losses() does not accept a constant output for every example "
             f"({type(error).__name__}: {' '.join(str(error).split())[:200]})"
         )
     if not math.isfinite(loss):
-        return _unavailable("no constant output has a finite loss")
+        return _unavailable_baseline("no constant output has a finite loss")
     # A smaller unit may be a rounding error of a single-precision loss.
     if not unit > 1e-6 * abs(loss):
-        return _unavailable("the loss is no lower for a predictor that knows the target")
+        return _unavailable_baseline("the loss is no lower for a predictor that knows the target")
     return ConstantBaseline(loss=loss, unit=unit)
 
 
@@ -169,7 +169,7 @@ def _all_equal(y: Tensor) -> bool:
     return bool((y == y[:1]).all())
 
 
-def _unavailable(problem: str) -> ConstantBaseline:
+def _unavailable_baseline(problem: str) -> ConstantBaseline:
     return ConstantBaseline(loss=math.nan, unit=math.nan, problem=problem)
 
 
@@ -213,9 +213,9 @@ def _search(workload: Workload, y: Tensor, group_N: NDArray[np.int64], dtype: to
     starts = _initial_outputs(y, index_N, num_groups, output_shape, dtype)
     with torch.no_grad():
         values = [float(evaluate(start)) for start in starts]
-    finite = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
-    if finite and starts[0].numel() <= _MAX_TABLE_VALUES:
-        table = starts[min(finite)[1]].clone().requires_grad_()
+    finite_values = [(value, i) for i, value in enumerate(values) if math.isfinite(value)]
+    if finite_values and starts[0].numel() <= _MAX_TABLE_VALUES:
+        table = starts[min(finite_values)[1]].clone().requires_grad_()
         with torch.enable_grad():
             num_values = math.prod(output_shape) * len(y)
             share = min(1.0, _MAX_EVALUATED_VALUES / (num_values * _MAX_STEPS))

@@ -150,8 +150,8 @@ class DigitsWorkload(Workload):
         """
         from sklearn.linear_model import LogisticRegression
 
-        known = [self.examples(frame, part) for part in (fold.train, fold.val)]
-        digit_N = torch.cat([part.targets for part in known]).numpy()
+        fit_examples = [self.examples(frame, part) for part in (fold.train, fold.val)]
+        digit_N = torch.cat([part.targets for part in fit_examples]).numpy()
         if len(np.unique(digit_N)) < len(CLASSES):
             raise ContractError(
                 f"Logistic regression requires every digit in its {digit_N.size} train and "
@@ -159,6 +159,6 @@ class DigitsWorkload(Workload):
                 fix="Start the first test window later, or provide more rows.",
             )
         model = LogisticRegression(C=self.settings.inverse_penalty, max_iter=2_000)
-        model.fit(torch.cat([part.tensor[:, 0] for part in known]).double().numpy(), digit_N)
+        model.fit(torch.cat([part.tensor[:, 0] for part in fit_examples]).double().numpy(), digit_N)
         test = self.examples(frame, fold.test).tensor[:, 0].double().numpy()
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))

@@ -37,13 +37,13 @@ def has_fitted_state(workload: Workload) -> bool:
         for name in ("fit", "encode")
     }
     if len(set(overrides.values())) > 1:
-        (own,) = (name for name, is_own in overrides.items() if is_own)
-        (other,) = (name for name, is_own in overrides.items() if not is_own)
+        (implemented,) = (name for name, is_own in overrides.items() if is_own)
+        (missing,) = (name for name, is_own in overrides.items() if not is_own)
         raise ContractError(
             f"{type(workload).__name__} must implement both fit() and encode(), and implements "
-            f"only {own}().",
+            f"only {implemented}().",
             cause="fit() returns what encode() applies to the inputs.",
-            fix=f"Implement {other}(), or remove {own}().",
+            fix=f"Implement {missing}(), or remove {implemented}().",
         )
     return overrides["fit"]
 
@@ -88,11 +88,13 @@ def fit_state(workload: Workload, train_frame: pd.DataFrame) -> dict[str, Tensor
             f"{'an empty dict' if isinstance(arrays, Mapping) else type(arrays).__name__}.",
             fix="Return the arrays that encode() needs, by name.",
         )
-    wrong = [name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)]
-    if wrong:
+    invalid_names = [
+        name for name in arrays if not isinstance(name, str) or not _NAME.fullmatch(name)
+    ]
+    if invalid_names:
         raise ContractError(
             f"{source} must name its arrays with letters, digits and underscores, got "
-            f"{wrong[0]!r}.",
+            f"{invalid_names[0]!r}.",
             fix="Rename the array.",
         )
     return {name: _as_tensor(arrays[name], f"{source}: '{name}'") for name in sorted(arrays)}

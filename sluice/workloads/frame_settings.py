@@ -84,8 +84,10 @@ def describe_frame(
     for name in inputs:
         if name not in texts:
             _require_number(frame[name])
-    in_time = order == "time" or (order == "auto" and isinstance(frame.index, pd.DatetimeIndex))
-    if in_time and not frame.index.is_unique:
+    is_time_ordered = order == "time" or (
+        order == "auto" and isinstance(frame.index, pd.DatetimeIndex)
+    )
+    if is_time_ordered and not frame.index.is_unique:
         raise ContractError(
             "Rows in time order must have distinct labels, got "
             f"{pluralize(int(frame.index.duplicated().sum()), 'repeated label')}, the first "
@@ -99,9 +101,9 @@ def describe_frame(
         numbers=tuple(name for name in inputs if name not in texts),
         categories={name: _categories(frame[name]) for name in texts},
         labels=_labels(frame[target], task),
-        time_ordered=in_time,
-        horizon_rows=(1 if in_time else 0) if horizon_rows is None else horizon_rows,
-        folds=folds or (FoldSettings() if in_time else _INDEPENDENT_FOLDS),
+        time_ordered=is_time_ordered,
+        horizon_rows=(1 if is_time_ordered else 0) if horizon_rows is None else horizon_rows,
+        folds=folds or (FoldSettings() if is_time_ordered else _INDEPENDENT_FOLDS),
     )
 
 

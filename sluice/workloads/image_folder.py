@@ -80,9 +80,9 @@ class ImageFolderWorkload(Workload):
 
     def __init__(self, settings: ImageFolderSettings | None = None) -> None:
         super().__init__(settings)
-        needed = rows_needed(self.settings.folds, horizon_rows=0, min_train_rows=_MIN_TRAIN_ROWS)
+        min_rows = rows_needed(self.settings.folds, horizon_rows=0, min_train_rows=_MIN_TRAIN_ROWS)
         self.raw_expectations: tuple[Expectation, ...] = (
-            RowCount(low=needed),
+            RowCount(low=min_rows),
             *(NotNull(column=name) for name in self.raw_schema.names),
             InSet(column="label", values=tuple(map(str, self.classes))),
         )
@@ -175,12 +175,12 @@ def _brightness(images: Tensor) -> Tensor:
 
 
 def _require_distinct(table: pd.DataFrame) -> None:
-    repeated = table[table.duplicated("content", keep=False)].sort_values("content")
-    if len(repeated):
-        first, second = repeated["path"].iloc[:2]
+    repeated_images = table[table.duplicated("content", keep=False)].sort_values("content")
+    if len(repeated_images):
+        first, second = repeated_images["path"].iloc[:2]
         raise ContractError(
             f"Every image must be in the folder once, but {first} and {second} have the same "
-            f"pixels ({pluralize(len(repeated), 'image')} with the pixels of another one).",
+            f"pixels ({pluralize(len(repeated_images), 'image')} with the pixels of another one).",
             cause="A copy in the test rows would be recognised, not classified.",
             fix="Remove the copies.",
         )

@@ -96,21 +96,22 @@ class LanguageModelWorkload(Workload):
     def load_rows(self) -> pd.DataFrame:
         """Return one row for each block, in the order of the text."""
         inputs = self._blocks(offset=0)
-        digests, distinct = [], []
+        digests, distinct_shares = [], []
         for ids in iter_chunks(inputs):
             assert isinstance(ids, Tensor)
             digests += row_digests(ids)
             ordered = ids.sort(dim=1).values
-            distinct.append(((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1) / ids.shape[1])
-        last = []
+            distinct_shares.append(((ordered[:, 1:] != ordered[:, :-1]).sum(1) + 1) / ids.shape[1])
+        last_targets = []
         for targets in iter_chunks(self._blocks(offset=1)):
             assert isinstance(targets, Tensor)
-            last.append(targets[:, -1].clone())  # a view would keep the whole chunk in memory
+            # A view would keep the whole chunk in memory.
+            last_targets.append(targets[:, -1].clone())
         return pd.DataFrame(
             {
                 "content": digests,
-                "distinct": torch.cat(distinct).double().numpy(),
-                "last_target": torch.cat(last).numpy(),
+                "distinct": torch.cat(distinct_shares).double().numpy(),
+                "last_target": torch.cat(last_targets).numpy(),
             },
             index=pd.RangeIndex(len(inputs), name="block"),
         )
@@ -238,7 +239,7 @@ def bigram_log_shares(train: Examples, vocab_size: int) -> Tensor:
         first = ids.flatten() if is_table else torch.zeros_like(ids.flatten())
         pairs = torch.bincount(first * vocab_size + targets.flatten(), minlength=counts.numel())
         counts += pairs.reshape(counts.shape)
-    single = counts.sum(dim=0) + 1
-    share_V = single / single.sum()
+    count_V = counts.sum(dim=0) + 1
+    share_V = count_V / count_V.sum()
     mixed = (counts + 5 * share_V) if is_table else share_V[None]
     return (mixed / mixed.sum(dim=1, keepdim=True)).log().float()

@@ -43,14 +43,14 @@ class PeriodPartitions(Settings):
     )
 
     def split(
-        self, raw: pd.DataFrame, *, horizon_rows: int, widen: bool = False
+        self, raw: pd.DataFrame, *, horizon_rows: int, is_widened: bool = False
     ) -> list[Partition]:
         """Return the partitions, oldest first.
 
         Args:
             raw: Raw rows.
             horizon_rows: Number of later rows on which a target depends.
-            widen: Whether to return a larger context, to find out whether the values change.
+            is_widened: Whether to return a larger context, to find out whether the values change.
 
         Raises:
             ContractError: The labels are neither dates nor integers, or they are not sorted.
@@ -63,7 +63,7 @@ class PeriodPartitions(Settings):
         labels = raw.index.unique()
         names = self._period_names(labels)
         back, ahead = self.look_back_rows, horizon_rows
-        if widen:
+        if is_widened:
             back, ahead = 2 * back + 10, 2 * ahead + 10
         first_row = np.append(raw.index.searchsorted(labels), len(raw))
         starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
@@ -80,8 +80,8 @@ class PeriodPartitions(Settings):
 
     def own_rows(self, name: str, features: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a feature frame that belong to a partition, without its context."""
-        own: pd.DataFrame = features.loc[self._period_names(features.index) == name]
-        return own
+        rows: pd.DataFrame = features.loc[self._period_names(features.index) == name]
+        return rows
 
     def _period_names(self, labels: pd.Index) -> NDArray[np.object_]:
         if isinstance(labels, pd.DatetimeIndex) and isinstance(self.period, str):
@@ -113,22 +113,22 @@ class KeyPartitions(Settings):
         raw: pd.DataFrame,
         *,
         horizon_rows: int,  # noqa: ARG002 - same signature as that of PeriodPartitions
-        widen: bool = False,
+        is_widened: bool = False,
     ) -> list[Partition]:
         """Return the partitions in the order of their names.
 
         Args:
             raw: Raw rows.
             horizon_rows: Not used; a partition has all rows of its key.
-            widen: Whether to add the rows of one other key, to find out whether the values change.
+            is_widened: Whether to add the rows of another key, to find out if the values change.
 
         Raises:
             ContractError: The column is missing or has gaps, or a key has a label twice.
         """
         if self.column not in raw.columns or raw[self.column].isna().any():
-            found = "has missing values" if self.column in raw.columns else "is missing"
+            problem = "has missing values" if self.column in raw.columns else "is missing"
             raise ContractError(
-                f"The column '{self.column}' divides the raw rows into partitions, and {found}.",
+                f"The column '{self.column}' divides the raw rows into partitions, and {problem}.",
                 fix="Correct 'column' of feature_partitions, or drop such rows in load_rows.",
             )
         names = raw[self.column].astype(str).to_numpy(object)
@@ -144,7 +144,7 @@ class KeyPartitions(Settings):
                     cause="Rows of several keys can only be put into order by key and label.",
                     fix="Choose another column, or remove the duplicates in load_rows.",
                 )
-        if widen:
+        if is_widened:
             groups = [
                 np.sort(np.concatenate([rows, groups[number - 1]])) if number else rows
                 for number, rows in enumerate(groups)
@@ -163,8 +163,8 @@ class KeyPartitions(Settings):
                 "partitions.",
                 fix="Keep the column in compute_features; it need not be a feature.",
             )
-        own: pd.DataFrame = features.loc[(features[self.column].astype(str) == name).to_numpy()]
-        return own
+        rows: pd.DataFrame = features.loc[(features[self.column].astype(str) == name).to_numpy()]
+        return rows
 
 
 FeaturePartitions = PeriodPartitions | KeyPartitions
@@ -183,17 +183,17 @@ def join_partitions(
     Raises:
         ContractError: There are no rows, a row has no raw row, or columns or dtypes differ.
     """
-    filled = [(partition, part) for partition, part in parts if len(part)]
-    if not filled:
+    parts_with_rows = [(partition, part) for partition, part in parts if len(part)]
+    if not parts_with_rows:
         raise ContractError(
             "The feature frame has no rows.", fix="Correct compute_features, or provide more rows."
         )
-    first, reference = filled[0]
+    first, reference = parts_with_rows[0]
     positions = []
-    for partition, part in filled:
+    for partition, part in parts_with_rows:
         _require_same_columns(first, reference, partition, part)
         positions.append(_raw_positions(raw, partition, part))
-    frame = pd.concat([part for _, part in filled])
+    frame = pd.concat([part for _, part in parts_with_rows])
     order = np.argsort(np.concatenate(positions), kind="stable")
     return frame if (np.diff(order) > 0).all() else frame.iloc[order]
 
@@ -204,15 +204,16 @@ def _raw_positions(
     """Return the position of each row's raw row: the first one if several have its label."""
     labels = raw.index[partition.rows]
     unique = labels.unique()
-    found = unique.get_indexer(part.index)
-    if (found < 0).any():
+    label_positions = unique.get_indexer(part.index)
+    if (label_positions < 0).any():
         raise ContractError(
             f"The rows of the feature frame must keep their labels from the raw rows, but "
-            f"{part.index[found < 0][0]} in partition '{partition.name}' is not one of them.",
+            f"{part.index[label_positions < 0][0]} in partition '{partition.name}' is not one of "
+            "them.",
             fix="Do not change the index in compute_features.",
         )
     firsts = np.flatnonzero(~labels.duplicated())
-    return partition.rows[firsts[found]]
+    return partition.rows[firsts[label_positions]]
 
 
 def _require_same_columns(

@@ -78,13 +78,14 @@ class TextClassifierWorkload(Workload):
             ContractError: A row has no text.
         """
         texts = self.load_texts()
-        missing = [
+        rows_without_text = [
             row for row, text in enumerate(texts["text"].tolist()) if not isinstance(text, str)
         ]
-        if missing:
+        if rows_without_text:
             raise ContractError(
-                f"Every row must have a text, and row {missing[0]} has "
-                f"{texts['text'].iloc[missing[0]]!r} ({len(missing)} in total).",
+                f"Every row must have a text, and row {rows_without_text[0]} has "
+                f"{texts['text'].iloc[rows_without_text[0]]!r} ({len(rows_without_text)} in "
+                "total).",
                 fix="Drop rows without a text in load_texts().",
             )
         return in_hash_order(texts, ["text"], name="text_key")
@@ -96,24 +97,26 @@ class TextClassifierWorkload(Workload):
             ContractError: A text has no word, or a label is not one of ``classes``.
         """
         words = [split_words(text) for text in raw["text"]]
-        empty = next((row for row, tokens in enumerate(words) if not tokens), None)
+        empty_row = next((row for row, tokens in enumerate(words) if not tokens), None)
         numbers = {str(name): number for number, name in enumerate(self.classes)}
-        other = sorted(set(raw["label"]) - numbers.keys())
-        if empty is not None:
+        unknown_labels = sorted(set(raw["label"]) - numbers.keys())
+        if empty_row is not None:
             raise ContractError(
-                f"Every text must have a word, and row {empty} (label {raw.index[empty]}) has "
-                f"{raw['text'].iloc[empty]!r}.",
+                f"Every text must have a word, and row {empty_row} (label "
+                f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )
-        if other:
+        if unknown_labels:
             raise ContractError(
-                f"The labels must be {', '.join(numbers)}, got also {', '.join(other)}.",
+                f"The labels must be {', '.join(numbers)}, got also {', '.join(unknown_labels)}.",
                 fix="Add the class to 'classes' of the workload, or drop its texts.",
             )
-        known = set(self.tokenizer.words)
+        known_words = set(self.tokenizer.words)
         return raw.assign(
             words=[len(tokens) for tokens in words],
-            unknown=[sum(word not in known for word in tokens) / len(tokens) for tokens in words],
+            unknown=[
+                sum(word not in known_words for word in tokens) / len(tokens) for tokens in words
+            ],
             **{"class": raw["label"].map(numbers).astype("int64")},
         )
 
@@ -161,16 +164,20 @@ class TextClassifierWorkload(Workload):
             shape = (len(documents), self.tokenizer.vocab_size)
             return csr_array((np.ones(len(row)), (row, column)), shape=shape)
 
-        known = pd.concat([frame.iloc[part.start : part.stop] for part in (fold.train, fold.val)])
-        present = set(known["class"])
-        if len(present) < len(self.classes):
-            missing = [str(name) for n, name in enumerate(self.classes) if n not in present]
+        fit_rows = pd.concat(
+            [frame.iloc[part.start : part.stop] for part in (fold.train, fold.val)]
+        )
+        present_classes = set(fit_rows["class"])
+        if len(present_classes) < len(self.classes):
+            missing_names = [
+                str(name) for n, name in enumerate(self.classes) if n not in present_classes
+            ]
             raise ContractError(
                 f"The train and validation rows must have every class, got none of "
-                f"{', '.join(missing)}.",
+                f"{', '.join(missing_names)}.",
                 fix="Provide more texts, or start the first test window later.",
             )
-        model = LogisticRegression(max_iter=2_000).fit(counts(known), known["class"])
+        model = LogisticRegression(max_iter=2_000).fit(counts(fit_rows), fit_rows["class"])
         test = counts(frame.iloc[fold.test.start : fold.test.stop])
         return torch.from_numpy(model.predict_log_proba(test).astype(np.float32))
 

@@ -1,4 +1,4 @@
-"""Checks that a workload can be served: its inputs must be windows of feature rows.
+"""Checks that a workload can be served with the default codec, which needs windows of feature rows.
 
 Shape legend: N = windows, L = rows of a window, D = features.
 """
@@ -55,11 +55,11 @@ def require_windows(workload: Workload, source: str) -> torch.dtype:
     plain = np.stack([values[start : start + length] for start in (0, 1)]).astype(np.float32)
     if inputs.shape != plain.shape:
         line = _equivalent_in_forward(inputs, plain)
-        raise _not_windows(
+        raise _not_windows_error(
             source, f"returns the shape {inputs.shape} instead of {plain.shape}", line
         )
     if not np.array_equal(inputs, plain):
-        raise _not_windows(source, "returns windows with other values")
+        raise _not_windows_error(source, "returns windows with other values")
     return dtype
 
 
@@ -76,7 +76,7 @@ def _inputs(
         x = workload.examples(frame, rows).tensor
         return x.numpy(), x.dtype
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError) as error:
-        raise _not_windows(
+        raise _not_windows_error(
             source, f"raises {type(error).__name__} for a small table of numbers"
         ) from error
 
@@ -92,7 +92,7 @@ def _equivalent_in_forward(inputs: NDArray[Any], plain_NLD: NDArray[np.float32])
     return ""
 
 
-def _not_windows(source: str, problem: str, line: str = "") -> ContractError:
+def _not_windows_error(source: str, problem: str, line: str = "") -> ContractError:
     """Return the error, with the equivalent line of the network's forward() if it is known."""
     advice = f"; begin the network's forward(self, x) with: {line}" if line else _ALTERNATIVES
     return ContractError(

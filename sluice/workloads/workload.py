@@ -30,12 +30,12 @@ from sluice.data.rows.protocol import (
     DictRows,
     ModelInput,
     RowSource,
-    all_rows,
-    all_tensor,
+    as_row_source,
     find_lengths,
     gather,
     gather_targets,
-    in_memory,
+    read_all_as_tensor,
+    read_all_rows,
 )
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
@@ -85,7 +85,7 @@ class Examples:
     @property
     def inputs(self) -> ModelInput:
         """Inputs of all examples in memory; only for few examples, as returned by ``take``."""
-        return all_rows(self.x)
+        return read_all_rows(self.x)
 
     @property
     def tensor(self) -> Tensor:
@@ -94,12 +94,12 @@ class Examples:
         Raises:
             ContractError: The inputs are a dict.
         """
-        return all_tensor(self.x, what="inputs")
+        return read_all_as_tensor(self.x, what="inputs")
 
     @property
     def targets(self) -> Tensor:
         """Targets of all examples in memory, (N, O) or any other shape."""
-        return all_tensor(self.y, what="targets")
+        return read_all_as_tensor(self.y, what="targets")
 
     def take(self, positions: NDArray[np.int64] | Tensor) -> "Examples":
         """Return chosen examples in memory, in the order of ``positions`` (B,)."""
@@ -107,7 +107,7 @@ class Examples:
         lengths_of = find_lengths(self.x)
         lengths = None if lengths_of is None else lengths_of(index)
         return Examples(
-            x=in_memory(gather(self.x, index), lengths=lengths),
+            x=as_row_source(gather(self.x, index), lengths=lengths),
             y=gather_targets(self.y, index),
             rows=self.rows[index.cpu().numpy()],
         )
@@ -160,7 +160,8 @@ class Workload(ABC):
     cluster_column: str | None = None
     """Column of the feature frame that identifies clusters of related rows, such as the day of
     several assets or the query of several documents. The gate counts a cluster as one observation,
-    and ``horizon_rows`` in clusters. All rows of a cluster must be in the same fold."""
+    and ``horizon_rows`` in clusters. All rows of a cluster must be in the same split of a fold:
+    train, validation or test rows."""
 
     loss_unit: str = TaskDefault(  # type: ignore[assignment]
         regression="target units squared", classification="nats"

@@ -14,7 +14,7 @@ from torch import nn
 from sluice.base.seeding import rng_state
 from sluice.models.settings import ModelSettings
 from sluice.training import step_probe
-from sluice.training.batch_size_search import BatchSizeResult, largest_batch
+from sluice.training.batch_size_search import BatchSizeResult, find_largest_batch
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import StepProbe
 from sluice.workloads.workload import Examples
@@ -53,7 +53,7 @@ def rows_of(num_rows: int, num_features: int = 3) -> Examples:
 
 
 def search(memory_bytes: int) -> BatchSizeResult:
-    return largest_batch(
+    return find_largest_batch(
         WideSignals(),
         ModelSettings(),
         rows_of(8_192),

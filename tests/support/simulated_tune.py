@@ -47,7 +47,7 @@ def _run(plan, listener, study, keeps_all):
     training = {}
     study.start()
     study.suggest()
-    while running := study.running():
+    while running := study.running_trials():
         number = running[0].number
         attempt = study.trials[number].attempt
         if (number, attempt) not in training:

@@ -62,7 +62,7 @@ class Toy:
             losses = list(curve(schedule, until, self.nan_above))
             yield TrialReport(
                 epochs=epoch_losses(losses),
-                finished=until == self.max_epochs,
+                is_finished=until == self.max_epochs,
                 reason="The last epoch." if until == self.max_epochs else "",
                 save=lambda folder, until=until: (folder / "mark").write_text(str(until)),
             )

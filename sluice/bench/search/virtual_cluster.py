@@ -142,7 +142,7 @@ class VirtualCluster:
             chosen = self._study.next_to_start()
             if chosen is not None:
                 self._receive(StudyEvent(trial=chosen, kind="start"))
-        for trial in self._study.running():
+        for trial in self._study.running_trials():
             if trial.number in self._training or self._study.has_pending_event(trial.number):
                 continue
             self._training.add(trial.number)

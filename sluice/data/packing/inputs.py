@@ -64,14 +64,14 @@ class SourceFiles:
             self._paths = [path for path in paths if self._filesystem.isfile(path)]
             infos = [self._filesystem.info(path) for path in self._paths]
         except Exception as error:  # fsspec raises errors of many classes, which repeat the URL
-            raise self._unreadable(error) from None
+            raise self._unreadable_error(error) from None
         if not self._paths:
             near = "" if is_pattern else hide_secrets(suggest_name(resolved), source, environ)
             raise SourceError(
                 f"There is no file {source}.{near}",
                 fix="Name a file, or several as a quoted pattern such as 'folder/*.parquet'.",
             )
-        self.format = format or _detect(self.name(0))
+        self.format = format or _detect_format(self.name(0))
         self.inputs = tuple(
             InputFile(name=self.name(at), num_bytes=info.get("size"), version=_version(info))
             for at, info in enumerate(infos)
@@ -110,10 +110,12 @@ class SourceFiles:
                 fix="Install zstandard for .zst, or compress the file with gzip.",
             ) from None
         except Exception as error:  # fsspec raises errors of many classes, which repeat the URL
-            raise self._unreadable(error) from None
-        return io.BufferedReader(_SourceFile(raw, self._unreadable, self._on_bytes), _BUFFER_BYTES)
+            raise self._unreadable_error(error) from None
+        return io.BufferedReader(
+            _SourceFile(raw, self._unreadable_error, self._on_bytes), _BUFFER_BYTES
+        )
 
-    def _unreadable(self, error: Exception) -> SourceError:
+    def _unreadable_error(self, error: Exception) -> SourceError:
         message = hide_secrets(f"{type(error).__name__}: {error}", self._source, self._environ)
         return SourceError(
             f"{self._source} cannot be read ({message}).",
@@ -134,7 +136,7 @@ class _SourceFile(io.RawIOBase):
         unreadable: Callable[[Exception], SourceError],
         on_bytes: Callable[[int], None],
     ) -> None:
-        self._raw, self._unreadable, self._on_bytes = raw, unreadable, on_bytes
+        self._raw, self._unreadable_error, self._on_bytes = raw, unreadable, on_bytes
 
     def readable(self) -> bool:
         return True
@@ -146,7 +148,7 @@ class _SourceFile(io.RawIOBase):
         try:
             content = self._raw.read(len(buffer))
         except Exception as error:  # the file system's and the decompressor's own classes
-            raise self._unreadable(error) from None
+            raise self._unreadable_error(error) from None
         buffer[: len(content)] = content
         self._on_bytes(len(content))
         return len(content)
@@ -161,10 +163,10 @@ class _SourceFile(io.RawIOBase):
 
 
 def _ignore(num_bytes: int) -> None:
-    """Report nothing."""
+    """Do nothing; the default of ``on_bytes``."""
 
 
-def _detect(name: str) -> StreamFormat:
+def _detect_format(name: str) -> StreamFormat:
     suffixes = [suffix.lower() for suffix in PurePosixPath(name.partition("?")[0]).suffixes]
     while suffixes and suffixes[-1] in _COMPRESSED:
         suffixes.pop()

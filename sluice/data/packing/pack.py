@@ -119,10 +119,11 @@ def make_folder_for(folder: Path) -> None:
             f"{folder} cannot be used as a folder ({error.strerror}).",
             fix="Name a new folder on a disk with enough space.",
         ) from None
-    others = {name for name in names if not name.startswith((".", "shard-"))}
-    if INDEX_NAME not in names and others:
+    other_names = {name for name in names if not name.startswith((".", "shard-"))}
+    if INDEX_NAME not in names and other_names:
         raise ContractError(
-            f"{folder} must be new, empty or of an earlier packing, but contains {min(others)}.",
+            f"{folder} must be new, empty or of an earlier packing, but contains "
+            f"{min(other_names)}.",
             fix="Name another folder.",
         )
 
@@ -143,7 +144,7 @@ class _Packing:
         max_rows: int,
         max_bytes: int,
     ) -> PackResult:
-        files = SourceFiles(source, format=format, environ=environ, on_bytes=self._read)
+        files = SourceFiles(source, format=format, environ=environ, on_bytes=self._count_bytes)
         index = ShardIndex(
             source=source_name(source),
             format=files.format,
@@ -154,14 +155,16 @@ class _Packing:
             shards=(),
             complete=False,
         )
-        before = read_index(self._folder)
-        if before is not None:
-            _require_same(before, index, self._folder)
-            _require_types(before, columns, self._folder)
-            kept = self._intact_shards(before)
-            if len(kept) < len(before.shards) or not before.complete:
-                before = before.model_copy(update={"shards": kept, "complete": False})
-            index = before
+        earlier_index = read_index(self._folder)
+        if earlier_index is not None:
+            _require_same(earlier_index, index, self._folder)
+            _require_types(earlier_index, columns, self._folder)
+            kept_shards = self._intact_shards(earlier_index)
+            if len(kept_shards) < len(earlier_index.shards) or not earlier_index.complete:
+                earlier_index = earlier_index.model_copy(
+                    update={"shards": kept_shards, "complete": False}
+                )
+            index = earlier_index
         num_kept = len(index.shards)
         if not index.complete:
             index = self._write(files, columns, index)
@@ -182,7 +185,7 @@ class _Packing:
         names = {field.name: str(field.type) for field in schema}
         index = index.model_copy(update={"columns": names})
         self._rows, self._shards = index.num_rows, len(index.shards)
-        written = write_shards(
+        new_shards = write_shards(
             read_tables(files, schema, skip=index.num_rows),
             schema,
             self._folder,
@@ -190,7 +193,7 @@ class _Packing:
             max_rows=index.max_shard_rows,
             max_bytes=index.max_shard_bytes,
         )
-        for shard in written:
+        for shard in new_shards:
             index = index.model_copy(update={"shards": (*index.shards, shard)})
             self._save(index)
             self._rows, self._shards = index.num_rows, len(index.shards)
@@ -234,7 +237,7 @@ class _Packing:
     def _save(self, index: ShardIndex) -> None:
         write_atomic(self._folder / INDEX_NAME, index.model_dump_json(indent=1).encode())
 
-    def _read(self, num_bytes: int) -> None:
+    def _count_bytes(self, num_bytes: int) -> None:
         self._bytes += num_bytes
         self._report()
 
@@ -258,22 +261,22 @@ def _is_intact(path: Path, shard: Shard) -> bool:
         return False
 
 
-def _require_types(before: ShardIndex, columns: Mapping[str, str], folder: Path) -> None:
+def _require_types(earlier_index: ShardIndex, columns: Mapping[str, str], folder: Path) -> None:
     for name, declared in columns.items():
-        wanted = str(arrow_type(declared))
-        kept = before.columns.get(name)
-        if before.columns and kept != wanted:
-            state = f"the column '{name}' as {kept}" if kept else f"no column '{name}'"
+        declared_type = str(arrow_type(declared))
+        kept_type = earlier_index.columns.get(name)
+        if earlier_index.columns and kept_type != declared_type:
+            state = f"the column '{name}' as {kept_type}" if kept_type else f"no column '{name}'"
             raise ContractError(
-                f"{folder} has {state}, but this command declares '{name}' as {wanted}.",
+                f"{folder} has {state}, but this command declares '{name}' as {declared_type}.",
                 cause="The finished shards are kept, with their columns and types.",
                 fix="Remove the folder, and run the command again.",
             )
 
 
-def _require_same(before: ShardIndex, current: ShardIndex, folder: Path) -> None:
+def _require_same(earlier_index: ShardIndex, current_index: ShardIndex, folder: Path) -> None:
     for what in ("source", "format", "inputs", "max_shard_rows", "max_shard_bytes"):
-        old, new = getattr(before, what), getattr(current, what)
+        old, new = getattr(earlier_index, what), getattr(current_index, what)
         if old != new:
             raise ContractError(
                 f"{folder} was packed from other files: a name, size or modification time differs."

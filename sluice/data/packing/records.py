@@ -18,8 +18,8 @@ _SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
 _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
 """Number of records and bytes at which records become a table."""
 
-_LINE_BYTES = 256 * 2**20
-"""Maximum length of a line; a file without line breaks would fill the memory."""
+_MAX_LINE_BYTES = 256 * 2**20
+"""Length from which a line is refused [bytes]; a file without line breaks would fill the memory."""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""
@@ -92,19 +92,19 @@ def _json_records(files: SourceFiles) -> Iterator[tuple[dict[str, Any], int, str
     for index in range(len(files)):
         with files.open(index) as file:
             number = 0
-            while line := file.readline(_LINE_BYTES):
+            while line := file.readline(_MAX_LINE_BYTES):
                 number += 1
                 if line.isspace():
                     continue
                 location = f"line {number} of {files.name(index)}"
-                if len(line) == _LINE_BYTES:
-                    raise _wrong_format(location, f"it has {_LINE_BYTES:,} bytes or more")
+                if len(line) == _MAX_LINE_BYTES:
+                    raise _format_error(location, f"it has {_MAX_LINE_BYTES:,} bytes or more")
                 try:
                     record = json.loads(line, parse_constant=_refuse_constant)
                 except (ValueError, RecursionError) as error:
-                    raise _wrong_format(location, str(error)) from None
+                    raise _format_error(location, str(error)) from None
                 if not isinstance(record, dict):
-                    raise _wrong_format(
+                    raise _format_error(
                         location, f"it is not an object but {type(record).__name__}"
                     )
                 yield record, len(line), location
@@ -124,7 +124,8 @@ def _json_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterato
                 f"The record at {location} has the key '{extra}', which is not a column.",
                 cause="The columns are the keys of the first records, up to "
                 f"{_SAMPLE_RECORDS:,} records or {_SAMPLE_BYTES // 2**20} MB.",
-                fix="Add the key to the first record, with the value null.",
+                fix="Add the key to the first record, with the value null. If its values are not "
+                "texts, declare their type, too: --column 'NAME=TYPE'.",
             )
         records.append(record)
         locations.append(location)
@@ -148,7 +149,7 @@ def _table(records: list[dict[str, Any]], locations: list[str], schema: "pa.Sche
                 try:
                     to_array([record.get(field.name)], field.type)
                 except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-                    raise _wrong_type(field, f"{error} at {location}") from None
+                    raise _type_error(field, f"{error} at {location}") from None
         raise
 
 
@@ -184,14 +185,14 @@ def _tar_members(files: SourceFiles, skip: int) -> Iterator[tuple[str, bytes]]:
                     # A list of all members would grow with the archive.
                     archive.members.clear()  # type: ignore[attr-defined]
                     if member.islnk() or member.issym():
-                        raise _link(files.name(index), member.name)
+                        raise _link_error(files.name(index), member.name)
                     if not member.isfile():
                         continue
                     content = archive.extractfile(member) if number >= skip else None
                     number += 1
                     yield member.name, content.read() if content is not None else b""
         except (tarfile.TarError, EOFError) as error:
-            raise _wrong_format(files.name(index), str(error)) from None
+            raise _format_error(files.name(index), str(error)) from None
 
 
 def _csv_tables(files: SourceFiles, schema: "pa.Schema") -> "Iterator[pa.Table]":
@@ -201,12 +202,12 @@ def _csv_tables(files: SourceFiles, schema: "pa.Schema") -> "Iterator[pa.Table]"
         name = files.name(index)
         with files.open(index) as file, _csv_reader(file, name, schema) as reader:
             if reader.schema.names != schema.names:
-                raise _other_columns(name, reader.schema.names, schema.names)
+                raise _columns_error(name, reader.schema.names, schema.names)
             try:
                 for batch in reader:
                     yield pa.Table.from_batches([batch])
             except pa.ArrowInvalid as error:
-                raise _wrong_csv(name, error) from None
+                raise _csv_error(name, error) from None
 
 
 def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
@@ -222,7 +223,7 @@ def _csv_reader(file: Any, name: str, schema: "pa.Schema | None") -> Any:
             convert_options=csv.ConvertOptions(column_types=schema),
         )
     except pa.ArrowInvalid as error:
-        raise _wrong_csv(name, error) from None
+        raise _csv_error(name, error) from None
 
 
 def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iterator[pa.Table]":
@@ -233,7 +234,7 @@ def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iter
         with files.open(index) as file:
             parquet = _parquet_file(file, name)
             if parquet.schema_arrow.names != schema.names:
-                raise _other_columns(name, parquet.schema_arrow.names, schema.names)
+                raise _columns_error(name, parquet.schema_arrow.names, schema.names)
             groups = [parquet.metadata.row_group(n).num_rows for n in range(parquet.num_row_groups)]
             first = 0
             while first < len(groups) and groups[first] <= skip:
@@ -249,7 +250,7 @@ def _parquet_tables(files: SourceFiles, schema: "pa.Schema", skip: int) -> "Iter
                     if table.num_rows:
                         yield table.cast(schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-                raise _wrong_format(name, str(error)) from None
+                raise _format_error(name, str(error)) from None
 
 
 def _parquet_file(file: Any, name: str) -> Any:
@@ -259,7 +260,7 @@ def _parquet_file(file: Any, name: str) -> Any:
     try:
         return pq.ParquetFile(file, pre_buffer=False, buffer_size=2**20)
     except (pa.ArrowInvalid, OSError) as error:
-        raise _wrong_format(name, str(error)) from None
+        raise _format_error(name, str(error)) from None
 
 
 def _skip_rows(tables: "Iterator[pa.Table]", skip: int) -> "Iterator[pa.Table]":
@@ -274,23 +275,23 @@ def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number; write null")
 
 
-def _wrong_format(location: str, problem: str) -> SourceError:
+def _format_error(location: str, problem: str) -> SourceError:
     return SourceError(
         f"{location} cannot be parsed: {problem}.",
         cause="The file is incomplete, or has a different format.",
-        fix="Repair the file, or pass its format with --format. Then run the command again: "
-        "finished shards are kept while the file keeps its size and time.",
+        fix="Repair the file, or pass its format with --format. Then remove the folder of the "
+        "shards and run the command again: shards of a changed file are not continued.",
     )
 
 
-def _link(archive: str, name: str) -> SourceError:
+def _link_error(archive: str, name: str) -> SourceError:
     return SourceError(
         f"{archive} must contain files only, but '{name}' is a link.",
         fix="Write the archive with the files themselves: tar --dereference --hard-dereference.",
     )
 
 
-def _wrong_csv(name: str, error: Exception) -> SourceError:
+def _csv_error(name: str, error: Exception) -> SourceError:
     return SourceError(
         f"{name} cannot be parsed as CSV: {str(error).rstrip('.')}.",
         cause="A line has a different number of values, or a value does not fit the type of its "
@@ -299,7 +300,7 @@ def _wrong_csv(name: str, error: Exception) -> SourceError:
     )
 
 
-def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
+def _type_error(field: "pa.Field", problem: str) -> SourceError:
     return SourceError(
         f"The column '{field.name}' must be {field.type}: {problem}.",
         cause="The type is inferred from the first records, unless --column declares it.",
@@ -308,7 +309,7 @@ def _wrong_type(field: "pa.Field", problem: str) -> SourceError:
     )
 
 
-def _other_columns(name: str, columns: list[str], required: list[str]) -> SourceError:
+def _columns_error(name: str, columns: list[str], required: list[str]) -> SourceError:
     return SourceError(
         f"{name} must have the columns {', '.join(required)} of the first file, got "
         f"{', '.join(columns)}.",

@@ -52,26 +52,30 @@ def write_shards(
     try:
         for table in tables:
             sizes = _value_bytes(table).cumsum()
-            written = 0
-            while written < table.num_rows:
+            num_written = 0
+            while num_written < table.num_rows:
                 if shard is None:
                     shard = _ShardFile(folder, number, schema)
-                before = int(sizes[written - 1]) if written else 0
+                bytes_before = int(sizes[num_written - 1]) if num_written else 0
                 # Records until one of the limits is reached, with the record that reaches it.
                 count = min(
-                    table.num_rows - written,
+                    table.num_rows - num_written,
                     _BATCH_ROWS - shard.batch_rows,
                     max_rows - shard.num_rows,
                     *(
-                        int(np.searchsorted(sizes[written:], before + rest)) + 1
-                        for rest in (
+                        int(np.searchsorted(sizes[num_written:], bytes_before + remaining_bytes))
+                        + 1
+                        for remaining_bytes in (
                             _BATCH_BYTES - shard.batch_bytes,
                             max_bytes - shard.value_bytes,
                         )
                     ),
                 )
-                shard.append(table.slice(written, count), int(sizes[written + count - 1]) - before)
-                written += count
+                shard.append(
+                    table.slice(num_written, count),
+                    int(sizes[num_written + count - 1]) - bytes_before,
+                )
+                num_written += count
                 if shard.num_rows >= max_rows or shard.value_bytes >= max_bytes:
                     yield shard.finish()
                     number, shard = number + 1, None

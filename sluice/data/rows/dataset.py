@@ -205,7 +205,7 @@ def _as_tensor(value: Any, row: int, name: str) -> Tensor:
             pass
     raise ContractError(
         f"Item {row}{name} must be a tensor, an array or numbers, got {_describe_item(value)}.",
-        cause="A network has no input for it."
+        cause="The value cannot be converted to a tensor."
         if not isinstance(value, tuple)
         else "The item is a tuple, such as a pair of input and target.",
         fix="Choose a part with field=..., get both with DatasetRows.pair(dataset, target=...), or "

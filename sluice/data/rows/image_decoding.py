@@ -65,7 +65,7 @@ class ImageDecoder:
                 io.BytesIO(content) if isinstance(content, bytes) else content, formats=formats
             ) as image:
                 if image.mode in _DEEP_MODES:
-                    raise _too_deep(name, image.mode)
+                    raise _bit_depth_error(name, image.mode)
                 if image.format in ("JPEG", "MPO"):
                     ImageOps.exif_transpose(image, in_place=True)
                 converted = image if image.mode == self.mode else image.convert(self.mode)
@@ -119,7 +119,7 @@ def image_size(path: Path, name: str) -> tuple[int, int]:
         ) from None
 
 
-def _too_deep(name: str, mode: str) -> ContractError:
+def _bit_depth_error(name: str, mode: str) -> ContractError:
     return ContractError(
         f"{name} must have 8 bits per channel, got an image of mode {mode}.",
         cause="Converting 16 bits to 8 would clip nearly all values to white.",

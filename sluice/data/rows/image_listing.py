@@ -50,7 +50,7 @@ def image_folder_table(
         sizes: Adds the columns height and width [pixels], read from the header of every file.
         skip_broken: Decodes every image, and omits those that cannot be decoded. Their number is
             ``frame.attrs["num_broken"]`` and is reported by a warning.
-        on_progress: Receives the numbers of decoded images and of all images.
+        on_progress: Receives the numbers of decoded images and of all images, if ``skip_broken``.
 
     Returns:
         A table with the columns path (relative to ``folder``), label (name of the class), and
@@ -107,7 +107,7 @@ def verify_images(
     """
     decoder = ImageDecoder(mode="RGB", size=None, resize="crop")
 
-    def broken(part: Sequence[str]) -> list[BrokenImage]:
+    def find_broken(part: Sequence[str]) -> list[BrokenImage]:
         unreadable = []
         for path in part:
             try:
@@ -117,36 +117,38 @@ def verify_images(
         return unreadable
 
     parts = [paths[n : n + _PART_FILES] for n in range(0, len(paths), _PART_FILES)]
-    problems, done = [], 0
+    problems, num_done = [], 0
     # Threads suffice: Pillow decodes without holding the interpreter's lock.
     with ThreadPoolExecutor(workers or count_cores()) as pool:
-        for part, bad in zip(parts, pool.map(broken, parts), strict=True):
-            problems += bad
-            done += len(part)
+        for part, broken in zip(parts, pool.map(find_broken, parts), strict=True):
+            problems += broken
+            num_done += len(part)
             if on_progress is not None:
-                on_progress(done, len(paths))
+                on_progress(num_done, len(paths))
     return tuple(problems)
 
 
 def _without_broken(
     frame: "pd.DataFrame", folder: Path, on_progress: Callable[[int, int], None] | None
 ) -> "pd.DataFrame":
-    broken = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)
-    kept = frame[~frame["path"].isin({image.path for image in broken})].reset_index(drop=True)
-    if kept.empty:
+    broken_images = verify_images(folder, frame["path"].tolist(), on_progress=on_progress)
+    intact_frame = frame[~frame["path"].isin({image.path for image in broken_images})].reset_index(
+        drop=True
+    )
+    if intact_frame.empty:
         raise SourceError(
             f"No image of {folder} can be decoded ({pluralize(len(frame), 'image')}). The first: "
-            f"{broken[0].reason}",
+            f"{broken_images[0].reason}",
             fix="Replace the files.",
         )
-    kept.attrs["num_broken"] = len(broken)
-    if broken:
+    intact_frame.attrs["num_broken"] = len(broken_images)
+    if broken_images:
         warnings.warn(
-            f"Skipped {len(broken):,} of {pluralize(len(frame), 'image')} of {folder}, which "
-            f"cannot be decoded. The first: {broken[0].reason}",
+            f"Skipped {len(broken_images):,} of {pluralize(len(frame), 'image')} of {folder}, "
+            f"which cannot be decoded. The first: {broken_images[0].reason}",
             stacklevel=3,
         )
-    return kept
+    return intact_frame
 
 
 def _images(folder: Path) -> Iterator[str]:

@@ -59,7 +59,7 @@ class ImageFolderRows:
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         positions = check_positions(rows, len(self))
-        pixels = _empty(self._decoder, len(positions), self._size)
+        pixels = _empty_batch(self._decoder, len(positions), self._size)
         for number, row in enumerate(positions):
             pixels[number] = _require_size(self._decode(row), self._size, self._paths[row])
         return _tensor(pixels, as_float=self._as_float)
@@ -112,7 +112,7 @@ class ImageShardRows:
 
     def __getitem__(self, rows: Tensor, /) -> Tensor:
         positions = check_positions(rows, len(self))
-        pixels = _empty(self._decoder, len(positions), self._size)
+        pixels = _empty_batch(self._decoder, len(positions), self._size)
         for number, image in enumerate(self._decode(positions)):
             pixels[number] = _require_size(image, self._size, f"record {positions[number]}")
         return _tensor(pixels, as_float=self._as_float)
@@ -145,7 +145,9 @@ def _make_decoder(
     return ImageDecoder(mode=mode, size=pair, resize=resize)
 
 
-def _empty(decoder: ImageDecoder, num_images: int, size: tuple[int, ...]) -> NDArray[np.uint8]:
+def _empty_batch(
+    decoder: ImageDecoder, num_images: int, size: tuple[int, ...]
+) -> NDArray[np.uint8]:
     return np.empty((num_images, decoder.num_channels, *size), np.uint8)
 
 

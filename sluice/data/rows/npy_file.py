@@ -107,4 +107,6 @@ def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
         ) from None
     if isinstance(array, np.ndarray):
         return np.asarray(array)
-    raise SourceError(f"{path} must be one array, got {type(array).__name__}.", fix="Use .npy.")
+    raise SourceError(
+        f"{path} must be one array, got {type(array).__name__}.", fix="Save it with numpy.save."
+    )

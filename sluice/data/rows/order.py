@@ -62,7 +62,8 @@ class FeistelOrder:
     A position is written as two digits (left, right) in mixed radix ``a`` and ``b``, both near
     the square root of N. Each round adds a hash of one digit to the other one, which is
     invertible; so the whole is a permutation of ``range(a * b)``. A result outside of
-    ``range(num_rows)``, at most one in sqrt(N), is permuted again until it is inside.
+    ``range(num_rows)`` is permuted again until it is inside. At most a share of 1 / sqrt(N) of all
+    results is outside.
 
     Args:
         num_rows: Number of rows, from 1 to 2^62.
@@ -103,13 +104,13 @@ class FeistelOrder:
         hashed, spare = np.empty_like(left), np.empty_like(left)
         for number, key in enumerate(self._keys):
             # Even rounds change the left digit, odd rounds the right one.
-            changed, other = (left, right) if number % 2 == 0 else (right, left)
+            changed_digit, other_digit = (left, right) if number % 2 == 0 else (right, left)
             size = sizes[number % 2]
-            _hash_below(other, key, size, hashed, spare)
-            changed += hashed
+            _hash_below(other_digit, key, size, hashed, spare)
+            changed_digit += hashed
             # Modulo ``size``: a difference below 0 wraps to a number near 2^64.
-            np.subtract(changed, size, out=spare)
-            np.minimum(changed, spare, out=changed)
+            np.subtract(changed_digit, size, out=spare)
+            np.minimum(changed_digit, spare, out=changed_digit)
         right *= sizes[0]
         right += left
         return right

@@ -38,6 +38,7 @@ def check_positions(rows: Tensor, num_rows: int) -> NDArray[np.int64]:
         raise ContractError(
             f"Positions must be from 0 to {num_rows - 1}, got {outside[0]}.",
             cause="The positions belong to a source with another number of rows.",
-            fix="Give the source and its index one entry for every example.",
+            fix="Use the source for which the positions were computed, or create the source with "
+            "one entry for each row of the table that the positions refer to.",
         )
     return positions

@@ -1,8 +1,7 @@
 """The row protocol: how inputs are read for chosen examples.
 
 A *row source* has a length, and returns the input of a network for chosen examples. A tensor of
-shape (N, ...) is a row source. Other sources read files, so that their rows never are in memory
-together.
+shape (N, ...) is a row source. Other sources read files, and only the chosen rows are in memory.
 
 Shape legend: N = examples of a source, B = chosen examples.
 """
@@ -129,23 +128,23 @@ def spread_rows(num_rows: int, max_rows: int) -> Tensor:
     return torch.from_numpy(np.linspace(0, num_rows - 1, max_rows).round().astype(np.int64))
 
 
-def all_rows(source: RowSource | Tensor) -> ModelInput:
+def read_all_rows(source: RowSource | Tensor) -> ModelInput:
     """Return the input of every example; for samples that fit into memory."""
     if isinstance(source, Tensor):
         return source
     if isinstance(source, DictRows):
         return source.tensors
-    return gather(source, _all(source))
+    return gather(source, _all_positions(source))
 
 
-def all_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
+def read_all_as_tensor(source: RowSource | Tensor, *, what: str) -> Tensor:
     """Return every row of a source that must return one tensor; see ``gather_tensor``."""
     if isinstance(source, Tensor):
         return source
-    return gather_tensor(source, _all(source), what=what)
+    return gather_tensor(source, _all_positions(source), what=what)
 
 
-def in_memory(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
+def as_row_source(inputs: ModelInput, *, lengths: Tensor | None = None) -> Tensor | DictRows:
     """Return gathered inputs as a row source; a dict keeps the lengths of its examples."""
     return inputs if isinstance(inputs, Tensor) else DictRows(inputs, lengths=lengths)
 
@@ -218,7 +217,7 @@ def describe_input(value: object) -> str:
     return type(value).__name__
 
 
-def _all(source: RowSource) -> Tensor:
+def _all_positions(source: RowSource) -> Tensor:
     return torch.arange(len(source))
 
 

@@ -99,13 +99,13 @@ class ShardReader:
             )
         self.columns = dict(index.columns)
         self._shards = index.shards
-        self._firsts = [0, *accumulate(shard.num_rows for shard in index.shards)]
+        self._first_rows = [0, *accumulate(shard.num_rows for shard in index.shards)]
         for shard in index.shards:
-            self._require(shard)
+            self._require_size(shard)
         self._open: dict[int, _OpenShard] = {}
 
     def __len__(self) -> int:
-        return self._firsts[-1]
+        return self._first_rows[-1]
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_open": {}}
@@ -122,8 +122,8 @@ class ShardReader:
         names = tuple(self.columns) if columns is None else tuple(columns)
         records = []
         for row in rows:
-            number = bisect_right(self._firsts, row) - 1
-            records.append(self._shard(number).record(int(row) - self._firsts[number], names))
+            number = bisect_right(self._first_rows, row) - 1
+            records.append(self._shard(number).record(int(row) - self._first_rows[number], names))
         return records
 
     def numbers(self, rows: NDArray[np.int64], columns: Sequence[str]) -> NDArray[np.float32]:
@@ -134,10 +134,10 @@ class ShardReader:
             columns: Numeric columns.
         """
         numbers = np.empty((len(rows), len(columns)), np.float32)
-        shards = np.searchsorted(self._firsts, rows, side="right") - 1
+        shards = np.searchsorted(self._first_rows, rows, side="right") - 1
         for number in np.unique(shards):
             chosen = np.flatnonzero(shards == number)
-            local = rows[chosen] - self._firsts[number]
+            local = rows[chosen] - self._first_rows[number]
             numbers[chosen] = self._shard(int(number)).numbers(local, columns)
         return numbers
 
@@ -149,10 +149,10 @@ class ShardReader:
 
     def _shard(self, number: int) -> "_OpenShard":
         if number not in self._open:
-            self._open[number] = _OpenShard(self._require(self._shards[number]))
+            self._open[number] = _OpenShard(self._require_size(self._shards[number]))
         return self._open[number]
 
-    def _require(self, shard: Shard) -> Path:
+    def _require_size(self, shard: Shard) -> Path:
         path = self.folder / shard.file
         size = path.stat().st_size if path.is_file() else None
         if size != shard.num_bytes:
@@ -173,15 +173,15 @@ class _OpenShard:
 
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         self.batches = [reader.get_batch(n) for n in range(reader.num_record_batches)]
-        self._firsts = [0, *accumulate(batch.num_rows for batch in self.batches)]
+        self._first_rows = [0, *accumulate(batch.num_rows for batch in self.batches)]
         self._views: dict[tuple[int, str], NDArray[Any]] = {}
 
     def numbers(self, rows: NDArray[np.int64], names: Sequence[str]) -> NDArray[np.float32]:
         numbers = np.empty((len(rows), len(names)), np.float32)
-        batches = np.searchsorted(self._firsts, rows, side="right") - 1
+        batches = np.searchsorted(self._first_rows, rows, side="right") - 1
         for number in np.unique(batches).tolist():
             chosen = np.flatnonzero(batches == number)
-            local = rows[chosen] - self._firsts[number]
+            local = rows[chosen] - self._first_rows[number]
             for at, name in enumerate(names):
                 numbers[chosen, at] = self._column(number, name)[local]
         return numbers
@@ -197,6 +197,6 @@ class _OpenShard:
         return self._views[number, name]
 
     def record(self, row: int, names: Sequence[str]) -> dict[str, Any]:
-        number = bisect_right(self._firsts, row) - 1
-        batch, at = self.batches[number], row - self._firsts[number]
+        number = bisect_right(self._first_rows, row) - 1
+        batch, at = self.batches[number], row - self._first_rows[number]
         return {name: batch.column(name)[at].as_py() for name in names}

@@ -30,8 +30,8 @@ class TableRows:
         seq_len: Length of a window [rows]; None for single rows (B, D) without an axis of time.
         ends: Last row of every window, in the order of the examples; by default every row that
             has a complete window, so that window 0 ends at row ``seq_len - 1``.
-        allow_nan: Whether missing and non-finite values are accepted. They are not searched in a
-            ``.npy`` file.
+        allow_nan: Whether missing and non-finite values are accepted. A ``.npy`` file is not
+            checked for them.
 
     Raises:
         SourceError: The file is missing or cannot be read.

@@ -144,10 +144,10 @@ def _numbers(
     values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
-    bad = np.flatnonzero(~np.isfinite(numbers))
-    if allow_nan or not bad.size:
+    invalid_rows = np.flatnonzero(~np.isfinite(numbers))
+    if allow_nan or not invalid_rows.size:
         return numbers
-    row = int(bad[0])
+    row = int(invalid_rows[0])
     raise ContractError(
         f"The column '{name}' of {path} must have finite numbers below 3.4e38, got "
         f"{column[row].as_py()} at row {first_row + row}.",

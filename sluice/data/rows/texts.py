@@ -45,9 +45,15 @@ class TextRows:
         names: tuple[str, str] = ("ids", "mask"),
     ) -> None:
         self._texts = tuple(texts)
-        wrong = next((n for n, text in enumerate(self._texts) if not isinstance(text, str)), None)
-        if wrong is not None or not self._texts:
-            got = "none" if wrong is None else f"{self._texts[wrong]!r} for row {wrong}"
+        invalid_row = next(
+            (n for n, text in enumerate(self._texts) if not isinstance(text, str)), None
+        )
+        if invalid_row is not None or not self._texts:
+            got = (
+                "none"
+                if invalid_row is None
+                else f"{self._texts[invalid_row]!r} for row {invalid_row}"
+            )
             raise ContractError(
                 f"A source of texts needs at least one text, and only strings, got {got}.",
                 fix="Drop rows without a text in compute_features.",

@@ -76,17 +76,17 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
         offsets.append(np.zeros(1, np.int64))
         parts: list[NDArray[Any]] = []
         ends: list[int] = []
-        end = waiting = 0
+        end = num_waiting = 0
         for row, document in enumerate(documents):
             ids = _check_document(document, row, vocab_size)
             end += len(ids)
-            waiting += len(ids)
+            num_waiting += len(ids)
             parts.append(ids.astype(dtype))
             ends.append(end)
-            if waiting >= _BUFFER_TOKENS:
+            if num_waiting >= _BUFFER_TOKENS:
                 tokens.append(np.concatenate(parts))
                 offsets.append(np.array(ends, np.int64))
-                parts, ends, waiting = [], [], 0
+                parts, ends, num_waiting = [], [], 0
         if parts:
             tokens.append(np.concatenate(parts))
             offsets.append(np.array(ends, np.int64))
@@ -106,7 +106,7 @@ def _write(folder: Path, documents: Iterable[Sequence[int]], vocab_size: int) ->
 def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArray[np.int64]:
     ids = np.asarray(document)
     if ids.size == 0:
-        raise _empty_document(row)
+        raise _empty_document_error(row)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise ContractError(
             f"Document {row} must be a list of integer token ids, got {ids.dtype} {ids.shape}.",
@@ -115,7 +115,7 @@ def _check_document(document: Sequence[int], row: int, vocab_size: int) -> NDArr
     outside = np.flatnonzero((ids < 0) | (ids >= vocab_size))
     if outside.size:
         at = int(outside[0])
-        raise outside_vocabulary(int(ids[at]), vocab_size, f"document {row}, position {at}")
+        raise outside_vocabulary_error(int(ids[at]), vocab_size, f"document {row}, position {at}")
     return ids
 
 
@@ -197,7 +197,7 @@ class TokenCorpus:
         """Return whether all ids are in the vocabulary."""
         return not ids.size or 0 <= int(ids.min()) <= int(ids.max()) < self.vocab_size
 
-    def check(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
+    def check_ids(self, ids: NDArray[Any], positions: NDArray[np.int64]) -> None:
         """Raise an error for an id outside of the vocabulary.
 
         Args:
@@ -210,13 +210,13 @@ class TokenCorpus:
         if not self.is_inside(ids):
             at = int(((ids < 0) | (ids >= self.vocab_size)).argmax())
             location = self._location(int(positions.reshape(-1)[at]))
-            raise outside_vocabulary(int(ids.reshape(-1)[at]), self.vocab_size, location)
+            raise outside_vocabulary_error(int(ids.reshape(-1)[at]), self.vocab_size, location)
 
     def _check_all(self) -> None:
         for start in range(0, self.num_tokens, _CHUNK_TOKENS):
             ids = self.tokens[start : start + _CHUNK_TOKENS]
             if not self.is_inside(ids):
-                self.check(ids, np.arange(start, start + len(ids)))
+                self.check_ids(ids, np.arange(start, start + len(ids)))
 
     def _location(self, position: int) -> str:
         if self._offsets is None:
@@ -225,7 +225,7 @@ class TokenCorpus:
         return f"document {document}, position {position - self.offsets[document]} of {self.path}"
 
 
-def outside_vocabulary(token_id: int, vocab_size: int, place: str) -> ContractError:
+def outside_vocabulary_error(token_id: int, vocab_size: int, place: str) -> ContractError:
     """Return the error for a token id that the embedding has no row for."""
     return ContractError(
         f"Token ids must be from 0 to {vocab_size - 1} (vocab_size = {vocab_size}), got {token_id} "
@@ -250,12 +250,12 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
         )
     for start in range(0, len(offsets) - 1, _CHUNK_TOKENS):
         lengths = np.diff(offsets[start : start + _CHUNK_TOKENS + 1].astype(np.int64))
-        bad = np.flatnonzero(lengths <= 0)
-        if bad.size:
-            row = start + int(bad[0])
+        invalid_rows = np.flatnonzero(lengths <= 0)
+        if invalid_rows.size:
+            row = start + int(invalid_rows[0])
             raise (
-                _empty_document(row)
-                if lengths[bad[0]] == 0
+                _empty_document_error(row)
+                if lengths[invalid_rows[0]] == 0
                 else ContractError(
                     f"The offsets in {path} must increase, and decrease after document {row}.",
                     fix="Write the tokens again with write_tokens.",
@@ -263,7 +263,7 @@ def _check_offsets(offsets: NDArray[Any], num_tokens: int, path: Path) -> None:
             )
 
 
-def _empty_document(row: int) -> ContractError:
+def _empty_document_error(row: int) -> ContractError:
     return ContractError(
         f"Every document must have at least one token, and document {row} has none.",
         cause="The text is empty, or consists of characters that the tokenizer drops.",

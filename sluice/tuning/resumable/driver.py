@@ -41,14 +41,14 @@ class StudyDriver:
     ) -> None:
         self._study, self._metric, self._time_attr = study, metric, time_attr
         self._stop_on_error, self._on_applied = stop_on_error, on_applied
-        self._number: dict[str, int] = {}
+        self._number_by_id: dict[str, int] = {}
         """Number of the study's trial by the id of Tune's trial."""
-        self._trial: dict[int, Any] = {}
+        self._trial_by_number: dict[int, Any] = {}
         """Tune's trial by number. The type is Any because Tune's methods are untyped."""
 
-        self._attempt: dict[int, int] = {}
+        self._attempt_by_number: dict[int, int] = {}
         """Attempt that the worker of each trial runs, by number."""
-        self._written: dict[int, str] = {}
+        self._last_checkpoint: dict[int, str] = {}
         """Path of the last checkpoint that the workers of each trial reported, by number."""
         self._waiting: dict[int, None] = {}
         """Numbers of trials that keep their worker while their last report is pending, that is, not
@@ -61,21 +61,21 @@ class StudyDriver:
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Bind a new Tune trial to the next trial of the study, and return its configuration."""
-        number = len(self._number)
+        number = len(self._number_by_id)
         if number >= len(self._study.trials) and not self._study.suggest():
             return Searcher.FINISHED if self._study.is_exhausted() else None
-        self._number[trial_id] = number
+        self._number_by_id[trial_id] = number
         return dict(self._study.trials[number].config)
 
     def on_add(self, controller: Any, trial: Any) -> None:
         """Set the configuration, checkpoint and status of a Tune trial to those of the study."""
-        if trial.trial_id not in self._number:
-            number = len(self._number)
+        if trial.trial_id not in self._number_by_id:
+            number = len(self._number_by_id)
             if number >= self._study.num_known():
                 self._study.enqueue(trial.config)
-            self._number[trial.trial_id] = number
-        number = self._number[trial.trial_id]
-        if number in self._trial:
+            self._number_by_id[trial.trial_id] = number
+        number = self._number_by_id[trial.trial_id]
+        if number in self._trial_by_number:
             self._requeue(controller, number)
             return
         if not tune_trials.is_function(trial):
@@ -83,7 +83,7 @@ class StudyDriver:
                 f"The trainable must be a function, but {trial.trainable_name} is a class.",
                 fix="Pass a function that calls tune.report(metrics, checkpoint=...).",
             )
-        self._trial[number] = trial
+        self._trial_by_number[number] = trial
         if number < len(self._study.trials):
             self._restore(number)
         elif trial.status == Trial.PENDING:
@@ -91,13 +91,13 @@ class StudyDriver:
 
     def on_result(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> str:
         """Pass a result to the study, and return what Tune's trial does next."""
-        number = self._number[trial.trial_id]
+        number = self._number_by_id[trial.trial_id]
         self._start(number)
         study_trial = self._study.trials[number]
         require_result(trial, result, self._metric, self._time_attr)
         # A worker that resumed from an older checkpoint repeats results that the study has.
         is_new = (
-            self._attempt.get(number) == study_trial.attempt
+            self._attempt_by_number.get(number) == study_trial.attempt
             and result[self._time_attr] > study_trial.time
             and not self._study.has_pending_event(number)
         )
@@ -115,14 +115,17 @@ class StudyDriver:
         if self._study.has_pending_event(number):
             self._waiting[number] = None
             return TrialScheduler.NOOP
-        if study_trial.status == Trial.RUNNING and self._attempt[number] == study_trial.attempt:
+        if (
+            study_trial.status == Trial.RUNNING
+            and self._attempt_by_number[number] == study_trial.attempt
+        ):
             return TrialScheduler.CONTINUE
         self._release(controller, number)
         return TrialScheduler.NOOP
 
     def on_end(self, controller: Any, trial: Any, result: Mapping[str, Any]) -> None:
         """Pass the end of a trial to the study: a return, or a stopping criterion of Tune."""
-        number = self._number[trial.trial_id]
+        number = self._number_by_id[trial.trial_id]
         study_trial = self._study.trials[number]
         self._waiting.pop(number, None)
         if study_trial.is_finished() or self._study.has_pending_event(number):
@@ -144,7 +147,7 @@ class StudyDriver:
 
         Tune calls this method only when it no longer retries the trial.
         """
-        number = self._number[trial.trial_id]
+        number = self._number_by_id[trial.trial_id]
         self._waiting.pop(number, None)
         study_trial = self._study.trials[number]
         if trial.status == Trial.ERROR or study_trial.is_finished():
@@ -181,15 +184,15 @@ class StudyDriver:
             self._release(controller, max(self._waiting, key=self._study.sort_key))
         if self._availability.is_at_limit(controller):
             return None
-        return self._trial[min(need_worker, key=self._study.sort_key)]
+        return self._trial_by_number[min(need_worker, key=self._study.sort_key)]
 
     def _next_trial(self) -> Any:
         """Return the Tune trial that the study starts next; None if it starts no trial."""
         number = self._study.next_to_start()
-        trial = None if number is None else self._trial.get(number)
+        trial = None if number is None else self._trial_by_number.get(number)
         if number is None or trial is None or trial.status not in (Trial.PENDING, Trial.PAUSED):
             return None
-        if self._attempt.get(number) != self._study.trials[number].attempt:
+        if self._attempt_by_number.get(number) != self._study.trials[number].attempt:
             self._prepare(number)
         return trial
 
@@ -200,7 +203,7 @@ class StudyDriver:
         next_number = self._study.next_to_start()
         if next_number is None:
             return
-        trial = self._trial.get(next_number)
+        trial = self._trial_by_number.get(next_number)
         if trial is not None and tune_trials.has_worker(controller, trial):
             self._start(next_number)
 
@@ -212,9 +215,9 @@ class StudyDriver:
     def _needs_worker(self, controller: Any, number: int) -> bool:
         return (
             self._study.trials[number].status == Trial.RUNNING
-            and self._trial[number].status in (Trial.PENDING, Trial.PAUSED)
+            and self._trial_by_number[number].status in (Trial.PENDING, Trial.PAUSED)
             and not self._study.has_pending_event(number)
-            and not tune_trials.has_worker(controller, self._trial[number])
+            and not tune_trials.has_worker(controller, self._trial_by_number[number])
         )
 
     def _receive(self, event: StudyEvent) -> None:
@@ -229,7 +232,7 @@ class StudyDriver:
             skip: Number of the trial that Tune is processing, which is skipped.
         """
         for number in self._study.pop_changed():
-            trial = self._trial.get(number)
+            trial = self._trial_by_number.get(number)
             if number == skip or trial is None or self._study.has_pending_event(number):
                 continue
             if trial.is_finished():
@@ -240,7 +243,7 @@ class StudyDriver:
                 tune_trials.stop(controller, trial)
                 continue
             must_restart = (
-                self._attempt.get(number) != study_trial.attempt
+                self._attempt_by_number.get(number) != study_trial.attempt
                 or study_trial.status != Trial.RUNNING
             )
             if number in self._waiting:
@@ -248,8 +251,10 @@ class StudyDriver:
                     self._release(controller, number)
                 else:
                     del self._waiting[number]
-                    tune_trials.continue_waiting(controller, trial)
-            elif must_restart and trial.status == Trial.RUNNING and number in self._attempt:
+                    tune_trials.resume_trial(controller, trial)
+            elif (
+                must_restart and trial.status == Trial.RUNNING and number in self._attempt_by_number
+            ):
                 self._release(controller, number)
             elif trial.status == Trial.PAUSED:
                 # The trial may have lost its worker while its report was pending. The checkpoint of
@@ -260,13 +265,13 @@ class StudyDriver:
     def _release(self, controller: Any, number: int) -> None:
         """Release the worker of a trial, and prepare the next start of the trial."""
         self._waiting.pop(number, None)
-        tune_trials.pause(controller, self._trial[number])
+        tune_trials.pause(controller, self._trial_by_number[number])
         self._prepare(number)
 
     def _requeue(self, controller: Any, number: int) -> None:
         """Prepare a trial whose worker was lost for its next start."""
         self._waiting.pop(number, None)
-        trial, study_trial = self._trial[number], self._study.trials[number]
+        trial, study_trial = self._trial_by_number[number], self._study.trials[number]
         self._prepare(number)
         if study_trial.is_finished():
             tune_trials.stop(controller, trial)
@@ -275,10 +280,10 @@ class StudyDriver:
 
     def _restore(self, number: int) -> None:
         """Set the state of a new Tune trial to that of its trial in the replayed study."""
-        trial, study_trial = self._trial[number], self._study.trials[number]
+        trial, study_trial = self._trial_by_number[number], self._study.trials[number]
         if checkpoint := self._study.last_own_checkpoint(number):
             tune_trials.reuse_folder(trial, checkpoint)
-            self._written[number] = checkpoint
+            self._last_checkpoint[number] = checkpoint
         self._prepare(number)
         if study_trial.last_result:
             trial.update_last_result(dict(study_trial.last_result))
@@ -291,22 +296,22 @@ class StudyDriver:
 
     def _is_running(self, number: int) -> bool:
         """Return whether a trial runs according to the study, and has no pending report."""
-        has_status = self._study.trials[number].status == Trial.RUNNING
-        return has_status and not self._study.has_pending_event(number)
+        is_running = self._study.trials[number].status == Trial.RUNNING
+        return is_running and not self._study.has_pending_event(number)
 
     def _prepare(self, number: int) -> None:
         """Set the configuration and the checkpoint with which a trial without a worker starts."""
-        trial, study_trial = self._trial[number], self._study.trials[number]
+        trial, study_trial = self._trial_by_number[number], self._study.trials[number]
         trial.set_config({**trial.config, **study_trial.config})
         path, result = self._study.latest_checkpoint(number)
         tune_trials.set_checkpoint(trial, path, result)
-        tune_trials.skip_written_checkpoints(trial, self._written.get(number, ""))
-        self._attempt[number] = study_trial.attempt
+        tune_trials.skip_written_checkpoints(trial, self._last_checkpoint.get(number, ""))
+        self._attempt_by_number[number] = study_trial.attempt
         self._without_worker[number] = None
 
     def _reported_checkpoint(self, number: int, result: Mapping[str, Any]) -> str:
-        path = tune_trials.reported_checkpoint(self._trial[number], dict(result))
-        self._written[number] = path or self._written.get(number, "")
+        path = tune_trials.reported_checkpoint(self._trial_by_number[number], dict(result))
+        self._last_checkpoint[number] = path or self._last_checkpoint.get(number, "")
         return path
 
 

@@ -1,4 +1,4 @@
-"""The two orders in which a study applies events: that of a virtual clock, and that of arrival."""
+"""The two orders in which a study applies events: by a virtual clock, or as they arrive."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,9 +28,11 @@ class OrderedStudy(Study):
     def __init__(self, *arguments: Any, num_slots: int, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._clock = VirtualClock(num_slots)
-        self._received: dict[int, deque[StudyEvent]] = {}
-        self._queued: deque[Mapping[str, Any]] = deque()
-        self._expected: deque[Mapping[str, Any]] = deque()
+        self._pending_events: dict[int, deque[StudyEvent]] = {}
+        """Received events that are not applied yet, by trial."""
+        self._queued_configs: deque[Mapping[str, Any]] = deque()
+        """Configurations of trials that are not created yet."""
+        self._expected_suggestions: deque[Mapping[str, Any]] = deque()
         """Suggestions in the journal that the searcher has not repeated yet."""
         self._num_recorded = 0
         """Number of queued configurations that are in the journal."""
@@ -41,10 +43,10 @@ class OrderedStudy(Study):
         lines = list(lines)
         suggestions = [line for line in lines if "config" in line]
         if self._searcher is None:
-            self._queued.extend(line["config"] for line in suggestions)
+            self._queued_configs.extend(line["config"] for line in suggestions)
             self._num_recorded += len(suggestions)
         else:
-            self._expected = deque(suggestions)
+            self._expected_suggestions = deque(suggestions)
         events = [line for line in lines if "config" not in line]
         if self._searcher is not None or events:
             self._begin(is_new=not events)
@@ -59,27 +61,27 @@ class OrderedStudy(Study):
                     "start it in another folder.",
                 )
             self._apply_and_fill(event, is_new=number == len(events))
-        if self._expected:
+        if self._expected_suggestions:
             raise ContractError(
-                f"The journal contains a suggestion for trial {self._expected[0]['trial']} that "
-                "the searcher does not repeat.",
+                "The journal contains a suggestion for trial "
+                f"{self._expected_suggestions[0]['trial']} that the searcher does not repeat.",
                 fix="Give the searcher and its sampler a fixed seed.",
             )
 
     def enqueue(self, config: Mapping[str, Any]) -> int:
         """Queue a configuration that was chosen outside the study."""
-        self._queued.append(dict(config))
-        return len(self.trials) + len(self._queued) - 1
+        self._queued_configs.append(dict(config))
+        return len(self.trials) + len(self._queued_configs) - 1
 
     def num_known(self) -> int:
         """Return the number of existing and queued trials."""
-        return len(self.trials) + len(self._queued)
+        return len(self.trials) + len(self._queued_configs)
 
     def start(self) -> None:
         """Record the queued trials and start the first ones; no more trials may be queued."""
         num_trials = len(self.trials)
-        for index in range(max(self._num_recorded - num_trials, 0), len(self._queued)):
-            line = {"trial": num_trials + index, "config": as_json(self._queued[index])}
+        for index in range(max(self._num_recorded - num_trials, 0), len(self._queued_configs)):
+            line = {"trial": num_trials + index, "config": as_json(self._queued_configs[index])}
             self._record(line, False)
             self._num_recorded += 1
         self._begin(is_new=True)
@@ -91,7 +93,7 @@ class OrderedStudy(Study):
         """
         if not self._has_begun:
             self._has_begun = True
-            with self._draws.step():
+            with self._seeded_random.step():
                 self._fill(is_new=is_new)
 
     def suggest(self) -> bool:
@@ -104,8 +106,8 @@ class OrderedStudy(Study):
 
     def receive(self, event: StudyEvent) -> list[StudyEvent]:
         """Store an event, and apply all stored events that are due."""
-        self._received.setdefault(event.trial, deque()).append(event)
-        self._changed[event.trial] = None
+        self._pending_events.setdefault(event.trial, deque()).append(event)
+        self._changed_numbers[event.trial] = None
         return list(self._advance())
 
     def sort_key(self, trial: int) -> tuple[int, int]:
@@ -114,34 +116,36 @@ class OrderedStudy(Study):
 
     def has_pending_event(self, trial: int) -> bool:
         """Return whether an event of the trial was received and is not applied yet."""
-        return trial in self._received
+        return trial in self._pending_events
 
     def checkpoints_needed(self) -> frozenset[str]:
         """Return the paths of checkpoints from which a trial may still start."""
-        received = {event.checkpoint for queue in self._received.values() for event in queue}
-        return super().checkpoints_needed() | (received - {""})
+        pending_checkpoints = {
+            event.checkpoint for queue in self._pending_events.values() for event in queue
+        }
+        return super().checkpoints_needed() | (pending_checkpoints - {""})
 
     def _advance(self) -> Iterator[StudyEvent]:
         """Apply received events while the next due event is among them; yield each."""
-        while (due := self._clock.first()) is not None and due in self._received:
-            queue = self._received[due]
+        while (due := self._clock.first()) is not None and due in self._pending_events:
+            queue = self._pending_events[due]
             event = queue.popleft()
             if not queue:
-                del self._received[due]
+                del self._pending_events[due]
             self._record(self._lines.encode(event), True)
             self._apply_and_fill(event, is_new=True)
             yield event
 
     def _apply_and_fill(self, event: StudyEvent, *, is_new: bool) -> None:
         self._clock.tick(event.trial)
-        with self._draws.step():
+        with self._seeded_random.step():
             self._apply(event)
             self._fill(is_new=is_new)
 
     def _fill(self, *, is_new: bool) -> None:
         """Start the trial that the scheduler selects on each free slot."""
         while self._clock.has_free_slot():
-            if not self._num[Trial.PENDING]:
+            if not self._num_by_status[Trial.PENDING]:
                 self._suggest(is_new=is_new)
             trial = self._choose()
             if trial is None:
@@ -151,17 +155,17 @@ class OrderedStudy(Study):
 
     def _suggest(self, *, is_new: bool) -> None:
         """Add the next trial: from the queue, or suggested by the searcher."""
-        if self._exhausted or len(self.trials) >= self._num_samples:
+        if self._is_exhausted or len(self.trials) >= self._num_samples:
             return
         if self._searcher is None:
-            if self._queued:
-                self._add(self._queued.popleft())
+            if self._queued_configs:
+                self._add(self._queued_configs.popleft())
             return
         config = self._request_config()
         if config is None:
             return
-        if self._expected:
-            self._require_same(self._expected.popleft(), config)
+        if self._expected_suggestions:
+            self._require_same(self._expected_suggestions.popleft(), config)
         elif is_new:
             self._record({"trial": len(self.trials), "config": as_json(config)}, False)
         else:
@@ -191,7 +195,7 @@ class ArrivalStudy(Study):
     ) -> None:
         super().__init__(*arguments, **settings)
         self._limit, self._max_pending = num_slots, max_pending
-        self._chosen: TrialProxy | None = None
+        self._next_trial: TrialProxy | None = None
         self._has_chosen = False
         """Whether the scheduler selected a trial since the last line of the journal."""
 
@@ -225,9 +229,12 @@ class ArrivalStudy(Study):
 
     def suggest(self) -> bool:
         """Request a trial from the searcher, unless enough trials wait for a worker."""
-        pending = self._num[Trial.PENDING]
-        is_full = self._limit is not None and pending + self._num[Trial.RUNNING] >= self._limit
-        if self.is_exhausted() or is_full or pending >= self._max_pending:
+        num_pending = self._num_by_status[Trial.PENDING]
+        is_full = (
+            self._limit is not None
+            and num_pending + self._num_by_status[Trial.RUNNING] >= self._limit
+        )
+        if self.is_exhausted() or is_full or num_pending >= self._max_pending:
             return False
         config = self._request_config()
         if config is None:
@@ -239,9 +246,9 @@ class ArrivalStudy(Study):
     def next_to_start(self) -> int | None:
         """Return the number of the trial that the scheduler starts next; None if it starts none."""
         if not self._has_chosen:
-            is_full = self._limit is not None and self._num[Trial.RUNNING] >= self._limit
-            self._chosen, self._has_chosen = None if is_full else self._choose(), True
-        return None if self._chosen is None else self._chosen.number
+            is_full = self._limit is not None and self._num_by_status[Trial.RUNNING] >= self._limit
+            self._next_trial, self._has_chosen = None if is_full else self._choose(), True
+        return None if self._next_trial is None else self._next_trial.number
 
     def receive(self, event: StudyEvent) -> list[StudyEvent]:
         """Record an event and apply it."""
@@ -263,7 +270,7 @@ class ArrivalStudy(Study):
         # The same order as in Tune: the scheduler selects the next trial before each event.
         self.next_to_start()
         self._has_chosen = False
-        with self._draws.step():
+        with self._seeded_random.step():
             if event.kind == "start":
                 self._run(self.trials[event.trial])
             else:
@@ -275,5 +282,5 @@ class ArrivalStudy(Study):
 
     def _append(self, config: Mapping[str, Any]) -> None:
         self._has_chosen = False
-        with self._draws.step():
+        with self._seeded_random.step():
             self._add(config)

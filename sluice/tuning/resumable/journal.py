@@ -28,7 +28,7 @@ class StudyJournal:
     Raises:
         ContractError: The file belongs to another study or another format version, or another
             process has it open.
-        IntegrityError: A line before the last one is damaged.
+        IntegrityError: The first line is damaged.
         StorageError: The file cannot be read or written.
     """
 
@@ -73,11 +73,14 @@ class StudyJournal:
         self._count(content)
         self._lines = lines
 
-    def restored(self, since: int = 0) -> Iterator[dict[str, Any]]:
+    def iter_events(self, since: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the events that earlier processes wrote, oldest first.
 
         Args:
             since: Number of bytes at the start of the file to skip.
+
+        Raises:
+            IntegrityError: A line is damaged.
         """
         offset = 0
         for number, line in enumerate(self._lines, 1):
@@ -142,10 +145,10 @@ def _require_same(path: Path, stored: Mapping[str, Any], expected: Mapping[str, 
             f"{stored.get('version')!r}.",
             fix="Finish the study with the release that started it, or start it in another folder.",
         )
-    differing = list(_differing(stored, expected))
-    if differing:
+    differences = list(_differing(stored, expected))
+    if differences:
         raise ContractError(
-            f"The journal {path} belongs to another study: {'; '.join(differing)}.",
+            f"The journal {path} belongs to another study: {'; '.join(differences)}.",
             fix="Restore these settings to resume the study, or start the new study in another "
             "folder.",
         )

@@ -58,6 +58,7 @@ class OpenStudy:
     Raises:
         ContractError: The journal belongs to another study or another version, or the replay gives
             other decisions.
+        IntegrityError: A line of the journal is damaged.
         StorageError: The journal cannot be read or written.
     """
 
@@ -91,7 +92,7 @@ class OpenStudy:
             if self.study is None:
                 self.study = self._new_study(scheduler, searcher, num_samples)
             started = time.perf_counter()
-            self.study.replay(self.journal.restored(num_bytes))
+            self.study.replay(self.journal.iter_events(num_bytes))
             self._decision_s = time.perf_counter() - started
         except BaseException:
             self.journal.close()

@@ -21,7 +21,7 @@ import sluice
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 """Permission bits of a file that users other than its owner may write."""
-_FORMAT = 2
+_FORMAT = 3
 """Version of the snapshot format."""
 
 

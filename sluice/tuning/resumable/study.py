@@ -62,14 +62,15 @@ class Study(ABC):
         self._num_samples = math.inf if searcher is None else num_samples
         self._folder = folder
         self._record: RecordLine = record
-        self._lines, self._draws, self._reports = EventLines(), SeededRandom(seed), ReportStore()
-        self._live: dict[int, TrialProxy] = {}
+        self._lines, self._reports = EventLines(), ReportStore()
+        self._seeded_random = SeededRandom(seed)
+        self._live_trials: dict[int, TrialProxy] = {}
         """Trials that have not ended, by number."""
-        self._num: Counter[str] = Counter()
+        self._num_by_status: Counter[str] = Counter()
         """Number of trials by status."""
-        self._changed: dict[int, None] = {}
+        self._changed_numbers: dict[int, None] = {}
         """Numbers of trials that changed since the last ``pop_changed``, as an ordered set."""
-        self._exhausted = False
+        self._is_exhausted = False
         """Whether the searcher has no more suggestions."""
         self.trials: list[TrialProxy] = []
         """All trials suggested so far; the index is the number of the trial."""
@@ -124,16 +125,16 @@ class Study(ABC):
 
     def is_exhausted(self) -> bool:
         """Return whether there will be no further trial."""
-        return self._exhausted or len(self.trials) >= self._num_samples
+        return self._is_exhausted or len(self.trials) >= self._num_samples
 
     def is_finished(self) -> bool:
         """Return whether no trial runs or will run again."""
-        return not self._live
+        return not self._live_trials
 
-    def running(self) -> tuple[TrialProxy, ...]:
+    def running_trials(self) -> tuple[TrialProxy, ...]:
         """Return the running trials, the next due first."""
-        runs = [trial for trial in self._live.values() if trial.status == Trial.RUNNING]
-        return tuple(sorted(runs, key=lambda trial: self.sort_key(trial.number)))
+        trials = [trial for trial in self._live_trials.values() if trial.status == Trial.RUNNING]
+        return tuple(sorted(trials, key=lambda trial: self.sort_key(trial.number)))
 
     def num_known(self) -> int:
         """Return the number of trials that the study knows, which must not be enqueued again."""
@@ -180,11 +181,11 @@ class Study(ABC):
         which these trials started, and those that the scheduler references. Other checkpoints in
         the journal may be removed.
         """
-        return frozenset(self._reports.needed_checkpoints(self._live.values())) - {""}
+        return frozenset(self._reports.needed_checkpoints(self._live_trials.values())) - {""}
 
     def pop_changed(self) -> list[int]:
         """Return the trials that changed since the last call."""
-        changed, self._changed = list(self._changed), {}
+        changed, self._changed_numbers = list(self._changed_numbers), {}
         return changed
 
     # Suggestions
@@ -192,13 +193,13 @@ class Study(ABC):
     def _request_config(self) -> dict[str, Any] | None:
         """Return a configuration from the searcher; None if it suggests none now."""
         assert self._searcher is not None
-        with self._draws.step():
+        with self._seeded_random.step():
             suggested: Any = self._searcher.suggest(f"{len(self.trials):05d}")
         if suggested is None or suggested == Searcher.FINISHED:
             # The number of unsuccessful requests depends on timing, so they must not count as
             # steps, which determine the random numbers.
-            self._draws.undo()
-            self._exhausted = suggested is not None
+            self._seeded_random.undo()
+            self._is_exhausted = suggested is not None
             return None
         return dict(suggested)
 
@@ -211,9 +212,9 @@ class Study(ABC):
             observe=self._observe,
         )
         self.trials.append(trial)
-        self._live[trial.number] = trial
-        self._num[trial.status] += 1
-        with self._draws.step():
+        self._live_trials[trial.number] = trial
+        self._num_by_status[trial.status] += 1
+        with self._seeded_random.step():
             self._scheduler.on_trial_add(self._controller, trial)
         trial.begin_attempt(None)
 
@@ -231,9 +232,9 @@ class Study(ABC):
 
     def _choose(self) -> TrialProxy | None:
         """Return the trial that the scheduler runs next; None for no trial."""
-        if not self._num[Trial.PENDING] and not self._num[Trial.PAUSED]:
+        if not self._num_by_status[Trial.PENDING] and not self._num_by_status[Trial.PAUSED]:
             return None
-        with self._draws.step():
+        with self._seeded_random.step():
             chosen: TrialProxy | None = self._scheduler.choose_trial_to_run(self._controller)
         return chosen
 
@@ -258,7 +259,7 @@ class Study(ABC):
 
     def _apply(self, event: StudyEvent) -> None:
         trial = self._require_running(event)
-        self._changed[trial.number] = None
+        self._changed_numbers[trial.number] = None
         result = dict(event.result)
         if result:
             trial.time = result[self._time_attr]
@@ -269,8 +270,8 @@ class Study(ABC):
         if event.kind == "error":
             self._end(trial, Trial.ERROR, event.reason)
         elif result and not math.isfinite(result[self._metric]):
-            value = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
-            self._end(trial, Trial.ERROR, str(result.get("reason") or value))
+            problem = f"{self._metric} is {result[self._metric]} at {self._time_attr} {trial.time}."
+            self._end(trial, Trial.ERROR, str(result.get("reason") or problem))
         elif event.kind == "complete":
             self._end(trial, Trial.TERMINATED, event.reason)
         else:
@@ -278,7 +279,7 @@ class Study(ABC):
 
     def _decide(self, trial: TrialProxy, result: dict[str, Any]) -> None:
         """Pass a result to the scheduler, apply its decision, and inform the searcher."""
-        with self._draws.step():
+        with self._seeded_random.step():
             decision = self._scheduler.on_trial_result(self._controller, trial, result)
         if decision == TrialScheduler.STOP:
             self._stop(trial)
@@ -286,7 +287,7 @@ class Study(ABC):
         if decision == TrialScheduler.PAUSE and trial.status == Trial.RUNNING:
             trial.status = Trial.PAUSED
         if self._searcher is not None:
-            with self._draws.step():
+            with self._seeded_random.step():
                 self._searcher.on_trial_result(trial.trial_id, result)
 
     def _stop(self, trial: TrialProxy) -> None:
@@ -299,7 +300,7 @@ class Study(ABC):
             return
         was_running, has_failed = trial.status == Trial.RUNNING, status == Trial.ERROR
         trial.reason = reason
-        with self._draws.step():
+        with self._seeded_random.step():
             if has_failed:
                 self._scheduler.on_trial_error(self._controller, trial)
             elif was_running:
@@ -309,16 +310,16 @@ class Study(ABC):
         trial.status = status
         if self._searcher is not None:
             result = trial.last_result if was_running and not has_failed else None
-            with self._draws.step():
+            with self._seeded_random.step():
                 self._searcher.on_trial_complete(trial.trial_id, result=result, error=has_failed)
 
     def _observe(self, trial: TrialProxy, before: str) -> None:
         """Update the counts after the status or the attempt of a trial changed."""
-        self._num[before] -= 1
-        self._num[trial.status] += 1
-        self._changed[trial.number] = None
+        self._num_by_status[before] -= 1
+        self._num_by_status[trial.status] += 1
+        self._changed_numbers[trial.number] = None
         if trial.is_finished():
-            self._live.pop(trial.number, None)
+            self._live_trials.pop(trial.number, None)
 
 
 def as_json(config: Mapping[str, Any]) -> Any:

@@ -17,8 +17,8 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.trainable.function_trainable import FunctionTrainable
 
 _MAX_PENDING = 1000
-"""Limit of trials without a worker that Tune gets. It is high, because the study has its own
-limit."""
+"""Maximum number of trials without a worker, as set in Tune. It is high, because the study has its
+own limit."""
 
 
 def unwrap(controller: Any) -> Any:
@@ -102,7 +102,7 @@ def has_worker(controller: Any, trial: Any) -> bool:
     )
 
 
-def workers(controller: Any) -> tuple[int, int]:
+def count_workers(controller: Any) -> tuple[int, int]:
     """Return the number of running workers, and the number of workers that wait for resources."""
     controller = unwrap(controller)
     manager = controller._actor_manager
@@ -152,9 +152,9 @@ def skip_written_checkpoints(trial: Any, checkpoint: str) -> None:
         checkpoint: Path of the last checkpoint that the trial reported; empty without one.
     """
     number = PurePosixPath(checkpoint).name.rsplit("_", 1)[-1]
-    written = int(number) if number.isdigit() else -1
+    last_index = int(number) if number.isdigit() else -1
     storage = trial.storage
-    storage.current_checkpoint_index = max(storage.current_checkpoint_index, written) + 1
+    storage.current_checkpoint_index = max(storage.current_checkpoint_index, last_index) + 1
 
 
 def set_status(controller: Any, trial: Any, status: str) -> None:
@@ -162,7 +162,7 @@ def set_status(controller: Any, trial: Any, status: str) -> None:
     unwrap(controller)._set_trial_status(trial, status)
 
 
-def continue_waiting(controller: Any, trial: Any) -> None:
+def resume_trial(controller: Any, trial: Any) -> None:
     """Continue a trial that kept its worker and waited after its last result."""
     controller = unwrap(controller)
     if trial.is_saving:
@@ -189,7 +189,7 @@ def stop(controller: Any, trial: Any) -> None:
     controller.stop_trial(trial)
 
 
-def cleanup(controller: Any) -> None:
+def clean_up(controller: Any) -> None:
     """Kill the workers of an interrupted run, and release their resources."""
     controller = unwrap(controller)
     controller._actor_manager.cleanup()

@@ -52,7 +52,7 @@ class TunerRun:
 
     def __init__(self, path: Path, open_study: Callable[[Searcher | None], StudyHandle]) -> None:
         self._path, self._open = path, open_study
-        self._opened: StudyHandle | None = None
+        self._handle: StudyHandle | None = None
         self._driver: StudyDriver | None = None
         self.controller: Any = None
         """Tune's controller, set by its first call."""
@@ -60,25 +60,25 @@ class TunerRun:
     @contextmanager
     def driver(self, searcher: Searcher | None) -> Iterator[StudyDriver]:
         """Yield the driver for a call by Tune. The first call opens and replays the journal."""
-        if self._opened is None or self._driver is None:
-            self._opened = self._open(searcher)
-            self._driver = self._opened.driver(self._on_applied)
+        if self._handle is None or self._driver is None:
+            self._handle = self._open(searcher)
+            self._driver = self._handle.driver(self._on_applied)
         started = time.perf_counter()
         yield self._driver
-        self._opened.add_decision_time(time.perf_counter() - started)
+        self._handle.add_decision_time(time.perf_counter() - started)
 
     def study(self) -> Study | None:
         """Return the study; None before the first call by Tune."""
-        return None if self._opened is None else self._opened.study
+        return None if self._handle is None else self._handle.study
 
     def close(self) -> None:
         """Release the journal for another process; the study can still be queried."""
-        if self._opened is not None:
-            self._opened.journal.close()
+        if self._handle is not None:
+            self._handle.journal.close()
 
     def _on_applied(self, event: StudyEvent) -> None:
-        assert self._opened is not None
-        study = self._opened.study
+        assert self._handle is not None
+        study = self._handle.study
         for listener in tuple(_listeners.get(self._path, ())):
             listener(study, event)
 
@@ -130,7 +130,7 @@ def release_workers(journal: str | Path) -> None:
         return
     run.close()
     if run.controller is not None:
-        tune_trials.cleanup(run.controller)
+        tune_trials.clean_up(run.controller)
 
 
 @contextmanager

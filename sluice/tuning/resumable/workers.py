@@ -34,19 +34,19 @@ class WorkerAvailability:
         """Return whether no further worker may be requested."""
         if self._limit is None or tune_trials.has_idle_worker(controller):
             return False
-        return sum(tune_trials.workers(controller)) >= self._limit
+        return sum(tune_trials.count_workers(controller)) >= self._limit
 
     def is_full(self, controller: Any) -> bool:
         """Return whether all workers are in use, so that a trial must release one for another."""
         now = time.monotonic()
-        live, pending = tune_trials.workers(controller)
+        num_live, num_pending = tune_trials.count_workers(controller)
         if tune_trials.has_idle_worker(controller):
             return False
         if self.is_at_limit(controller):
             return True
-        if live >= self._capacity and now < self._full_until:
+        if num_live >= self._capacity and now < self._full_until:
             return True
-        if not pending:
+        if not num_pending:
             self._requested_at = None
             return False
         if self._requested_at is None:
@@ -54,5 +54,5 @@ class WorkerAvailability:
         if now - self._requested_at < _GRANT_TIMEOUT_S:
             return False
         self._requested_at = None
-        self._capacity, self._full_until = live, now + _CAPACITY_TTL_S
+        self._capacity, self._full_until = num_live, now + _CAPACITY_TTL_S
         return True

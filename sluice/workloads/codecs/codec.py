@@ -85,7 +85,7 @@ class Codec(ABC):
         """Return the input of one made-up element, with which a loaded network is warmed up."""
 
     def probes(self) -> tuple[CodecProbe, ...]:
-        """Return fixed elements and what they become; by default none."""
+        """Return fixed elements, each with its decoded result; by default none."""
         return ()
 
     def identity(self) -> CodecIdentity:

@@ -1,4 +1,4 @@
-"""Identity of a codec: what decides how a request is decoded, and what it made of probes."""
+"""Identity of a codec: everything that decides how requests are decoded, and results of probes."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ _MAX_PROBE_CHARS = 60
 
 
 class CodecProbe(Record):
-    """A fixed element, and what the codec made of it."""
+    """A fixed element, and its result when the codec decoded it."""
 
     element: str = Field(description="The element, or its name if it is not a text.")
     result: str | tuple[int, ...] = Field(
-        description="Token ids of a text; the digest of the decoded tensor of another element."
+        description="For a text its token ids; for another element the digest of its tensor."
     )
 
 
@@ -61,11 +61,11 @@ class CodecIdentity(Record):
         return differences
 
 
-def require_same_codec(who: str, trained: CodecIdentity | None, current: CodecIdentity) -> None:
+def require_same_codec(subject: str, trained: CodecIdentity | None, current: CodecIdentity) -> None:
     """Require that requests are decoded now as the inputs of the training were.
 
     Args:
-        who: Name of the version or of the models, for the message.
+        subject: Name of the version or of the models, for the message.
         trained: Identity at the training; None for versions of older releases, which are accepted.
         current: Identity of the codec in this process.
 
@@ -77,8 +77,9 @@ def require_same_codec(who: str, trained: CodecIdentity | None, current: CodecId
     differences = trained.differences(current) or ["its digest was changed"]
     more = f", and {len(differences) - 3} more" if len(differences) > 3 else ""
     raise CodecMismatch(
-        f"{who} was trained with the codec '{trained.kind}' {short(trained.digest)}, but the codec "
-        f"here is '{current.kind}' {short(current.digest)}: {'; '.join(differences[:3])}{more}.",
+        f"{subject} was trained with the codec '{trained.kind}' {short(trained.digest)}, but the "
+        f"codec here is '{current.kind}' {short(current.digest)}: "
+        f"{'; '.join(differences[:3])}{more}.",
         cause="A file or a setting that decides how requests are decoded, such as a tokenizer, "
         "has changed since the training, so that the network would receive other inputs.",
         fix="Restore it, or train the pipeline again. List the files in data_files of the "

@@ -114,7 +114,9 @@ class ImagesCodec(Codec):
                 has too many pixels.
         """
         names = [f"images.{number}" for number in range(len(request.images))]
-        files = [_bytes_of(text, name) for text, name in zip(request.images, names, strict=True)]
+        files = [
+            _decode_base64(text, name) for text, name in zip(request.images, names, strict=True)
+        ]
         # The sizes are in the headers, so that no image is decoded if one is too large.
         num_pixels = [
             self._count_pixels(file, name) for file, name in zip(files, names, strict=True)
@@ -199,7 +201,7 @@ class ImagesCodec(Codec):
             ):
                 height, width = image.height, image.width
         except Image.DecompressionBombError as error:
-            raise self._too_large(name, str(error).partition(",")[0]) from None
+            raise self._too_large_error(name, str(error).partition(",")[0]) from None
         except Exception as error:  # Pillow's formats raise errors of many classes
             raise PayloadError(
                 f"{name} must be an image of the format {' or '.join(self._formats)}, got "
@@ -207,10 +209,10 @@ class ImagesCodec(Codec):
                 fix="Send the unchanged bytes of an image file in base64.",
             ) from None
         if height * width > self._max_pixels:
-            raise self._too_large(name, f"{height:,} x {width:,}")
+            raise self._too_large_error(name, f"{height:,} x {width:,}")
         return height * width
 
-    def _too_large(self, name: str, got: str) -> PayloadError:
+    def _too_large_error(self, name: str, got: str) -> PayloadError:
         return PayloadError(
             f"{name} must have at most {self._max_pixels:,} pixels, got {got}.",
             fix=f"Scale the image down; the network reads {self._size[0]} x {self._size[1]} "
@@ -226,7 +228,7 @@ class ImagesCodec(Codec):
             ) from None
 
 
-def _bytes_of(text: str, name: str) -> bytes:
+def _decode_base64(text: str, name: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -21,10 +21,10 @@ from sluice.base.pluralize import pluralize
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import (
     ModelInput,
-    all_rows,
     describe_input,
     input_length,
     input_parts,
+    read_all_rows,
 )
 from sluice.data.schema import ColumnKind
 from sluice.data.validation import validate_schema
@@ -118,10 +118,10 @@ class RawRowsCodec(Codec):
                 fix="Correct the argument of RawRowsCodec.",
             )
         declared = {*schema.names, schema.index_name}
-        sent = set(schema.names) - self._unknown.keys()
+        sent_columns = set(schema.names) - self._unknown.keys()
         undeclared = [
             *(column for column in self._unknown if column not in declared),
-            *(column for column in self._unknown_newest if column not in sent),
+            *(column for column in self._unknown_newest if column not in sent_columns),
         ]
         if undeclared:
             raise ContractError(
@@ -202,7 +202,7 @@ class RawRowsCodec(Codec):
         )
         length = workload.settings.seq_len
         frame = pd.DataFrame(0.0, index=range(length), columns=list(names))
-        return all_rows(workload.examples(frame, RowRange(start=length - 1, stop=length)).x)
+        return read_all_rows(workload.examples(frame, RowRange(start=length - 1, stop=length)).x)
 
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema with the columns and the number of rows."""
@@ -268,7 +268,7 @@ class RawRowsCodec(Codec):
                 )
             at = int(positions[0])
             examples = workload.examples(features, RowRange(start=at, stop=at + 1))
-            inputs = all_rows(examples.x)
+            inputs = read_all_rows(examples.x)
         except PayloadError:
             raise
         except ContractError as error:

@@ -21,7 +21,7 @@ from sluice.workloads.codecs.codec import Codec
 from sluice.workloads.workload import Workload
 
 _MAX_ROWS = 8
-"""Number of rows that are compared."""
+"""Maximum number of rows that are compared."""
 _MAX_DEVIATION = 1e-4
 """Maximum difference of an input, in standard deviations of this input over the compared rows.
 Features with a decaying memory differ slightly if their history is cut."""
@@ -41,8 +41,8 @@ def check_round_trip(
 ) -> RoundTrip:
     """Decode requests for a few rows and compare the result with the examples of these rows.
 
-    This finds a tokenizer, an image size or a context that differs from that of the training rows,
-    because the two sides share no code but the codec.
+    This finds a tokenizer, an image size or a context that differs from that of the training rows:
+    one input comes from the codec, the other from ``examples`` of the workload.
 
     Args:
         workload: Returns the examples, and the requests for rows.
@@ -91,31 +91,31 @@ def _compare(
     Raises:
         ContractError: Names, dtypes, shapes or values differ.
     """
-    ours, theirs = _parts(decoded), _parts(expected)
-    is_same_form = ours.keys() == theirs.keys() and all(
-        part.shape == theirs[name].shape and part.dtype == theirs[name].dtype
-        for name, part in ours.items()
+    decoded_parts, expected_parts = _parts(decoded), _parts(expected)
+    is_same_form = decoded_parts.keys() == expected_parts.keys() and all(
+        part.shape == expected_parts[name].shape and part.dtype == expected_parts[name].dtype
+        for name, part in decoded_parts.items()
     )
     if not is_same_form:
-        raise _differs(label, describe_input(expected), describe_input(decoded))
+        raise _mismatch_error(label, describe_input(expected), describe_input(decoded))
     largest = 0.0
-    for name, part in ours.items():
-        if torch.equal(part, theirs[name]):
+    for name, part in decoded_parts.items():
+        if torch.equal(part, expected_parts[name]):
             continue
         what = f"the input '{name}'" if name else "the input"
-        different = (part != theirs[name]).nonzero()[0].tolist()
+        different = (part != expected_parts[name]).nonzero()[0].tolist()
         location = f"{what} at {different}"
-        expected_value = f"{theirs[name][tuple(different)].item():.9g} in {location}"
+        expected_value = f"{expected_parts[name][tuple(different)].item():.9g} in {location}"
         found_value = f"{part[tuple(different)].item():.9g}"
         if not part.is_floating_point():
-            raise _differs(label, expected_value, found_value)
-        gap = (part.double() - theirs[name].double()).abs().numpy()
+            raise _mismatch_error(label, expected_value, found_value)
+        deviation = (part.double() - expected_parts[name].double()).abs().numpy()
         if name in scales:
-            magnitude = np.maximum(np.abs(theirs[name].double().numpy()), 1.0)
-            gap = gap / np.where(scales[name] > 0, scales[name], magnitude)
-        largest = max(largest, float(gap.max()))
+            magnitude = np.maximum(np.abs(expected_parts[name].double().numpy()), 1.0)
+            deviation = deviation / np.where(scales[name] > 0, scales[name], magnitude)
+        largest = max(largest, float(deviation.max()))
         if not largest <= _MAX_DEVIATION:
-            raise _differs(label, expected_value, found_value)
+            raise _mismatch_error(label, expected_value, found_value)
     return largest
 
 
@@ -142,7 +142,7 @@ def _compare_watched(
         )
 
 
-def _differs(label: object, expected: str, decoded: str) -> ContractError:
+def _mismatch_error(label: object, expected: str, decoded: str) -> ContractError:
     return ContractError(
         f"A request for row {label} must be decoded to the input of the training, {expected}, but "
         f"the codec returns {decoded}.",

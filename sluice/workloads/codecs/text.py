@@ -96,12 +96,12 @@ class TextCodec(Codec):
             )
         limits = {"max_chars": max_chars, "max_texts": max_texts, "max_tokens": max_tokens}
         limits |= {"vocab_size": vocab_size} | ({} if max_len is None else {"max_len": max_len})
-        wrong = next((name for name, value in limits.items() if value < 1), None)
-        if wrong is not None or not 0 <= pad_id < vocab_size:
+        invalid_limit = next((name for name, value in limits.items() if value < 1), None)
+        if invalid_limit is not None or not 0 <= pad_id < vocab_size:
             raise ContractError(
                 f"'pad_id' must be from 0 to {vocab_size - 1}, got {pad_id}."
-                if wrong is None
-                else f"'{wrong}' must be at least 1, got {limits[wrong]}.",
+                if invalid_limit is None
+                else f"'{invalid_limit}' must be at least 1, got {limits[invalid_limit]}.",
                 fix="Correct the argument of TextCodec.",
             )
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
@@ -231,10 +231,10 @@ class TextCodec(Codec):
                 fix="Let the tokenizer return the ids of one text.",
             )
         if int(ids.min()) < 0 or int(ids.max()) >= self._vocab_size:
-            wrong = ids[(ids < 0) | (ids >= self._vocab_size)][0]
+            invalid_id = ids[(ids < 0) | (ids >= self._vocab_size)][0]
             raise PayloadError(
-                f"{name} must have token ids from 0 to {self._vocab_size - 1}, got {wrong} from "
-                "the tokenizer.",
+                f"{name} must have token ids from 0 to {self._vocab_size - 1}, got {invalid_id} "
+                "from the tokenizer.",
                 fix="Set vocab_size of the codec to the size of the tokenizer's vocabulary.",
             )
         return ids.astype(np.int64)

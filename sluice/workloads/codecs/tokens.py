@@ -89,11 +89,11 @@ class TokensCodec(Codec):
                     cause="Padding would change the predictions.",
                     fix="Send one request for each length.",
                 )
-            wrong = next((token for token in ids if not 0 <= token < self._vocab_size), None)
-            if wrong is not None:
+            invalid_id = next((token for token in ids if not 0 <= token < self._vocab_size), None)
+            if invalid_id is not None:
                 raise PayloadError(
                     f"sequences.{number} must have token ids from 0 to {self._vocab_size - 1}, got "
-                    f"{wrong}.",
+                    f"{invalid_id}.",
                     fix="Use the tokenizer of the training.",
                 )
         return torch.tensor(request.sequences, dtype=torch.int64)

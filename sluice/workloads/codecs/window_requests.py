@@ -172,5 +172,5 @@ def require_columns(columns: list[str], expected: Sequence[str], *, what: str) -
 
 def _format_names(names: list[str]) -> str:
     """Format names for a message: at most eight, cut to 60 characters, as clients send them."""
-    shown = [name[:60] for name in names[:8]]
-    return ", ".join(shown) + (", ..." if len(names) > len(shown) else "")
+    short_names = [name[:60] for name in names[:8]]
+    return ", ".join(short_names) + (", ..." if len(names) > len(short_names) else "")

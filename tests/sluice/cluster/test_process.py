@@ -16,6 +16,6 @@ def test_a_sigterm_at_the_end_interrupts_nothing(job, status, tmp_path, capfd):
     process.pipe.recv_bytes()
     process.pipe.close()
 
-    assert process.process.wait(timeout=60) == status
+    assert process.popen.wait(timeout=60) == status
     assert (tmp_path / "done").exists()
     assert capfd.readouterr() == ("", "")

@@ -21,7 +21,7 @@ COMPUTE = ComputeSettings(ranks_per_training=2)
 
 def make_spec(home, **options):
     (spec,) = make_specs(home, max_epochs=3, **options)
-    return dataclasses.replace(spec, ranks=2)
+    return dataclasses.replace(spec, num_ranks=2)
 
 
 @pytest.mark.slow

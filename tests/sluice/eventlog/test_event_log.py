@@ -7,6 +7,7 @@ import re
 import pytest
 
 from sluice.base.errors import ContractError, StorageError
+from sluice.eventlog import event_lines
 from sluice.eventlog.event_fields import EVENT_FIELDS
 from sluice.eventlog.event_log import EventLog, read_events, validate_log
 from sluice.eventlog.log_report import inspect_log
@@ -220,6 +221,35 @@ def test_a_last_line_with_its_line_end_is_not_torn_but_damaged(path, clock):
         read_events(path)
     with pytest.raises(ContractError, match="line 8: the line must be one JSON object"):
         validate_log(path, **METRICS)
+
+
+@pytest.mark.parametrize("is_last_torn", [False, True])
+def test_a_line_above_the_maximum_length_counts_once(tmp_path, monkeypatch, is_last_torn):
+    path = tmp_path / "events.ndjson"
+    monkeypatch.setattr(event_lines, "_MAX_LINE_BYTES", 16)
+    monkeypatch.setattr(event_lines, "_SKIP_BYTES", 8)
+    # The rest after the first 16 bytes would be a JSON object by itself.
+    long = b"x" * 16 + b'{"event":"rest"}\n'
+    content = b'{"event":"a"}\n' + long + b'{"event":"b"}\n' + long
+    path.write_bytes(content[:-1] if is_last_torn else content)
+
+    lines = list(event_lines.read_lines(path))
+
+    assert [line.number for line in lines] == [1, 2, 3, 4]
+    assert [line.record and line.record["event"] for line in lines] == ["a", None, "b", None]
+    assert [line.text for line in lines] == ["", "x" * 16, "", "x" * 16]
+    assert [line.ended for line in lines] == [True, True, True, not is_last_torn]
+
+
+def test_a_line_of_exactly_the_maximum_length_is_an_event(tmp_path, monkeypatch):
+    path = tmp_path / "events.ndjson"
+    monkeypatch.setattr(event_lines, "_MAX_LINE_BYTES", 13)
+    path.write_bytes(b'{"event":"a"}')
+
+    (line,) = event_lines.read_lines(path)
+
+    assert line.record == {"event": "a"}
+    assert not line.ended
 
 
 def test_a_path_may_be_text_and_the_clock_left_out(tmp_path):

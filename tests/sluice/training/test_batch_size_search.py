@@ -13,7 +13,7 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.models.settings import ModelSettings
 from sluice.training import batch_size_search
-from sluice.training.batch_size_search import BatchSizeResult, largest_batch
+from sluice.training.batch_size_search import BatchSizeResult, find_largest_batch
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import BatchSizeAttempt, StepProbe
 from tests.support.failfast_workloads import Signals
@@ -39,7 +39,7 @@ class Fake:
 
 def search(probe, *, limit_rows: int = 10_000, num_rows: int = 10_000, **settings):
     settings = {"memory_bytes": 5_000, "gap_share": 0.0, "device": CPU, "seed": 0} | settings
-    return largest_batch(
+    return find_largest_batch(
         Signals(),
         ModelSettings(hidden=4),
         rows_of(num_rows),

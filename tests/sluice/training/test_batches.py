@@ -48,7 +48,7 @@ def test_with_and_without_workers_the_batches_are_the_same(workers):
     alone, several = batches(), batches(workers)
     for epoch in (1, 2, 5):
         pairs = list(zip(alone.iter_epoch(epoch), several.iter_epoch(epoch), strict=True))
-        assert len(pairs) == alone.steps == 7
+        assert len(pairs) == alone.steps_per_epoch == 7
         assert all(torch.equal(a[0], b[0]) and torch.equal(a[1], b[1]) for a, b in pairs)
 
 
@@ -74,7 +74,7 @@ def test_sizes_are_those_of_the_batches(num_rows, sizes):
     some = batches(num_rows=num_rows)
 
     assert some.sizes().tolist() == sizes == [len(y) for _, y in some.iter_epoch(1)]
-    assert (some.steps, some.max_rows) == (len(sizes), max(sizes))
+    assert (some.steps_per_epoch, some.max_rows) == (len(sizes), max(sizes))
 
 
 def test_the_data_seed_moves_the_order_alone():

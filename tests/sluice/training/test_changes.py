@@ -6,7 +6,7 @@ from torch import nn
 
 from sluice.base.errors import SettingsError
 from sluice.base.seeding import derive_seed
-from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.fold_run import find_finished_member, train_fold_run
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainingChange, TrainSettings
 from tests.sluice.training.test_fold_run import bits, events, ignore, interrupted
@@ -71,7 +71,7 @@ def test_a_fold_run_stopped_around_a_change_ends_with_the_same_bits_and_log(spec
     assert bits(member) == bits(expected)
     assert events(cut, member) == events(whole, expected)
     (plain,) = specs("a")
-    assert find_finished(plain) is None
+    assert find_finished_member(plain) is None
 
 
 @pytest.mark.parametrize(

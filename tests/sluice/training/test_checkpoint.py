@@ -62,7 +62,7 @@ def test_everything_comes_back(tmp_path):
 
     assert restored.state is not None
     assert same(restored.state, written)
-    assert restored.damaged == ()
+    assert restored.damaged_paths == ()
 
 
 def test_a_checkpoint_after_an_epoch_has_the_format_of_earlier_versions(tmp_path):
@@ -97,7 +97,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, damage):
     newest.write_bytes({"cut": content[:-9], "flip": content, "empty": b""}[damage])
     restored = load_checkpoint(tmp_path, subject=SUBJECT)
 
-    assert restored.damaged == (newest,)
+    assert restored.damaged_paths == (newest,)
     assert restored.state is not None
     assert same(restored.state, state(1)) or len(restored.state.history) == 1
 

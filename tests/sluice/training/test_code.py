@@ -139,10 +139,10 @@ def test_a_folder_of_data_counts_with_every_file(helped, tmp_path):
 
 
 def test_imports_computed_at_run_time_are_reported(helped, tmp_path):
-    assert identify_code(helped).gap == ""
+    assert identify_code(helped).coverage_warning == ""
     (tmp_path / "sluice_probe_scale.py").write_text("SCALE = eval('2')\n")
 
-    assert "sluice_probe_scale, line 1: eval(...)" in identify_code(helped).gap
+    assert "sluice_probe_scale, line 1: eval(...)" in identify_code(helped).coverage_warning
 
 
 def test_what_changed_is_unknown_of_models_from_before_it_was_kept(helped):

@@ -12,7 +12,7 @@ from sluice.training.curve_diagnosis import (
     CurveDiagnosis,
     DiagnosisSettings,
     diagnose_curves,
-    trend,
+    fit_trend,
 )
 from sluice.training.dead_units import count_dead_units
 from sluice.training.loop import EpochResult, train
@@ -61,10 +61,10 @@ def test_a_healthy_curve_has_no_symptom():
 
 
 def test_too_few_epochs_and_a_single_one_are_sentences():
-    few = CurveDiagnosis(symptoms=(), epochs=1, enough=False)
+    few = CurveDiagnosis(symptoms=(), epochs=1, has_enough_epochs=False)
 
     assert few.summary == "1 epoch of training, too few for a trend; no gradient exploded."
-    assert few.model_copy(update={"enough": True}).summary == "No symptom in 1 epoch."
+    assert few.model_copy(update={"has_enough_epochs": True}).summary == "No symptom in 1 epoch."
 
 
 def test_a_gap_that_grows_after_the_best_epoch_is_overfitting():
@@ -108,14 +108,14 @@ def test_a_loss_that_decreases_quickly_is_no_symptom():
 
     assert kinds(curve(quick, quick)) == []
     flat = np.full(30, 0.3)
-    assert kinds(curve(flat, flat), trivial_loss=1.0) == []
+    assert kinds(curve(flat, flat), constant_loss=1.0) == []
 
 
 def test_a_train_loss_at_the_trivial_one_is_underfitting():
     little = 1 - 0.004 * (1 - np.exp(-E / 5))
 
-    assert kinds(curve(little, little), trivial_loss=1.0) == ["underfitting"]
-    assert kinds(curve(little, little), trivial_loss=1.5) == []
+    assert kinds(curve(little, little), constant_loss=1.0) == ["underfitting"]
+    assert kinds(curve(little, little), constant_loss=1.5) == []
 
 
 def test_a_loss_that_still_falls_at_the_last_epoch_was_stopped_too_early():
@@ -140,7 +140,7 @@ def test_an_explosion_is_named_with_its_epoch_also_on_few_epochs(change, what):
 
     assert [s.fault for s in found.symptoms] == ["explosion"]
     assert what in found.symptoms[0].what
-    assert not found.enough
+    assert not found.has_enough_epochs
 
 
 @pytest.mark.parametrize("change", [{"val_loss": math.nan}, {"train_loss": math.inf}])
@@ -221,7 +221,7 @@ def test_planted_dead_neurons_are_counted():
 def test_no_epochs_say_nothing():
     found = diagnose_curves([], SETTINGS, max_epochs=30, expects_signal=True)
 
-    assert (found.symptoms, found.enough) == ((), False)
+    assert (found.symptoms, found.has_enough_epochs) == ((), False)
     assert "too few" in found.summary
 
 
@@ -238,11 +238,11 @@ def test_real_healthy_trainings_have_no_symptom(rate, dropout):
 
 def test_noise_alone_is_rarely_a_trend():
     rng = np.random.default_rng(5)
-    found = sum(trend(rng.standard_normal(6))[1] for _ in range(2000))
+    found = sum(fit_trend(rng.standard_normal(6))[1] for _ in range(2000))
 
     # P(|t_4| > 4) = 0.016; 99.9 % binomial band around 32 of 2,000
     assert 15 <= found <= 53
-    assert trend(np.arange(6.0)) == (5.0, True)
+    assert fit_trend(np.arange(6.0)) == (5.0, True)
 
 
 def test_noisy_plateaus_after_learning_are_no_overfitting():

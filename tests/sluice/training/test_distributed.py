@@ -120,14 +120,16 @@ def test_a_rank_that_raises_keeps_its_own_error(tmp_path):
 def test_a_fold_run_killed_on_two_ranks_ends_with_the_bits_of_an_uninterrupted_one(specs, tmp_path):
     """REPRO-4: the first rank alone writes; all go on from what it wrote."""
     options = {"kill_at_loss": 14, "only_first_time": str(tmp_path / "died"), "max_epochs": 3}
-    (spec,) = (dataclasses.replace(run_spec, ranks=2) for run_spec in specs(**options))
+    (spec,) = (dataclasses.replace(run_spec, num_ranks=2) for run_spec in specs(**options))
     folders = [tmp_path / str(number) for number in range(3)]
     for folder in folders:
         folder.mkdir()
 
     killed = start_ranks(train_on_rank, 2, folders[0], spec)
     (resumed, received), (other, nothing) = start_ranks(train_on_rank, 2, folders[1], spec)
-    (again,) = (dataclasses.replace(run_spec, ranks=2) for run_spec in specs("whole", **options))
+    (again,) = (
+        dataclasses.replace(run_spec, num_ranks=2) for run_spec in specs("whole", **options)
+    )
     (whole, _), _ = start_ranks(train_on_rank, 2, folders[2], again)
 
     assert any(result is None for result in killed)

@@ -19,7 +19,7 @@ from sluice.base.errors import SettingsError, StorageError
 from sluice.data.table import load_table
 from sluice.eventlog.event_log import read_events, validate_log
 from sluice.trace.trace_reader import find_traces, read_trace
-from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.fold_run import find_finished_member, train_fold_run
 from sluice.training.loop import predict
 from sluice.training.weights import load_member
 from tests.support.synthetic import SineWorkload
@@ -114,7 +114,7 @@ def test_a_finished_fold_run_is_reused(specs):
 
     assert train_fold_run(spec, received.append) == member
     assert [e.kind for e in received] == ["reused"]
-    assert find_finished(spec) == member
+    assert find_finished_member(spec) == member
 
 
 def test_damaged_weights_are_fitted_again_to_the_same_bits(specs):
@@ -122,9 +122,9 @@ def test_damaged_weights_are_fitted_again_to_the_same_bits(specs):
     member = train_fold_run(spec, ignore)
     ArtifactStore(spec.artifacts).path(member.weights).write_bytes(b"damaged")
 
-    assert find_finished(spec) is None
+    assert find_finished_member(spec) is None
     assert bits(train_fold_run(spec, ignore)) == bits(member)
-    assert find_finished(spec) is not None
+    assert find_finished_member(spec) is not None
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"key": "x", "member": {}}'])
@@ -133,7 +133,7 @@ def test_a_result_that_is_not_ours_is_not_reused(specs, content):
     train_fold_run(spec, ignore)
     (run_folder(spec) / "result.json").write_text(content)
 
-    assert find_finished(spec) is None
+    assert find_finished_member(spec) is None
 
 
 def test_same_seed_same_bits_other_seed_other_bits(specs):
@@ -172,14 +172,14 @@ def test_everything_that_determines_the_bits_changes_the_key(specs, change):
     (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, **change)
     train_fold_run(spec, ignore)
 
-    assert find_finished(spec) is not None
-    assert find_finished(other) is None
+    assert find_finished_member(spec) is not None
+    assert find_finished_member(other) is None
 
 
 def test_how_often_checkpoints_are_written_does_not(specs):
     (spec,), (other,) = specs(max_epochs=1), specs(max_epochs=1, checkpoint_every_epochs=3)
 
-    assert train_fold_run(spec, ignore) == find_finished(other)
+    assert train_fold_run(spec, ignore) == find_finished_member(other)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.fold_run import find_finished_member, train_fold_run
 
 OPTIONS = {
     "bf16": {"precision": "bf16"},
@@ -79,9 +79,9 @@ def test_what_changes_no_bit_is_not_fitted_again(specs):
     member, _ = fit(spec)
     for change in ({"device": "cpu"}, {"loader_workers": 2}):
         other = spec.training.model_copy(update=change)
-        assert find_finished(dataclasses.replace(spec, training=other)) == member
+        assert find_finished_member(dataclasses.replace(spec, training=other)) == member
     other = spec.training.model_copy(update={"micro_batch_rows": 10})
-    assert find_finished(dataclasses.replace(spec, training=other)) is None
+    assert find_finished_member(dataclasses.replace(spec, training=other)) is None
 
 
 def test_the_data_seed_is_part_of_the_key(specs):
@@ -89,6 +89,6 @@ def test_the_data_seed_is_part_of_the_key(specs):
     member, _ = fit(spec)
     moved = dataclasses.replace(spec, data_seed=1)
 
-    assert find_finished(moved) is None
+    assert find_finished_member(moved) is None
     assert fit(moved)[0].weights != member.weights
     assert fit(dataclasses.replace(spec, data_seed=0))[0].weights == member.weights

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sluice.base.seeding import RandomStream
-from sluice.training.generator_sharing import generator_use, shared_generators
+from sluice.training.generator_sharing import find_shared_generators, record_generator_use
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def _own_generators():
 
 
 def test_draws_from_global_generators_are_named():
-    draws, shared = generator_use(
+    draws, shared = record_generator_use(
         {
             "python": random.random,
             "numpy": lambda: np.random.rand(),  # noqa: NPY002
@@ -49,7 +49,7 @@ def test_a_held_normal_draw_counts_as_a_draw():
     np.random.standard_normal()  # noqa: NPY002
     random.gauss(0, 1)
 
-    (draw,), _ = generator_use(
+    (draw,), _ = record_generator_use(
         {"normal": lambda: (np.random.standard_normal(), random.gauss(0, 1))},  # noqa: NPY002
         {},
     )
@@ -60,7 +60,7 @@ def test_a_held_normal_draw_counts_as_a_draw():
 def test_dropout_and_initialisation_share_the_global_generator():
     drop = nn.Dropout(0.5)
 
-    _, shared = generator_use(
+    _, shared = record_generator_use(
         {"init": lambda: nn.Linear(2, 2), "dropout": lambda: drop(torch.ones(3))}, {}
     )
 
@@ -81,7 +81,7 @@ def test_dropout_and_initialisation_share_the_global_generator():
 def test_a_handed_generator_that_two_operations_move_is_found(make, draw):
     held, other = make(), make()
 
-    draws, shared = generator_use(
+    draws, shared = record_generator_use(
         {"order": lambda: draw(held), "noise": lambda: draw(held), "split": lambda: draw(other)},
         {"order": held, "split": other},
     )
@@ -98,7 +98,7 @@ def test_a_shared_object_and_equal_streams_are_distinguished():
     one = torch.Generator().manual_seed(1)
     bits = np.random.PCG64(5)
 
-    found = shared_generators(
+    found = find_shared_generators(
         {
             "order": one,
             "noise": one,
@@ -117,4 +117,4 @@ def test_a_shared_object_and_equal_streams_are_distinguished():
         ("left", "right", "they use the same object"),
     }
     torch.rand(1, generator=one)
-    assert shared_generators({"a": one, "b": torch.Generator().manual_seed(1)}) == ()
+    assert find_shared_generators({"a": one, "b": torch.Generator().manual_seed(1)}) == ()

@@ -36,7 +36,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def own(graph) -> set[str]:
-    return set(graph.own) - {ROOT_NAME}
+    return set(graph.own_modules) - {ROOT_NAME}
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_package_installed_into_any_folder_is_known_by_its_metadata(project, t
 def test_a_module_of_sluice_counts_and_is_not_followed(project):
     graph = project("from sluice.evaluation.mcnemar import mcnemar")
 
-    assert set(graph.sluice) >= {"sluice.evaluation.mcnemar"}
-    assert "sluice.base.digests" not in graph.sluice
+    assert set(graph.sluice_modules) >= {"sluice.evaluation.mcnemar"}
+    assert "sluice.base.digests" not in graph.sluice_modules
 
 
 def test_a_source_that_does_not_parse_is_reported(project):

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sluice.base.seeding import deterministic
-from sluice.training.nondeterminism import nondeterministic_operations
+from sluice.training.nondeterminism import find_nondeterministic_operations
 
 INDEX = torch.tensor([0, 0, 1])
 
@@ -30,7 +30,7 @@ def flags() -> tuple[bool, ...]:
 
 
 def test_an_operation_without_a_deterministic_form_is_named_with_its_line():
-    (found,) = nondeterministic_operations(overwrite)
+    (found,) = find_nondeterministic_operations(overwrite)
 
     assert found.operation == "put_"
     assert found.place == f"at {line_of(overwrite, after=1)}"
@@ -43,7 +43,7 @@ def test_calls_are_counted_per_line():
             overwrite()
         nn.functional.max_unpool2d(torch.rand(1, 1, 2, 2), torch.zeros(1, 1, 2, 2).long(), 2)
 
-    several = nondeterministic_operations(step)
+    several = find_nondeterministic_operations(step)
 
     assert [(found.operation, found.num_calls) for found in several] == [
         ("put_", 3),
@@ -60,7 +60,7 @@ def test_a_deterministic_training_step_has_none():
         network(torch.randn(5, 2, 3))[0].sum().backward()
         torch.zeros(4).index_put_((INDEX,), torch.ones(3), accumulate=True)
 
-    assert nondeterministic_operations(step) == ()
+    assert find_nondeterministic_operations(step) == ()
 
 
 def test_code_that_makes_torch_raise_is_reported_to_have_ended():
@@ -68,7 +68,7 @@ def test_code_that_makes_torch_raise_is_reported_to_have_ended():
         with deterministic():
             overwrite()
 
-    (found,) = nondeterministic_operations(strict)
+    (found,) = find_nondeterministic_operations(strict)
 
     assert (found.operation, found.ended_the_run) == ("put_", True)
     assert found.place == f"at {line_of(overwrite, after=1)}"
@@ -97,7 +97,7 @@ def test_code_that_makes_torch_raise_is_reported_to_have_ended():
     ],
 )
 def test_messages_of_torch_for_accelerators_are_parsed(message, operation):
-    (found,) = nondeterministic_operations(lambda: warnings.warn(message, stacklevel=1))
+    (found,) = find_nondeterministic_operations(lambda: warnings.warn(message, stacklevel=1))
 
     assert found.operation == operation
     assert __file__ in found.place
@@ -105,9 +105,11 @@ def test_messages_of_torch_for_accelerators_are_parsed(message, operation):
 
 def test_other_warnings_and_errors_go_where_they_went():
     with pytest.warns(FutureWarning, match="something else"):
-        nondeterministic_operations(lambda: warnings.warn("something else", FutureWarning, 1))
+        find_nondeterministic_operations(lambda: warnings.warn("something else", FutureWarning, 1))
     with pytest.raises(RuntimeError, match="the user's bug"):
-        nondeterministic_operations(lambda: (_ for _ in ()).throw(RuntimeError("the user's bug")))
+        find_nondeterministic_operations(
+            lambda: (_ for _ in ()).throw(RuntimeError("the user's bug"))
+        )
 
 
 @pytest.mark.parametrize("before", [(False, False), (True, False), (True, True)])
@@ -116,9 +118,9 @@ def test_flags_and_filters_come_back(before):
     torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
     try:
         expected, filters, show = flags(), list(warnings.filters), warnings.showwarning
-        nondeterministic_operations(overwrite)
+        find_nondeterministic_operations(overwrite)
         with pytest.raises(KeyError):
-            nondeterministic_operations(lambda: {}["missing"])
+            find_nondeterministic_operations(lambda: {}["missing"])
         assert (flags(), list(warnings.filters)) == (expected, filters)
         assert warnings.showwarning is show
     finally:

@@ -239,7 +239,7 @@ def test_the_state_of_any_class_comes_back_as_it_was():
                 "torch.optim:Adamax",
                 changes=(TrainingChange(from_epoch=1, optimizer_arguments={"foreach": 1}),),
             ),
-            "cannot change to 1 during training: its parameter groups contain None",
+            "cannot change to 1 during training: the parameter groups contain None",
         ),
     ],
 )

@@ -232,7 +232,7 @@ def test_a_checkpoint_within_an_epoch_is_newer_than_that_of_the_epoch_before(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[-2:])
     (tmp_path / names[-1]).write_bytes(b"damaged")
     restored = load_checkpoint(tmp_path, subject={})
-    assert restored.damaged == (tmp_path / names[-1],)
+    assert restored.damaged_paths == (tmp_path / names[-1],)
     assert (restored.state.steps, restored.state.progress.steps) == (9, 2)
 
 

@@ -234,7 +234,7 @@ def test_an_increasing_loss_has_no_descent():
     assert result.rate is None
     assert result.ended == "loss diverged"
     assert "No descent found" in result.summary
-    assert "wrong sign" in result.fix
+    assert "check the sign of the loss" in result.fix
 
 
 def test_a_constant_loss_has_no_descent():

@@ -8,7 +8,7 @@ import torch
 from sluice.base.errors import ContractError
 from sluice.training.accumulation import count_rows
 from sluice.training.batches import Batches
-from sluice.training.fold_run import find_finished, train_fold_run
+from sluice.training.fold_run import find_finished_member, train_fold_run
 from sluice.training.ranks import SINGLE_PROCESS, RankShard
 from tests.support.rank_jobs import examples
 
@@ -76,9 +76,9 @@ def test_one_process_is_left_alone():
 def test_a_fold_run_with_two_ranks_has_another_key_and_is_not_trained_by_one_rank(specs):
     (spec,) = specs(max_epochs=1)
     train_fold_run(spec, lambda _: None)
-    two = dataclasses.replace(spec, ranks=2)
+    two = dataclasses.replace(spec, num_ranks=2)
 
-    assert find_finished(spec) is not None
-    assert find_finished(two) is None
+    assert find_finished_member(spec) is not None
+    assert find_finished_member(two) is None
     with pytest.raises(ContractError, match=r"must be trained by 2 processes together, got 1\."):
         train_fold_run(two, lambda _: None)

@@ -11,7 +11,7 @@ from sluice.base.seeding import deterministic
 from sluice.models.build import build_network
 from sluice.models.settings import ModelSettings
 from sluice.training.loop import train
-from sluice.training.recompute import recomputable, recomputing
+from sluice.training.recompute import recomputable_modules, recomputing
 from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Examples
 from tests.sluice.training.test_loop import loss_of, losses_of, make_model, run, timeless, vector
@@ -68,14 +68,17 @@ def test_the_backward_pass_computes_the_layers_again_and_keeps_less():
             bytes_ += tensor.nbytes
             return tensor
 
-        with recomputing(model, on=on), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        with (
+            recomputing(model, is_enabled=on),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t),
+        ):
             output = model(x)
         return output, bytes_
 
     calls = []
     model.layers[0].linear1.register_forward_hook(lambda *_: calls.append(1))
     _, plain = kept(False)
-    with recomputing(model, on=True):
+    with recomputing(model, is_enabled=True):
         model(x).sum().backward()
     assert len(calls) == 3  # once plainly, twice for one pass and its backward
     _, again = kept(True)
@@ -84,7 +87,7 @@ def test_the_backward_pass_computes_the_layers_again_and_keeps_less():
 
 def test_the_model_is_afterwards_what_it_was():
     model = network("lstm")
-    with contextlib.suppress(KeyError), recomputing(model, on=True):
+    with contextlib.suppress(KeyError), recomputing(model, is_enabled=True):
         assert "forward" in model.core.__dict__
         raise KeyError
 
@@ -97,7 +100,8 @@ def test_a_module_of_the_users_own_takes_part_when_marked():
 
     model = nn.Sequential(Block(nn.Linear(4, 4), Block(nn.Tanh())), nn.GRU(4, 4))
 
-    assert [name for name, _ in recomputable(model)] == ["0", "1"]  # the inner one is in the outer
+    names = [name for name, _ in recomputable_modules(model)]
+    assert names == ["0", "1"]  # the inner one is in the outer
 
 
 def test_a_network_without_such_layers_is_refused():

@@ -16,7 +16,7 @@ from sluice.data.rows.protocol import DictRows
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training import prediction
-from sluice.training.batch_size_search import largest_batch
+from sluice.training.batch_size_search import find_largest_batch
 from sluice.training.batches import Batches
 from sluice.training.dead_units import count_dead_units
 from sluice.training.descent import RangeTestSettings
@@ -497,7 +497,7 @@ def test_the_step_probe_runs_the_longest_rows():
 @pytest.mark.parametrize("workload", [TokenWorkload(), ImageWorkload()])
 def test_the_largest_batch_of_a_source_is_found(workload):
     rows = tokens() if isinstance(workload, TokenWorkload) else images()
-    found = largest_batch(
+    found = find_largest_batch(
         workload,
         ModelSettings(),
         rows,

@@ -8,7 +8,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.curve_diagnosis import DiagnosisSettings
 from sluice.training.member_diagnosis import MemberSymptom, _stopped_too_early
 from sluice.training.members import Member
-from sluice.training.setting_changes import first_change
+from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
 from tests.sluice.evaluation.test_promotion_decision import CANDIDATE, REFERENCE, decide, evidence
 
@@ -55,7 +55,7 @@ def test_best_epochs_that_are_the_last_ones_are_counted(best, found):
     ],
 )
 def test_each_fault_has_its_first_change(fault, change):
-    assert first_change(fault, ModelSettings(), TrainSettings()) == change
+    assert suggest_first_change(fault, ModelSettings(), TrainSettings()) == change
 
 
 def test_the_advice_names_the_setting_and_the_command():

@@ -70,7 +70,7 @@ def test_the_only_parameter_that_matters_has_nearly_all_importance():
     assert found.parameters[0].share > 0.9
     assert sum(p.share for p in found.parameters) == pytest.approx(1)
     assert found.fit > 0.8
-    assert found.clear
+    assert found.is_clear
     curve = {p.value: p.loss for p in found.parameters[0].sensitivity}
     assert 10**-2.5 < min(curve, key=curve.get) < 10**-1.5
 
@@ -79,7 +79,7 @@ def test_noise_has_no_fit_and_a_stronger_effect_more_importance():
     noise = random.Random(1)
     for seed in range(3):
         found = measure_importance(made(lambda _: noise.random(), seed=seed), space(), seed=0)
-        assert not found.clear
+        assert not found.is_clear
         assert {p.edge for p in found.parameters} == {""}
 
     def two(weight):

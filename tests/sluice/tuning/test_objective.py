@@ -10,7 +10,7 @@ from sluice.base.seeding import RandomStream, derive_seed, deterministic
 from sluice.data.folds import FoldSettings, walk_forward
 from sluice.training.checkpoint import load_checkpoint
 from sluice.training.loop import train
-from sluice.tuning.objective import search_folds
+from sluice.tuning.objective import select_search_folds
 from sluice.tuning.records import ScheduleStep
 from sluice.tuning.schedule_to_settings import settings_from_schedule
 from sluice.workloads.prepare_model import prepare_model
@@ -46,7 +46,7 @@ def in_one_go(objective, schedule, report_epochs, folder):
 def with_restarts(objective, schedule, report_epochs, folder):
     """Train each piece in a generator of its own, from the checkpoint of the piece before."""
     found, start = [], None
-    while not found or not found[-1].finished:
+    while not found or not found[-1].is_finished:
         reports = objective.train(schedule, start=start, report_epochs=report_epochs)
         found.append(next(reports))
         start = saved(found[-1], folder / f"from-{len(found[-1].epochs)}")
@@ -101,7 +101,7 @@ def assert_same_bits(state, expected):
 
 
 def checkpoint(objective, folder, fold_id):
-    return load_checkpoint(folder / f"fold-{fold_id}", subject=objective._subject()).state
+    return load_checkpoint(folder / f"fold-{fold_id}", subject=objective._checkpoint_subject()).state
 
 
 def curve(report):
@@ -127,7 +127,7 @@ def test_however_it_is_divided_a_trial_has_the_bits_of_plain_training(
     found, last = run(own, schedule, report_epochs, tmp_path)
 
     assert [len(r.epochs) for r in found] == sorted({e for e in report_epochs if e < 6} | {6})
-    assert [r.finished for r in found] == [False] * (len(found) - 1) + [True]
+    assert [r.is_finished for r in found] == [False] * (len(found) - 1) + [True]
     for fold, states in zip(own.folds, expected, strict=True):
         assert_same_bits(checkpoint(own, last, fold.fold_id), states[-1])
     for report in found:
@@ -226,7 +226,7 @@ def test_divergence_ends_a_trial_with_fold_epoch_and_cause(objective, monkeypatc
 def test_patience_ends_a_trial_by_itself(objective):
     (found,) = objective().train(steps((0, STILL)), start=None, report_epochs=(6,))
 
-    assert found.finished
+    assert found.is_finished
     assert len(found.epochs) < 6
     assert "patience_epochs" in found.reason
 
@@ -243,7 +243,7 @@ def test_an_ended_trial_is_not_trained_on(objective, tmp_path, monkeypatch):
     monkeypatch.setattr("sluice.tuning.fold_training.train", None)  # a call would raise
     (again,) = own.train(steps((0, STILL)), start=last, report_epochs=(3, 5))
 
-    assert (again.finished, again.epochs) == (True, found[-1].epochs)
+    assert (again.is_finished, again.epochs) == (True, found[-1].epochs)
     assert_same_bits(checkpoint(own, saved(again, tmp_path / "again"), 0), checkpoint(own, last, 0))
 
 
@@ -278,9 +278,9 @@ def test_only_folds_before_all_test_rows_may_be_searched_on():
     """TUNE-4: later walk-forward folds train on the test rows of earlier ones."""
     folds = walk_forward(1000, FoldSettings(num_folds=3), horizon_rows=1)
 
-    assert search_folds(folds, (0,)) == folds[:1]
+    assert select_search_folds(folds, (0,)) == folds[:1]
     for wrong in ((1,), (0, 2)):
         with pytest.raises(ContractError, match="test rows of fold 0"):
-            search_folds(folds, wrong)
+            select_search_folds(folds, wrong)
     with pytest.raises(ContractError, match=r"contains 7, but the folds are \[0, 1, 2\]"):
-        search_folds(folds, (7,))
+        select_search_folds(folds, (7,))

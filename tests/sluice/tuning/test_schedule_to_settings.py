@@ -247,7 +247,7 @@ def test_a_winner_trained_again_ends_with_its_very_weights_and_losses(searched):
     ]
     assert member.val_loss == winner.loss
     folder = next((home / "search" / "checkpoints").glob(f"{winner.id}-*-6")) / "fold-0"
-    best = load_checkpoint(folder, subject=objective._subject()).state.best
+    best = load_checkpoint(folder, subject=objective._checkpoint_subject()).state.best
     weights, _ = unpack_tensors(ArtifactStore(spec.artifacts).get(member.weights), where="test")
     assert weights.keys() == best.keys()
     assert all(torch.equal(weights[name], best[name]) for name in best)

@@ -11,10 +11,13 @@ from tests.support.toy_search import Toy
 
 
 def received(folder, own, toy=None):
-    progress = SearchProgress(num_trials=own.num_trials, population=own.scheduler == "pbt")
+    progress = SearchProgress(num_trials=own.num_trials, is_population=own.scheduler == "pbt")
     lines: list[str] = []
     result = search(
-        folder, own, toy=toy, on_report=lambda _o, trials: lines.extend(progress.lines(trials))
+        folder,
+        own,
+        toy=toy,
+        on_report=lambda _o, trials: lines.extend(progress.new_messages(trials)),
     )
     assert progress.num_ended == own.num_trials
     return lines, result
@@ -49,13 +52,13 @@ def test_a_population_that_failed_in_part_or_whole_is_reported(tmp_path):
     lines, _ = received(tmp_path / "part", settings(8, "pbt"), Toy(nan_above=0.1))
     assert "nan" not in "".join(line for line in lines if line.startswith("population"))
 
-    progress = SearchProgress(num_trials=4, population=True)
+    progress = SearchProgress(num_trials=4, is_population=True)
     messages: list[str] = []
     with pytest.raises(SearchFailed):
         search(
             tmp_path / "whole",
             settings(4, "pbt"),
             toy=Toy(nan_above=0.0),
-            on_report=lambda _outcome, trials: messages.extend(progress.lines(trials)),
+            on_report=lambda _outcome, trials: messages.extend(progress.new_messages(trials)),
         )
     assert [line.split()[3] for line in messages] == ["failed"] * 4

@@ -163,7 +163,7 @@ def rows_of(epochs):
 
 
 def state_in(objective, folder):
-    return load_checkpoint(folder / "fold-0", subject=objective._subject()).state
+    return load_checkpoint(folder / "fold-0", subject=objective._checkpoint_subject()).state
 
 
 def last_checkpoint(result):

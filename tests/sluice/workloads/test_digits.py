@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sluice.base.errors import ContractError, SchemaError
 from sluice.checks.expectations import evaluate
 from sluice.data.folds import FoldSettings
-from sluice.tuning.objective import search_folds
+from sluice.tuning.objective import select_search_folds
 from sluice.workloads.digits import DigitsSettings, DigitsWorkload
 from sluice.workloads.digits_contract import PIXELS
 
@@ -43,9 +43,9 @@ def test_no_picture_is_in_two_parts_of_a_fold_or_in_two_test_windows(frame):
 def test_the_rows_a_search_sees_are_tested_by_no_fold(frame):
     folds = WORKLOAD.plan_folds(frame)
 
-    assert search_folds(folds, (0,)) == folds[:1]
+    assert select_search_folds(folds, (0,)) == folds[:1]
     with pytest.raises(ContractError, match="cannot use fold 1"):
-        search_folds(folds, (1,))
+        select_search_folds(folds, (1,))
 
 
 def test_every_part_of_every_fold_has_about_a_tenth_of_each_digit(frame):

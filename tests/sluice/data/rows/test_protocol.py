@@ -7,16 +7,16 @@ from sluice.base.errors import ContractError
 from sluice.data.rows.protocol import (
     DictRows,
     RowSource,
-    all_rows,
-    all_tensor,
+    as_row_source,
     describe_input,
     gather,
     gather_targets,
     gather_tensor,
-    in_memory,
     input_length,
     input_parts,
     move_input,
+    read_all_as_tensor,
+    read_all_rows,
     split_input,
     spread_rows,
 )
@@ -74,7 +74,7 @@ def test_targets_are_one_tensor():
     with pytest.raises(ContractError, match=r"The targets must be one tensor, got \{'a': int64"):
         gather_targets(DictRows({"a": torch.arange(4)}), ROWS)
     with pytest.raises(ContractError, match="The inputs must be one tensor"):
-        all_tensor(DictRows({"a": torch.arange(4)}), what="inputs")
+        read_all_as_tensor(DictRows({"a": torch.arange(4)}), what="inputs")
     assert gather_tensor(torch.arange(4), ROWS, what="labels").tolist() == [2, 0, 2]
 
 
@@ -82,8 +82,8 @@ def test_all_rows_of_a_source_are_read_in_order():
     x = torch.arange(12.0).view(4, 3)
     tensors = DictRows({"a": x})
 
-    assert all_rows(x) is x
-    assert all_rows(tensors) == tensors.tensors
+    assert read_all_rows(x) is x
+    assert read_all_rows(tensors) == tensors.tensors
 
     class Lazy:
         def __len__(self):
@@ -92,7 +92,7 @@ def test_all_rows_of_a_source_are_read_in_order():
         def __getitem__(self, rows, /):
             return x[rows]
 
-    assert torch.equal(all_tensor(Lazy(), what="inputs"), x)
+    assert torch.equal(read_all_as_tensor(Lazy(), what="inputs"), x)
 
 
 def test_evenly_spaced_rows_include_both_ends():
@@ -109,7 +109,7 @@ def test_an_input_is_cut_without_a_copy():
     parts = list(split_input(found, 2))
     assert [part["b"].tolist() for part in parts] == [[0, 1], [2, 3], [4]]
     assert parts[1]["a"].data_ptr() == found["a"][2:].data_ptr()
-    assert torch.equal(in_memory(found)[torch.tensor([4])]["b"], torch.tensor([4]))
+    assert torch.equal(as_row_source(found)[torch.tensor([4])]["b"], torch.tensor([4]))
     moved = move_input(found, torch.device("cpu"))
     assert torch.equal(moved["a"], found["a"])
 

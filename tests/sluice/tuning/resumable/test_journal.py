@@ -24,8 +24,8 @@ def test_a_line_that_a_kill_tore_is_cut_off(tmp_path):
     again.close()
     last = StudyJournal(path, SUBJECT)
 
-    assert list(again.restored()) == [{"trial": 0}]
-    assert list(last.restored()) == [{"trial": 0}, {"trial": 1}]
+    assert list(again.iter_events()) == [{"trial": 0}]
+    assert list(last.iter_events()) == [{"trial": 0}, {"trial": 1}]
     last.close()
 
 
@@ -60,7 +60,7 @@ def test_a_damaged_line_is_refused(tmp_path):
 
     journal = StudyJournal(path, SUBJECT)
     with pytest.raises(IntegrityError, match="Line 2"):
-        list(journal.restored())
+        list(journal.iter_events())
     journal.close()
 
 
@@ -105,7 +105,7 @@ def test_the_prefix_that_a_snapshot_covers_is_skipped_and_has_a_digest(tmp_path)
     first.close()
     again = StudyJournal(path, SUBJECT)
 
-    assert list(again.restored(size)) == [{"trial": 1}]
+    assert list(again.iter_events(size)) == [{"trial": 1}]
     assert again.digest_of(size) == digest
     assert again.digest_of(again.size + 1) == ""
     again.close()

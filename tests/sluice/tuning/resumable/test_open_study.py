@@ -31,9 +31,9 @@ def open_study(folder, settings=SETTINGS):
 def run(opened, reports):
     """Run a study for this many reports, each of which costs an hour of decisions."""
     study = opened.study
-    while reports > 0 and study.running():
+    while reports > 0 and study.running_trials():
         trial = next(
-            trial for trial in study.running() if not study.has_pending_event(trial.number)
+            trial for trial in study.running_trials() if not study.has_pending_event(trial.number)
         )
         epoch = int(trial.time) + 1
         event = StudyEvent(trial=trial.number, attempt=trial.attempt, kind="complete")
@@ -90,9 +90,9 @@ def test_a_study_goes_on_from_a_copy_that_matches_and_else_from_its_journal(
     DAMAGES[damage](path)
     monkeypatch.setattr(
         open_study_module.StudyJournal,
-        "restored",
-        lambda self, since=0, restored=open_study_module.StudyJournal.restored: (
-            replayed.append(since) or restored(self, since)
+        "iter_events",
+        lambda self, since=0, iter_events=open_study_module.StudyJournal.iter_events: (
+            replayed.append(since) or iter_events(self, since)
         ),
     )
     again = open_study(tmp_path)

@@ -76,14 +76,18 @@ class Cluster:
             self.give_workers(study)
             if study.is_finished():
                 break
-            idle = [trial for trial in study.running() if not study.has_pending_event(trial.number)]
+            idle = [
+                trial
+                for trial in study.running_trials()
+                if not study.has_pending_event(trial.number)
+            ]
             self.report(study, self.rng.choice(idle[: self.workers]))
             reports -= 1
         return study
 
     def give_workers(self, study):
         """Do what Tune does without an order: suggest while nothing is pending, start what fits."""
-        while not self.ordered and len(study.running()) < self.workers:
+        while not self.ordered and len(study.running_trials()) < self.workers:
             study.suggest()
             if study.next_to_start() is None:
                 return
@@ -223,7 +227,7 @@ def test_with_only_the_needed_checkpoints_a_study_ends_the_same(scheduler, tmp_p
 def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_path):
     cluster = Cluster("asha", workers=2, speed=0)
     study = cluster.run(0, folder=tmp_path)
-    trial = study.running()[0]
+    trial = study.running_trials()[0]
     study.receive(
         StudyEvent(trial=trial.number, attempt=0, kind="result", result={"epoch": 1, "loss": value})
     )
@@ -233,7 +237,7 @@ def test_a_loss_that_is_not_finite_ends_the_trial_with_the_reason(value, tmp_pat
 
 def test_the_trainable_may_say_why_its_loss_is_not_finite(tmp_path):
     study = Cluster("asha", workers=2, speed=0).run(0, folder=tmp_path)
-    trial = study.running()[0]
+    trial = study.running_trials()[0]
     result = {"epoch": 1, "loss": math.nan, "reason": "The rate is too high."}
     study.receive(StudyEvent(trial=trial.number, result=result))
 
