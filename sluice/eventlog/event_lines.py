@@ -31,7 +31,7 @@ class EventLine:
     """The event; None if the line is not a JSON object."""
     text: str
     """Text of a line that is not an event; empty otherwise."""
-    ended: bool = True
+    has_newline: bool = True
     """Whether the line ends with a newline. It does not if a process crashed while writing it."""
 
 
@@ -66,7 +66,7 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
                     number,
                     record,
                     "" if record is not None else text.rstrip("\r\n"),
-                    ended=text.endswith("\n"),
+                    has_newline=text.endswith("\n"),
                 )
     except OSError as error:
         raise StorageError(

@@ -35,14 +35,15 @@ def probe_causality(
 
     Args:
         network: Maps (B, L) tokens or (B, L, D) floats to one output per position (B, L, ...).
-        x: A few rows.
+        x: A few rows of input.
         causal: Whether outputs must not depend on later positions. If None, this is required when
             the targets are the inputs shifted by one position.
         y: Targets; used only if ``causal`` is None.
         seed: Seed of random operations in the network.
 
     Raises:
-        ContractError: The input has no rows, or the output is not one tensor of floats.
+        ContractError: The input has no rows or fewer than two distinct values, or the output is not
+            one tensor of floats.
     """
     require_rows(x, at_least=1)
     if causal is False:
@@ -75,13 +76,13 @@ def _perturb_after_cuts(
         The effect on the outputs before a cut, for each cut where it is not 0; the largest effect
         on the outputs from a cut on; and all cuts.
     """
-    length, other = x.shape[1], other_values(x)
+    length, replacements = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
     leak_by_cut, effect_after = {}, 0.0
     for cut in cuts:
-        changed = x.clone()
-        changed[:, cut:] = other[:, cut:]
-        perturbed = output_of(twin, changed)
+        perturbed_x = x.clone()
+        perturbed_x[:, cut:] = replacements[:, cut:]
+        perturbed = output_of(twin, perturbed_x)
         leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
         if not leak <= ROUNDING:  # also if NaN
             leak_by_cut[cut] = leak

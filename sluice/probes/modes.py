@@ -35,19 +35,29 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
     """
     require_rows(x, at_least=2)
     with evaluation_twin(network, seed=seed) as twin:
-        still_training = [name or "the network" for name, m in twin.named_modules() if m.training]
-        before = {name: value.clone() for name, value in twin.state_dict().items()}
+        modules_in_training = [
+            name or "the network" for name, m in twin.named_modules() if m.training
+        ]
+        state_before = {name: value.clone() for name, value in twin.state_dict().items()}
         first, second = output_of(twin, x), output_of(twin, x)
-        changed = [
-            name for name, value in twin.state_dict().items() if not _are_equal(before[name], value)
+        changed_names = [
+            name
+            for name, value in twin.state_dict().items()
+            if not _are_equal(state_before[name], value)
         ]
         half = len(x) // 2
         # The second half is replaced by rows of the first half, because generated rows might not
         # be valid inputs.
-        replaced = torch.cat((x[:half], x[: len(x) - half]))
-        with_other_rows = output_of(twin, replaced)
+        x_with_other_rows = torch.cat((x[:half], x[: len(x) - half]))
+        with_other_rows = output_of(twin, x_with_other_rows)
     return _judge_outputs(
-        first, second, with_other_rows, x, still_training, changed, _suspect_layers(network)
+        first,
+        second,
+        with_other_rows,
+        x,
+        modules_in_training,
+        changed_names,
+        _suspect_layers(network),
     )
 
 
@@ -56,27 +66,30 @@ def _judge_outputs(
     second: Tensor,
     with_other_rows: Tensor,
     x: Tensor,
-    still_training: list[str],
-    changed: list[str],
+    modules_in_training: list[str],
+    changed_names: list[str],
     suspects: tuple[list[str], list[str]],
 ) -> ProbeResult:
     half = len(x) // 2
     dropouts, norms = suspects
-    repeat = effect(first, second)
-    numbers: dict[str, float | int | str] = {"rows": len(x), "effect_of_repeating": repeat}
-    if still_training:
+    effect_of_repeating = effect(first, second)
+    numbers: dict[str, float | int | str] = {
+        "rows": len(x),
+        "effect_of_repeating": effect_of_repeating,
+    }
+    if modules_in_training:
         return failed(
             NAME,
-            f"After eval(), {_format_names(still_training)} "
-            f"{'is' if len(still_training) == 1 else 'are'} still in training mode.",
+            f"After eval(), {_format_names(modules_in_training)} "
+            f"{'is' if len(modules_in_training) == 1 else 'are'} still in training mode.",
             "A module overrides train(), or sets its mode itself.",
             "Call super().train(mode) in train(mode).",
             numbers,
         )
-    if changed:
+    if changed_names:
         return failed(
             NAME,
-            f"A forward pass in evaluation mode changes {_format_names(changed)}.",
+            f"A forward pass in evaluation mode changes {_format_names(changed_names)}.",
             "Running statistics are updated in evaluation mode: batch normalisation with "
             "training=True.",
             "Pass training=self.training, and update buffers in training mode only.",
@@ -86,7 +99,11 @@ def _judge_outputs(
         return failed(
             NAME,
             f"Two passes over the same {len(x)} rows in evaluation mode differ"
-            + (f", by up to {repeat:.3g} of the largest output." if math.isfinite(repeat) else "."),
+            + (
+                f", by up to {effect_of_repeating:.3g} of the largest output."
+                if math.isfinite(effect_of_repeating)
+                else "."
+            ),
             "Dropout is still on, or another operation is random"
             + (f"; check {_format_names(dropouts)}." if dropouts else "."),
             "Use nn.Dropout, or pass training=self.training to the function.",

@@ -63,26 +63,28 @@ class NoGradListener:
 
     def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
         self._sink, self._model_watch = sink, model_watch
-        self._open: dict[int, _OpListener] = {}
+        self._open_modes: dict[int, _OpListener] = {}
+        """Listeners of the running blocks, by the id of the block."""
         self._sites: dict[int, Any] = {}
-        """Call sites of the observed blocks, by the id of the block."""
+        """Call sites of the running blocks, by the id of the block."""
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Observed blocks of each call site, and its last consecutive ones without a match."""
+        """Number of observed blocks of each call site, and of its last ones in a row without a
+        model input."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""
-        if id(block) in self._open or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+        if id(block) in self._open_modes or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
             return
         if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
             return
         self._num_blocks[site] += 1
         self._sites[id(block)] = site
-        mode = self._open[id(block)] = _OpListener(self, self._sink.local.thread)
+        mode = self._open_modes[id(block)] = _OpListener(self, self._sink.local.thread)
         mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, block: Any) -> None:
         """Stop observing a block."""
-        mode, site = self._open.pop(id(block), None), self._sites.pop(id(block), None)
+        mode, site = self._open_modes.pop(id(block), None), self._sites.pop(id(block), None)
         if mode is None:
             return
         self._num_unmatched[site] = 0 if mode.has_match else self._num_unmatched[site] + 1
@@ -90,9 +92,9 @@ class NoGradListener:
 
     def end_all(self) -> None:
         """Stop observing all blocks when the trace ends."""
-        for mode in self._open.values():
+        for mode in self._open_modes.values():
             self._exit(mode)
-        self._open.clear()
+        self._open_modes.clear()
 
     def _exit(self, mode: _OpListener) -> None:
         mode.is_muted = True

@@ -177,10 +177,10 @@ class LossWatch:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.calls += 1
-        if counter.calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
+        if counter.calls > _MAX_SAMPLED_CALLS and not sink.sampling.samples_statistics:
             return
         is_first = counter.calls <= _FIRST_CALLS
-        is_new_step = sink.sampling.statistics and counter.inspected_step != sink.steps.last
+        is_new_step = sink.sampling.samples_statistics and counter.inspected_step != sink.steps.last
         samples_targets = (
             is_learning and counter.calls <= _MAX_SAMPLED_CALLS and kind in _TARGET_SAMPLED
         )
@@ -276,7 +276,7 @@ class LossWatch:
                 is_learning=is_learning,
             )
         sink.recorder.write("loss", record)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ class _CallHandler:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
-        samples = sink.sampling.statistics
+        samples = sink.sampling.samples_statistics
         inspects = sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
         if entry.module_names is not None and not samples and not inspects:
             return entry

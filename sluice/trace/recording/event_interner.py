@@ -49,7 +49,7 @@ class EventInterner:
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the sequence index of a step, and the positions of the events it keeps.
 
-        Of a block of events that repeats, only one copy is kept.
+        A block of events that repeats is kept once.
         """
         key = (thread, tuple(codes))
         known = self._cache.get(key)

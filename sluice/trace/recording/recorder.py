@@ -33,12 +33,12 @@ ScalarsRow = tuple[
 """Scalars of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
 the row is kept in the history."""
 
-
 _STEP_FIELDS, _SCALARS_FIELDS = 6, 5
-"""Number of fields of a row in ``_steps`` and in ``_recent_scalars``."""
+"""Numbers of fields of a row in ``_steps`` and in ``_recent_scalars``."""
 
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a flat sequence, given the number of fields of a row."""
     return zip(*[iter(flat)] * fields, strict=True)
 
 
@@ -48,8 +48,8 @@ class Recorder:
     Args:
         folder: Folder of this process; created at the first flush.
         settings: Limits of time and disk space.
-        start: Returns the description of this process. Called when the folder is created, because
-            the rank of the process may be unknown before.
+        describe: Returns the description of this process. Called when the folder is created,
+            because the rank of the process may be unknown before.
         clock: Monotonic time [ns].
     """
 
@@ -57,12 +57,12 @@ class Recorder:
         self,
         folder: Path,
         settings: TraceSettings,
-        start: Callable[[], TraceStart],
+        describe: Callable[[], TraceStart],
         *,
         clock: Callable[[], int],
     ) -> None:
         self.folder = folder
-        self._settings, self._start, self._clock = settings, start, clock
+        self._settings, self._describe, self._clock = settings, describe, clock
         self.interner = EventInterner()
         self._files: TraceFiles | None = None
         self._began_ns = clock()
@@ -126,9 +126,9 @@ class Recorder:
             times = array("q", row.events[1::2])
             self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
             if row.losses or row.clips or row.scale is not None:
-                keep = self._scalars_sampler.keeps_next()
-                scalars = (row.step, row.losses, row.clips, row.scale, keep)
-                if keep:
+                is_kept = self._scalars_sampler.keeps_next()
+                scalars = (row.step, row.losses, row.clips, row.scale, is_kept)
+                if is_kept:
                     self._kept_scalars.append(scalars)
                 else:
                     self._recent_scalars += scalars
@@ -137,11 +137,11 @@ class Recorder:
         sampler = self._scalars_sampler
         skips_rows = sampler.skips_all(len(flat) // 2)
         for step, losses in _rows(flat, 2):
-            keep = not skips_rows and sampler.keeps_next()
-            if keep:
-                self._kept_scalars.append((step, losses, [], None, keep))
+            is_kept = not skips_rows and sampler.keeps_next()
+            if is_kept:
+                self._kept_scalars.append((step, losses, [], None, is_kept))
             else:
-                self._recent_scalars += (step, losses, (), None, keep)
+                self._recent_scalars += (step, losses, (), None, is_kept)
 
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
@@ -167,7 +167,7 @@ class Recorder:
                 recent_bytes=self._settings.recent_bytes,
                 history_bytes=self._settings.history_bytes,
             )
-            start_line = encode_line("start", self._start().model_dump())
+            start_line = encode_line("start", self._describe().model_dump())
             self._files.write_history([start_line], needed=True)
         was_full = self._files.is_full
         self._files.write_history(self._sequence_lines(), needed=True)

@@ -56,7 +56,7 @@ class StepRecorder:
         """End time of the last fully recorded step [ns]."""
         self._pending: list[tuple[Any, ...]] = []
         self._due_step = 0
-        """Number of the step after which the buffered steps are passed on."""
+        """Number of the step at whose end the buffered steps are passed on."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
@@ -83,7 +83,7 @@ class StepRecorder:
             if step.pending is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # its first event was a step, so it has no index yet
-                self._events.compact(thread)
+                self._events.assign_index(thread)
             now = self._clock()
             took_ns = now - self._last_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
@@ -104,7 +104,7 @@ class StepRecorder:
                 self.flush()
                 now = self._clock()
             self._last_ns = step.began_ns = now
-            if not self._sampling.norms:  # a next step that is sampled cannot be predicted
+            if not self._sampling.samples_norms:  # a sampled step cannot be predicted
                 self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
 
     def add_repeated(self, *fields: Any) -> None:

@@ -57,7 +57,7 @@ class TraceFiles:
         self._history = _open(folder / HISTORY)
         self._recent = [_open(folder / name) for name in RECENT]
         self._turn = 0
-        """Index of the ring file that is written."""
+        """Index of the ring file to which lines are appended."""
         self._size = {"history": 0, "recent": 0}
         self.is_full = False
 
@@ -90,7 +90,7 @@ class TraceFiles:
 
 
 def encode_line(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return a record with its stored name as one JSON line."""
+    """Return a record as one JSON line; ``name`` is the kind of the record in the file."""
     return to_json({"record": name, **fields}, inf_nan_mode="constants") + b"\n"
 
 

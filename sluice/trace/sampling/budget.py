@@ -25,7 +25,7 @@ class SamplingBudget:
     """
 
     def __init__(self, *, cost_share: float, max_interval: int) -> None:
-        self._share = cost_share
+        self._cost_share = cost_share
         self._max_interval = max_interval
         self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
         self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
@@ -95,7 +95,7 @@ class SamplingBudget:
         else:
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._flush_cost_ns
-            allowed_cost_per_step = self._share * max(self.step_ns, 1)
+            allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self.interval = min(ideal_interval, self._max_interval)
             if num_since_restart >= self._max_interval:

@@ -18,12 +18,12 @@ _MAX_RECORDS = 3
 """Maximum number of records of non-finite gradients."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of initial backward passes; all sampled gradients are checked after each of them."""
+"""Number of first backward passes after each of which all sampled gradients are checked."""
 
 _IDLE_PASSES = 5
-"""Number of passes per round without a check. An odd number, so that both of two alternating
-optimizers are checked. A non-finite loss would reveal anything missed. A round of one or two
-optimizers is shorter than 10 passes."""
+"""Number of passes without a check in a round. A round checks two gradients of each optimizer, one
+per pass, so a round of one or two optimizers has fewer than 10 passes. The number is odd, so that
+both of two alternating optimizers are checked. What the checks miss is seen in a later loss."""
 
 
 def check_gradients(sink: EventSink) -> None:
@@ -32,7 +32,7 @@ def check_gradients(sink: EventSink) -> None:
 
 
 class _GradientChecks:
-    """Checks a few gradients after each backward pass, and all gradients if one is non-finite."""
+    """Checks a few gradients after backward passes, and all gradients if one is non-finite."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -48,7 +48,7 @@ class _GradientChecks:
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
 
-        After the initial passes, at most one gradient is checked per pass, in turn.
+        After the first passes, at most one gradient is checked per pass, in turn.
         """
         # Overflow under a loss scale that is too large is expected.
         if self._num_records >= _MAX_RECORDS or ended.is_scaled:

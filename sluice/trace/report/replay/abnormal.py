@@ -1,4 +1,4 @@
-"""Finds the first abnormal tensor of a run: non-finite values, or a dead ReLU layer."""
+"""Finds the first abnormal tensor of a run: non-finite values, or an all-zero ReLU output."""
 
 import math
 from collections.abc import Iterator

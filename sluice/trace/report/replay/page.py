@@ -40,18 +40,18 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
     """
     program = _command(trace.start.program)
     title = f"Replay of {_name(trace.start.program)}"
-    first, end = first_abnormal(trace), conclude(trace)
+    abnormal, conclusion = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome(diagnoses, first, end)}</h1>",
+        f"<h1>{escape(title)} {_outcome(diagnoses, abnormal, conclusion)}</h1>",
         f'<p class="soft">{escape(_about(trace, program))}</p>',
-        _ending_card(end),
+        _ending_card(conclusion),
         *(_card(diagnosis) for diagnosis in diagnoses),
-        _summary(diagnoses, first, end),
-        _abnormal_card(first),
+        _summary(diagnoses, abnormal, conclusion),
+        _abnormal_card(abnormal),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
         _step_time(profile_steps(trace)),
-        _data(trace, diagnoses, first),
+        _data_script(trace, diagnoses, abnormal),
     ]
     return html_page(
         title,
@@ -79,6 +79,7 @@ def _command(program: Sequence[str]) -> str:
 
 
 def _name(program: Sequence[str]) -> str:
+    """Return the file name of a program, or the folder name of a package that was run."""
     if not program or not program[0]:
         return _command(())
     if program[0].startswith("-"):
@@ -87,33 +88,37 @@ def _name(program: Sequence[str]) -> str:
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
-def _outcome(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+def _outcome(
+    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
+) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
     if "error" in severities:
         return tag(diagnoses[0].fault, "bad")
-    if end.ending != "ended":
-        return tag(end.ending, "bad" if end.ending == "failed" else "unsure")
-    if severities or first is not None:
+    if conclusion.ending != "ended":
+        return tag(conclusion.ending, "bad" if conclusion.ending == "failed" else "unsure")
+    if severities or abnormal is not None:
         return tag("needs review", "unsure")
     return tag("no problem found", "good")
 
 
-def _ending_card(end: Conclusion) -> str:
-    if not end.what:
+def _ending_card(conclusion: Conclusion) -> str:
+    if not conclusion.what:
         return ""
-    tone: Tone = "bad" if end.ending == "failed" else "unsure"
+    tone: Tone = "bad" if conclusion.ending == "failed" else "unsure"
     return (
-        f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
-        f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
+        f'<div class="card {tone}"><h3>{tag(conclusion.ending, tone)}</h3><dl><dt>seen</dt>'
+        f"<dd>{escape(conclusion.what)}</dd><dt>do</dt><dd>{escape(conclusion.fix)}</dd></dl></div>"
     )
 
 
-def _summary(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+def _summary(
+    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
+) -> str:
     if diagnoses:
         return ""
-    is_sound = first is None and end.ending == "ended"
+    is_sound = abnormal is None and conclusion.ending == "ended"
     text = "No problem was found." if is_sound else "No rule found the cause."
-    lists = [("checked", end.checked), ("not checked", end.unchecked)]
+    lists = [("checked", conclusion.checked), ("not checked", conclusion.unchecked)]
     rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(items))}</dd>" for name, items in lists)
     return (
         f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{text}</b></p>'
@@ -155,13 +160,13 @@ def _jump(step: int) -> str:
     return f'<button class="jump" data-step="{step}">show step {step:,}</button>'
 
 
-def _abnormal_card(first: AbnormalTensor | None) -> str:
-    if first is None:
+def _abnormal_card(abnormal: AbnormalTensor | None) -> str:
+    if abnormal is None:
         return ""
     return (
         '<div class="card bad"><h3>First abnormal tensor '
-        f"{_jump(first.step)}</h3><p><code>{escape(first.tensor)}</code> at step "
-        f"{first.step:,}: {escape(first.what)}.</p></div>"
+        f"{_jump(abnormal.step)}</h3><p><code>{escape(abnormal.tensor)}</code> at step "
+        f"{abnormal.step:,}: {escape(abnormal.what)}.</p></div>"
     )
 
 
@@ -195,18 +200,20 @@ def _step_time(profile: StepProfile | None) -> str:
     )
 
 
-def _data(trace: Trace, diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None) -> str:
-    marked = tuple(d.step for d in diagnoses) + (() if first is None else (first.step,))
+def _data_script(
+    trace: Trace, diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None
+) -> str:
+    marked_steps = tuple(d.step for d in diagnoses) + (() if abnormal is None else (abnormal.step,))
     data: dict[str, Any] = {
         "steps": max((sequence.last_step for sequence in trace.sequences), default=0),
         "curves": curves(trace),
-        "grid": module_grid(trace, required_steps=marked).model_dump(),
+        "grid": module_grid(trace, required_steps=marked_steps).model_dump(),
         "findings": [
             {"step": f.step, "severity": f.severity, "fault": f.fault}
             for d in diagnoses
             for f in (d.findings[0], *d.explains)
         ],
-        "abnormal": None if first is None else first.model_dump(),
+        "abnormal": None if abnormal is None else abnormal.model_dump(),
         "sequences": _sequences(trace),
     }
     # A "<" in the data could close the script element.
