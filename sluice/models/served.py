@@ -1,4 +1,4 @@
-"""Network that returns what a client receives in place of its whole output."""
+"""Network that converts its output to the response that a client receives."""
 
 from collections.abc import Callable
 

@@ -331,7 +331,7 @@ def _peak_deviation(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
     if plan.peak_step == 0:
         return (
             observation,
-            "The optimizer's learning rate is smaller than planned, or the decay has already begun.",
+            "The optimizer's learning rate is smaller than planned, or the decay begins too early.",
             "Correct the optimizer's learning rate or the schedule.",
         )
     return (
