@@ -69,7 +69,7 @@ def find_hard_examples(
 
 
 def find_unusual_features(
-    selected: NDArray[np.int64],
+    selected_indices: NDArray[np.int64],
     rows: NDArray[np.int64],
     frame: pd.DataFrame,
     feature_columns: tuple[str, ...],
@@ -77,7 +77,7 @@ def find_unusual_features(
     """Return the unusual features of each selected example, compared with all given rows.
 
     Args:
-        selected: Indices into ``rows``.
+        selected_indices: Indices into ``rows``.
         rows: Positions of the examples in ``frame``, (N,), over which the median is taken.
         frame: Feature frame.
         feature_columns: Columns to examine; columns that the frame lacks are skipped.
@@ -86,7 +86,7 @@ def find_unusual_features(
     names = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
     score_ND = _deviations(value_ND)
-    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected)
+    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected_indices)
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -118,8 +118,8 @@ def _deviations_of_rare_values(
     size_N = np.abs(distance_N[np.isfinite(distance_N)])
     # A single row is always rare enough, so that few rows can have an unusual one.
     max_rows = max(1, int(_MAX_FLAG_SHARE * size_N.size))
-    ascending = np.sort(size_N)
-    num_as_far_N = size_N.size - np.searchsorted(ascending, np.abs(distance_N), side="left")
+    sorted_sizes = np.sort(size_N)
+    num_as_far_N = size_N.size - np.searchsorted(sorted_sizes, np.abs(distance_N), side="left")
     is_common_N = np.isfinite(distance_N) & (num_as_far_N > max_rows)
     return np.where(is_common_N, 0.0, distance_N / scale)
 

@@ -117,9 +117,9 @@ def _average_positions(value: object, network: nn.Module, layer: str, num_exampl
     name = type(network).__name__
     if value is None:
         declared = getattr(network, LAYER_ATTRIBUTE, None)
-        missing = "no nn.Linear" if declared is None else f"no layer '{declared}'"
+        missing_layer = "no nn.Linear" if declared is None else f"no layer '{declared}'"
         raise ContractError(
-            f"{name} has no embedding: it calls {missing} in forward().",
+            f"{name} has no embedding: it calls {missing_layer} in forward().",
             fix="Name a called layer, whose input is the embedding, in the class attribute "
             f"{LAYER_ATTRIBUTE} of the network, or set drift: {{embedding: null}}.",
         )

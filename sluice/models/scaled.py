@@ -99,16 +99,16 @@ class Scaled(nn.Module):
         Raises:
             ContractError: ``scale_inputs`` with a dict of inputs.
         """
-        first = _encode(gather(x, torch.arange(1)), encoder)
-        if scale_inputs and not isinstance(first, Tensor):
+        first_input = _encode(gather(x, torch.arange(1)), encoder)
+        if scale_inputs and not isinstance(first_input, Tensor):
             raise ContractError(
-                f"scale_inputs requires one tensor as input, got {describe_input(first)}.",
+                f"scale_inputs requires one tensor as input, got {describe_input(first_input)}.",
                 cause="A dict of inputs holds ids and masks, which must not be scaled.",
                 fix="Set scale_inputs = False in the workload, and scale inside the network.",
             )
         scaled = cls(
             network,
-            num_features=first.shape[-1] if isinstance(first, Tensor) else 0,
+            num_features=first_input.shape[-1] if isinstance(first_input, Tensor) else 0,
             num_outputs=num_outputs,
             scale_inputs=scale_inputs,
             scale_target=scale_target,

@@ -93,7 +93,7 @@ def _perturb_after_cuts(
 def _result(
     leak_by_cut: dict[int, float], effect_after: float, cuts: list[int], *, must_be_causal: bool
 ) -> ProbeResult:
-    test = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
+    procedure = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
     numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
     if leak_by_cut:
         # NaN counts as the largest effect.
@@ -101,7 +101,7 @@ def _result(
         return ProbeResult(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
-            seen=f"{test}: outputs at earlier positions changed at {len(leak_by_cut)} of "
+            seen=f"{procedure}: outputs at earlier positions changed at {len(leak_by_cut)} of "
             f"{len(cuts)} cuts, {format_effect(share)} (cut at position {cut}).",
             numbers=numbers | {"worst_cut": cut, "largest_effect": share},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
@@ -115,12 +115,12 @@ def _result(
             "causal = True or causal = False.",
         )
     if not effect_after > ROUNDING:
-        seen = f"{test}: no output changed, not even at the perturbed positions."
+        seen = f"{procedure}: no output changed, not even at the perturbed positions."
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: earlier outputs did not change; later outputs changed "
+        seen=f"{procedure}: earlier outputs did not change; later outputs changed "
         f"{format_effect(effect_after)}.",
         numbers=numbers | {"effect_on_later": effect_after},
     )

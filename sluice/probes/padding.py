@@ -122,25 +122,28 @@ def _result(
         "effect_of_padding": effect_of_padding,
         "effect_of_real": effect_of_real,
     }
-    test = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
+    procedure = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
     if not effect_of_padding <= ROUNDING:  # also if NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"{test}: {outputs} changed {format_effect(effect_of_padding)} (perturbed real "
-            f"positions changed them {format_effect(effect_of_real)}).",
+            seen=f"{procedure}: {outputs} changed {format_effect(effect_of_padding)} (perturbed "
+            f"real positions changed them {format_effect(effect_of_real)}).",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
             "all positions, or a recurrent layer that runs backwards over it.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real > ROUNDING:
-        seen = f"{test}: {outputs} did not change, nor did they when real positions were perturbed."
+        seen = (
+            f"{procedure}: {outputs} did not change, nor did they when real positions were "
+            "perturbed."
+        )
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them "
+        seen=f"{procedure}: {outputs} did not change. Perturbed real positions changed them "
         f"{format_effect(effect_of_real)}.",
         numbers=numbers,
     )

@@ -179,12 +179,12 @@ def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> fl
     from scipy.stats import chi2_contingency
 
     table = _label_table(ranks, labels_N)[0]
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
-    is_frequent = (expected >= _MIN_EXPECTED_ROWS).all(axis=0)
-    tested = table[:, is_frequent]
-    if tested.shape[1] < 2 or not tested.sum(axis=1).all():
+    expected_counts = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
+    is_frequent = (expected_counts >= _MIN_EXPECTED_ROWS).all(axis=0)
+    tested_table = table[:, is_frequent]
+    if tested_table.shape[1] < 2 or not tested_table.sum(axis=1).all():
         return None
-    return float(chi2_contingency(tested, correction=False).pvalue)
+    return float(chi2_contingency(tested_table, correction=False).pvalue)
 
 
 def _describe_largest_difference(

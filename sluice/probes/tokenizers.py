@@ -70,8 +70,8 @@ def probe_tokenizers(
         ),
         *_id_differences(training, serving, texts),
     ]
-    size = len(_read_vocabulary(training) or ())
-    numbers: dict[str, float | int | str] = {"texts": len(texts), "vocabulary": size}
+    vocabulary_size = len(_read_vocabulary(training) or ())
+    numbers: dict[str, float | int | str] = {"texts": len(texts), "vocabulary": vocabulary_size}
     if differences:
         topic, description = differences[0]
         return ProbeResult(
@@ -83,20 +83,22 @@ def probe_tokenizers(
             why="The served model receives other ids than those it was trained on.",
             fix="Serve the tokenizer that was stored with the trained model.",
         )
-    if not size or not texts:
+    if not vocabulary_size or not texts:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
             seen="No vocabulary was found as get_vocab(), vocab or vocabulary."
-            if not size
+            if not vocabulary_size
             else "No text was given.",
             numbers=numbers,
-            fix="Provide the vocabulary under one of these names." if not size else "Pass texts.",
+            fix="Provide the vocabulary under one of these names."
+            if not vocabulary_size
+            else "Pass texts.",
         )
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{size:,} tokens, special tokens, padding side, truncation and the ids of "
+        seen=f"{vocabulary_size:,} tokens, special tokens, padding side, truncation and the ids of "
         f"{pluralize(len(texts), 'text')} agree.",
         numbers=numbers,
     )

@@ -78,8 +78,8 @@ def find_traces(out: Path) -> tuple[Path, ...]:
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
-    ranked = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
-    return tuple(folder for _, folder in sorted(ranked, key=lambda pair: pair[0]))
+    folders_by_rank = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
+    return tuple(folder for _, folder in sorted(folders_by_rank, key=lambda pair: pair[0]))
 
 
 def read_trace(folder: Path) -> Trace:
@@ -187,9 +187,9 @@ class _Lines:
                 f"Cannot read {path} ({error.strerror or error}).",
                 fix="Pass the folder of one traced process.",
             ) from error
-        *whole, last = content.split(b"\n")
-        self.num_truncated += bool(last)
-        for number, line in enumerate(whole, start=1):
+        *complete_lines, incomplete_line = content.split(b"\n")
+        self.num_truncated += bool(incomplete_line)
+        for number, line in enumerate(complete_lines, start=1):
             try:
                 record = json.loads(line)
             except ValueError:

@@ -127,10 +127,12 @@ class ManualLossWatch:
 
     def _inspect_mask(self, targets: Tensor, is_included: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        best = best_alignment(self._sink.local.thread.call.inputs, targets, is_included)
-        if best is not None:
+        alignment = best_alignment(self._sink.local.thread.call.inputs, targets, is_included)
+        if alignment is not None:
             shape, num_included = (len(targets),), int(is_included.sum())
-            self._write(MANUAL_MASKED_LOSS, "", shape, loss, tokens=best, num_included=num_included)
+            self._write(
+                MANUAL_MASKED_LOSS, "", shape, loss, tokens=alignment, num_included=num_included
+            )
 
     def _write(
         self,

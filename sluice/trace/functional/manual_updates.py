@@ -74,14 +74,15 @@ class ManualUpdateWatch:
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        trained = [p for p in candidates if p.grad is not None]
-        self._watched = sorted(trained, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
+        parameters = [p for p in candidates if p.grad is not None]
+        self._watched = sorted(parameters, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched]
         if self._optimizer is None:
             self._optimizer = ImplicitOptimizer([])
-        known = {id(p) for p in self._optimizer.param_groups[0]["params"]}
-        self._optimizer.param_groups[0]["params"] += [p for p in trained if id(p) not in known]
-        self._sink.objects.is_stale |= len(known) < len(trained)
+        known_ids = {id(p) for p in self._optimizer.param_groups[0]["params"]}
+        new_parameters = [p for p in parameters if id(p) not in known_ids]
+        self._optimizer.param_groups[0]["params"] += new_parameters
+        self._sink.objects.is_stale |= len(known_ids) < len(parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the last network; without a network, the leaves of the loss.

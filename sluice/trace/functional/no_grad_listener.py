@@ -98,9 +98,9 @@ class NoGradListener:
 
     def _exit(self, mode: _OpListener) -> None:
         mode.is_muted = True
-        num = torch._C._len_torch_function_stack()
+        depth = torch._C._len_torch_function_stack()
         # If blocks end out of order, a mode of the program may be on top of the stack.
-        if num and torch._C._get_function_stack_at(num - 1) is mode:
+        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
             mode.__exit__(None, None, None)
 
     def on_op(
@@ -180,8 +180,9 @@ def _patch_context(
     def begin(block: Any) -> Any:
         result = enter(block)
         thread = sink.local.thread
-        known = model_watch.indices - {-1}
-        if sink.is_on and not thread.backward.is_running and thread.call.network in known:
+        model_indices = model_watch.indices - {-1}
+        is_running = thread.backward.is_running
+        if sink.is_on and not is_running and thread.call.network in model_indices:
             sink.run_safely(listener.begin, block, _call_site())
         return result
 

@@ -168,17 +168,17 @@ class Recorder:
                 history_bytes=self._settings.history_bytes,
             )
             start_line = encode_line("start", self._describe().model_dump())
-            self._files.write_history([start_line], needed=True)
+            self._files.write_history([start_line], is_required=True)
         was_full = self._files.is_full
-        self._files.write_history(self._sequence_lines(), needed=True)
+        self._files.write_history(self._sequence_lines(), is_required=True)
         self._files.write_history(
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._sampled_records),
                 *kept,
             ],
-            needed=False,
+            is_required=False,
         )
-        self._files.write_history(self._history_lines, needed=True)
+        self._files.write_history(self._history_lines, is_required=True)
         self._files.write_recent(
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._detail),
@@ -197,7 +197,7 @@ class Recorder:
                 "kind": "full",
                 "text": text,
             }
-            self._files.write_history([encode_line("note", note)], needed=True)
+            self._files.write_history([encode_line("note", note)], is_required=True)
         self._history_lines, self._sampled_records = [], []
         self._detail.clear()
         self._steps.clear()
@@ -214,10 +214,10 @@ class Recorder:
         return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
 
     def _sequence_lines(self) -> Iterable[bytes]:
-        for index, thread, events in self.interner.unwritten:
+        for index, thread, events in self.interner.unwritten_sequences:
             # "word" and "marks" are the stored names of a sequence and its events.
             yield encode_line("word", {"index": index, "thread": thread, "marks": events})
-        self.interner.unwritten.clear()
+        self.interner.unwritten_sequences.clear()
         if self._sequence_counts:
             rows = [[key, *count_row] for key, count_row in self._sequence_counts.items()]
             # "order" is the stored name of the sequence counts.
@@ -250,15 +250,15 @@ class Recorder:
         rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
         self._recent_scalars.clear()
         self._kept_scalars = []
-        requested: list[Tensor | float] = []
+        requested_scalars: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
-            requested += losses
+            requested_scalars += losses
             for _, norm, _ in clips:
-                requested.append(norm)
+                requested_scalars.append(norm)
             if scale is not None:
-                requested.append(scale)
+                requested_scalars.append(scale)
         if rows:
-            self.device_reads.request(requested, functools.partial(self._on_scalars, rows))
+            self.device_reads.request(requested_scalars, functools.partial(self._on_scalars, rows))
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         remaining = iter(values)

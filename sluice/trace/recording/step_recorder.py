@@ -31,8 +31,8 @@ class StepRecorder:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending", "_recorder",
-        "_sampling", "last", "numbers",
+        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending_steps",
+        "_recorder", "_sampling", "last", "numbers",
     )  # fmt: skip
 
     def __init__(
@@ -54,7 +54,7 @@ class StepRecorder:
         """Hands out the numbers of the next steps, which are unique across threads."""
         self._last_ns = began_ns
         """End time of the last fully recorded step [ns]."""
-        self._pending: list[tuple[Any, ...]] = []
+        self._pending_steps: list[tuple[Any, ...]] = []
         self._due_step = 0
         """Number of the step at whose end the buffered steps are passed on."""
 
@@ -90,7 +90,7 @@ class StepRecorder:
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
             # passed on.
-            self._pending.append(
+            self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
                     now, step.began_ns, took_ns, statistics_ns,
@@ -110,7 +110,7 @@ class StepRecorder:
     def add_repeated(self, *fields: Any) -> None:
         """Buffer steps that matched their prediction, given the fields of an EndedStep."""
         with self._lock:
-            self._pending.append(fields)
+            self._pending_steps.append(fields)
 
     def pass_on_pending(self) -> None:
         """Pass the buffered steps on, and determine the step at which the next ones are passed on.
@@ -118,9 +118,9 @@ class StepRecorder:
         Passing on many steps at once costs far less than one at a time, because code and data stay
         in the processor's cache.
         """
-        if not self._pending:
+        if not self._pending_steps:
             return
-        steps, self._pending = [*starmap(EndedStep, self._pending)], []
+        steps, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         sampling = self._sampling
         sampling.add_steps(steps)
         self._due_step = self.last + min(

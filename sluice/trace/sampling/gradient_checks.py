@@ -58,19 +58,16 @@ class _GradientChecks:
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                is_dormant = entry.is_dormant and _update_dormant(entry)
-                if not is_dormant and not entry.gradient_sample.is_finite(entry):
+                if not _was_dormant(entry) and not entry.gradient_sample.is_finite(entry):
                     self._record(entry, thread)
             return
-        turn = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
-        if 0 < turn <= 2 * len(entries):
-            entry = entries[(turn - 1) // 2]
+        position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
+        if 0 < position <= 2 * len(entries):
+            entry = entries[(position - 1) // 2]
             # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.steps or (
-                entry.is_dormant and _update_dormant(entry)
-            ):
+            if entry.last_clipped_step >= entry.steps or _was_dormant(entry):
                 return
-            if not entry.gradient_sample.is_finite(entry, turn % 2):
+            if not entry.gradient_sample.is_finite(entry, position % 2):
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
@@ -107,13 +104,13 @@ class _GradientChecks:
             sink.sampling.membership.sample_first(sink.steps.last)
 
 
-def _update_dormant(entry: OptimizerEntry) -> bool:
-    """Clear ``is_dormant`` once the optimizer has stepped or its gradients were cleared.
+def _was_dormant(entry: OptimizerEntry) -> bool:
+    """Return whether an optimizer was dormant, and update ``is_dormant`` for the next check.
 
-    A dormant optimizer has gradients from before the trace and was not used since.
-
-    Returns:
-        Always True: the change takes effect at the next check.
+    A dormant optimizer has gradients from before the trace and was not used since. It is no longer
+    dormant once it has stepped or its gradients were cleared.
     """
-    entry.is_dormant = not (entry.steps or entry.gradient_tracker.is_cleared)
-    return True
+    was_dormant = entry.is_dormant
+    if was_dormant:
+        entry.is_dormant = not (entry.steps or entry.gradient_tracker.is_cleared)
+    return was_dormant

@@ -70,17 +70,17 @@ def _request_value(
     num_distinct = _num_distinct_rows(values) if num_rows else 0
     records: list[ParameterValuesRecord] = []
 
-    def on_values(read: Sequence[float]) -> None:
+    def on_values(values_read: Sequence[float]) -> None:
         records.append(
             ParameterValuesRecord(
                 parameter=index,
                 step=step,
-                fingerprint=int(read[0]),
-                smallest=read[1],
-                largest=read[2],
+                fingerprint=int(values_read[0]),
+                smallest=values_read[1],
+                largest=values_read[2],
                 num_rows=num_rows,
                 num_distinct_rows=num_distinct,
-                num_non_finite=int(read[3]),
+                num_non_finite=int(values_read[3]),
             )
         )
 

@@ -83,24 +83,26 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
     """Return statistics of steps evenly spaced over the run, and of those near required steps."""
-    sampled = [s for s in trace.statistics if s.outputs or s.optimizers]
-    if len(sampled) <= MAX_STEPS:
-        return sampled
+    sampled_steps = [s for s in trace.statistics if s.outputs or s.optimizers]
+    if len(sampled_steps) <= MAX_STEPS:
+        return sampled_steps
     near_required = {
         nearest + offset
         for step in required_steps
-        for nearest in [min(range(len(sampled)), key=lambda i: abs(sampled[i].step - step))]
+        for nearest in [
+            min(range(len(sampled_steps)), key=lambda i: abs(sampled_steps[i].step - step))
+        ]
         for offset in range(-2, 3)
     }
     # Spaced by step, not by index: the last steps of a long run are sampled more densely.
-    limits = [sampled[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
+    limits = [sampled_steps[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
     evenly_spaced, index = set[int](), 0
     for limit in limits:
-        while index < len(sampled) - 1 and sampled[index].step < limit:
+        while index < len(sampled_steps) - 1 and sampled_steps[index].step < limit:
             index += 1
         evenly_spaced.add(index)
-    near_required &= set(range(len(sampled)))
-    return [sampled[i] for i in sorted(evenly_spaced | near_required)]
+    near_required &= set(range(len(sampled_steps)))
+    return [sampled_steps[i] for i in sorted(evenly_spaced | near_required)]
 
 
 def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:

@@ -47,15 +47,15 @@ def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
     if len(curve) <= max_points:
         return curve
     segment = math.ceil(3 * len(curve) / max_points)
-    kept: Curve = []
+    kept_points: Curve = []
     for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment):
         points = [point for _, point in group]
         finite = [point for point in points if math.isfinite(point[1])]
-        chosen = {next((p for p in points if not math.isfinite(p[1])), points[0])}
+        chosen_points = {next((p for p in points if not math.isfinite(p[1])), points[0])}
         if finite:
-            chosen |= {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
-        kept += sorted(chosen)
-    return kept
+            chosen_points |= {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
+        kept_points += sorted(chosen_points)
+    return kept_points
 
 
 def _losses(trace: Trace) -> Curve:
@@ -138,8 +138,8 @@ def _inputs(trace: Trace) -> dict[str, Curve]:
                 lines.setdefault(name, []).append((batch.step + 1, value))
     return {
         name: [
-            min(same) if name == "smallest" else max(same)
-            for _, same in groupby(curve, key=lambda point: point[0])
+            min(points) if name == "smallest" else max(points)
+            for _, points in groupby(curve, key=lambda point: point[0])
         ]
         for name, curve in lines.items()
     }

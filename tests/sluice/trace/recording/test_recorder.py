@@ -230,7 +230,7 @@ def test_repeats_are_folded_and_each_sequence_is_stored_once(times):
     assert interner.intern_step([a, b, a, b, c], 0)[0] == sequence
     assert interner.intern_step([a, b, c], 0)[0] != sequence
     assert interner.intern_step([a, b, a, b, c], 1)[0] != sequence
-    marks = {index: marks for index, _, marks in interner.unwritten}[sequence]
+    marks = {index: marks for index, _, marks in interner.unwritten_sequences}[sequence]
     assert json.loads(json.dumps(marks)) == [
         ["batch", 0, -1, [], 0],
         ["batch", 1, -1, [], 2],
