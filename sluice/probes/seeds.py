@@ -24,10 +24,10 @@ def probe_seeds(
         SluiceError: The workload breaks its contract.
         Exception: Any exception of the workload's code.
     """
-    return result_of_audit(examine_randomness(workload, model, training, seed=seed))
+    return result_from_report(examine_randomness(workload, model, training, seed=seed))
 
 
-def result_of_audit(report: RandomnessReport) -> ProbeResult:
+def result_from_report(report: RandomnessReport) -> ProbeResult:
     """Return the result of the probe for a report about the randomness of a workload."""
     unseeded_sources = [
         source

@@ -86,14 +86,14 @@ def check_folder(out: Path) -> StorageError | None:
 def _wait(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the program, and forward SIGTERM to it."""
 
-    def forward(number: int, _: FrameType | None) -> None:
+    def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
     # SIGINT is ignored: the terminal sends Ctrl-C to the program, too, which is in the same
     # foreground process group.
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward_signal),
     }
     try:
         return process.wait()

@@ -232,8 +232,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted again for the evaluation, or applied in only one of both, or columns "
-            "are selected in two places."
+            "A scaler is fitted again for the evaluation or applied in only one of both, or "
+            "columns are selected in two places."
         ),
         fix=(
             "Use one preprocessing and one list of columns for both, fitted on the training rows "
@@ -251,8 +251,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
         ),
         cause="Rows were copied, resampled or cut into windows before they were split.",
         fix=(
-            "Split the rows before any other step, and remove duplicates across the splits. Split a "
-            "series by time, with a gap of one window."
+            "Split the rows before any other step, and remove duplicates across the splits. Split "
+            "a series by time, with a gap of one window."
         ),
         detectors=("tracer",),
     ),

@@ -60,8 +60,8 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         name="future token leak",
         severity="error",
         description=(
-            "Each output depends on the token, or the value of a series, that it predicts: the loss "
-            "decreases, but the network cannot predict new tokens or values."
+            "Each output depends on the token, or the value of a series, that it predicts: the "
+            "loss decreases, but the network cannot predict new tokens or values."
         ),
         cause="The attention has no causal mask, or a layer mixes all positions.",
         fix="Use a causal mask in the attention, or restrict the layer to past positions.",

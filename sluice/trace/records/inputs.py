@@ -72,7 +72,7 @@ class InputRecord(Record):
     matches_model_output: bool = Field(
         False,
         description="Whether another network returns rows of this shape, so that the inputs may be "
-        "its output.",
+        "computed by it and are not data.",
     )
     dtype: str
     by_position: bool = Field(
