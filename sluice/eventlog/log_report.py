@@ -234,15 +234,17 @@ class _Inspection:
         """Return notes about metrics whose required names are unknown."""
         if event == "experiment_complete" and self.headline is None:
             if not numeric_fields("mean_", record):
-                return [_metric("mean_*", "no number is named mean_* (the headline metric)")]
+                return [_metric_note("mean_*", "no number is named mean_* (the headline metric)")]
         elif event == "fold_complete" and self.test_metrics is None:
             names = numeric_fields("test_", record)
             if not names:
-                return [_metric("test_*", "no number is named test_* (a metric of the test rows)")]
+                return [
+                    _metric_note("test_*", "no number is named test_* (a metric of the test rows)")
+                ]
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
                 first, this = ", ".join(self.first_metrics), ", ".join(names)
-                return [_metric("test_*", f"the first fold has {first}, but this one {this}")]
+                return [_metric_note("test_*", f"the first fold has {first}, but this one {this}")]
         return []
 
     def _track_event(self, number: int, event: str, record: Mapping[str, Any]) -> None:
@@ -306,7 +308,7 @@ def _gap(line: int, event: str, what: str) -> LogProblem:
     return LogProblem(kind="missing end", line=line, event=event, field="", what=what)
 
 
-def _metric(name: str, what: str) -> FieldProblem:
+def _metric_note(name: str, what: str) -> FieldProblem:
     return FieldProblem("unnamed metric", name, what)
 
 

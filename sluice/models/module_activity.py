@@ -30,7 +30,7 @@ class ModuleActivity:
     """Number of rows of the module's inputs; 0 if the module never ran, or only on empty inputs."""
     has_nonzero_input: bool | None = None
     """Whether an input value was ever nonzero; None for a module without own parameters."""
-    active: Tensor | None = None
+    active_mask: Tensor | None = None
     """Boolean mask of the units whose output was ever above 0. None for a module without a
     floating-point output, or with outputs of different widths in different calls."""
     widths: set[int] = field(default_factory=set)
@@ -44,12 +44,12 @@ class ModuleActivity:
     @property
     def num_units(self) -> int:
         """Number of output units; 0 when they cannot be counted."""
-        return 0 if self.active is None else self.active.numel()
+        return 0 if self.active_mask is None else self.active_mask.numel()
 
     @property
     def num_active(self) -> int:
         """Number of units whose output was ever above 0."""
-        return 0 if self.active is None else int(self.active.sum())
+        return 0 if self.active_mask is None else int(self.active_mask.sum())
 
     @property
     def is_dead(self) -> bool:
@@ -96,12 +96,13 @@ class ActivityRecorder:
         unit_dim = 1 if output.ndim > 3 or has_channels else -1
         other_dims = [d for d in range(output.ndim) if d != unit_dim % output.ndim]
         is_positive = output > 0
-        active = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
-        activity.widths.add(len(active))
+        mask = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
+        activity.widths.add(len(mask))
         if len(activity.widths) > 1:
-            activity.active = None
+            activity.active_mask = None
         else:
-            activity.active = active if activity.active is None else activity.active | active
+            previous = activity.active_mask
+            activity.active_mask = mask if previous is None else previous | mask
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sluice.probes.gradient_problems import (
     explain_mismatch,
     find_output_problem,
 )
-from sluice.probes.precision_watch import Operations, double_by_default, watched_operations
+from sluice.probes.precision_watch import SuspectOperations, double_by_default, watched_operations
 from sluice.probes.result import ProbeResult
 from sluice.probes.twin import evaluation_twin, require_rows
 
@@ -171,7 +171,7 @@ def _check_tensor(
     name: str,
     tensor: Tensor,
     gradient: Tensor | None,
-    operations: Operations,
+    operations: SuspectOperations,
     output: Tensor,
     output_scale: float,
 ) -> GradientProblem | None:
@@ -204,7 +204,7 @@ def _check_zero_gradient(
     tensors: Mapping[str, Tensor],
     name: str,
     gradient: Tensor | None,
-    operations: Operations,
+    operations: SuspectOperations,
     output: Tensor,
     output_scale: float,
 ) -> GradientProblem | None:
@@ -212,7 +212,7 @@ def _check_zero_gradient(
 
     A zero gradient is a problem only if the forward pass has a piecewise constant operation.
     """
-    if gradient is not None and not operations.piecewise_constant:
+    if gradient is not None and not operations.piecewise_constant_op:
         return None  # 0 may be correct, as for inactive units
     if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
@@ -222,7 +222,7 @@ def _check_zero_gradient(
         change = float((call({**tensors, name: perturbed}) - output).abs().max()) / output_scale
     if not change > _ABSOLUTE_TOLERANCE:
         return None
-    operation = operations.piecewise_constant or "detach(), .data or no_grad"
+    operation = operations.piecewise_constant_op or "detach(), .data or no_grad"
     return GradientProblem(
         observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
         f"of the largest output, but the gradient of {name} is "

@@ -143,14 +143,16 @@ class NonFiniteGuard:
     def _save_bundle(self, value: float) -> None:
         """Save the states and inputs that reproduce the non-finite loss of the running step."""
         thread, step = self._sink.local.thread, self._sink.steps.last + 1
-        loss_call = thread.losses.last
-        target = None if loss_call is None else loss_call[2]()
+        loss_name, target = None, None
+        if thread.losses.last is not None:
+            loss_name, _, target_ref, *_ = thread.losses.last
+            target = target_ref()
         bundle = {
             **self._states(),
             "step": step,
             "trace": self._sink.recorder.folder.name,
             "loss": value,
-            "loss function": None if loss_call is None else loss_call[0],
+            "loss function": loss_name,
             "inputs": [
                 _cpu_copy(tensor) for ref in thread.call.inputs if (tensor := ref()) is not None
             ],

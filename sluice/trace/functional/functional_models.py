@@ -156,6 +156,7 @@ class FunctionalModelWatch:
         self.leaves, self._inputs = [], []
 
     def _is_due(self, loss: Tensor) -> bool:
+        """Return whether a loss is inspected, and count it as inspected."""
         if self._passes_left:
             self._passes_left -= 1
             return True

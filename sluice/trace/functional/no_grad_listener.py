@@ -59,7 +59,7 @@ class _OpListener(TorchFunctionMode):
 
 
 class NoGradListener:
-    """Observes operations in blocks with disabled gradients."""
+    """Observes the operations in blocks with disabled gradients, one ``_OpListener`` per block."""
 
     def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
         self._sink, self._model_watch = sink, model_watch
@@ -118,11 +118,12 @@ class NoGradListener:
         args: tuple[Any, ...],
         positions: tuple[int, int, bool],
     ) -> None:
-        values, weight = args[positions[0]], args[positions[1]]
+        input_position, weight_position, may_be_swapped = positions
+        values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
             return
         model, is_left = self._model_with(weight), True
-        if model is None and positions[2]:
+        if model is None and may_be_swapped:
             values, weight, is_left = weight, values, False
             model = self._model_with(weight)
         if model is None or self._model_with(values) is not None:

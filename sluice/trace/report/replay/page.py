@@ -38,19 +38,19 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         trace: Trace of one process.
         diagnoses: Ranked diagnoses of the trace.
     """
-    program = _command(trace.start.program)
-    title = f"Replay of {_name(trace.start.program)}"
+    program = _command_line(trace.start.program)
+    title = f"Replay of {_program_name(trace.start.program)}"
     abnormal, conclusion = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome(diagnoses, abnormal, conclusion)}</h1>",
-        f'<p class="soft">{escape(_about(trace, program))}</p>',
+        f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal, conclusion)}</h1>",
+        f'<p class="soft">{escape(_subtitle(trace, program))}</p>',
         _ending_card(conclusion),
         *(_card(diagnosis) for diagnosis in diagnoses),
         _summary(diagnoses, abnormal, conclusion),
         _abnormal_card(abnormal),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
-        _step_time(profile_steps(trace)),
+        _step_time_section(profile_steps(trace)),
         _data_script(trace, diagnoses, abnormal),
     ]
     return html_page(
@@ -72,23 +72,23 @@ def rename_replay(name: str, page: str) -> str:
     return re.sub(r"(<title>|<h1>)[^<]*?(?= ?<)", lambda match: f"{match[1]}{title}", page, count=2)
 
 
-def _command(program: Sequence[str]) -> str:
+def _command_line(program: Sequence[str]) -> str:
     """Return the command line. Python replaces the program by '-c' or '-m' if it runs no file."""
     line = " ".join(program).strip()
     return f"python {line}" if line.startswith("-") else line or "a Python process"
 
 
-def _name(program: Sequence[str]) -> str:
+def _program_name(program: Sequence[str]) -> str:
     """Return the file name of a program, or the folder name of a package that was run."""
     if not program or not program[0]:
-        return _command(())
+        return _command_line(())
     if program[0].startswith("-"):
-        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command(program[:1]))
+        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command_line(program[:1]))
     path = Path(program[0])
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
-def _outcome(
+def _outcome_tag(
     diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
 ) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
@@ -126,7 +126,7 @@ def _summary(
     )
 
 
-def _about(trace: Trace, program: str) -> str:
+def _subtitle(trace: Trace, program: str) -> str:
     ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
     end = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
     return (
@@ -149,14 +149,14 @@ def _card(diagnosis: Diagnosis) -> str:
     return (
         f'<div class="card {tone}"><h3>'
         f"{tag(SEVERITY_LABELS[finding.severity], tone)} {escape(diagnosis.fault)} "
-        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> {_jump(diagnosis.step)}'
-        "</h3><dl>"
+        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> '
+        f"{_jump_button(diagnosis.step)}</h3><dl>"
         + "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
         + "</dl></div>"
     )
 
 
-def _jump(step: int) -> str:
+def _jump_button(step: int) -> str:
     return f'<button class="jump" data-step="{step}">show step {step:,}</button>'
 
 
@@ -165,12 +165,12 @@ def _abnormal_card(abnormal: AbnormalTensor | None) -> str:
         return ""
     return (
         '<div class="card bad"><h3>First abnormal tensor '
-        f"{_jump(abnormal.step)}</h3><p><code>{escape(abnormal.tensor)}</code> at step "
+        f"{_jump_button(abnormal.step)}</h3><p><code>{escape(abnormal.tensor)}</code> at step "
         f"{abnormal.step:,}: {escape(abnormal.what)}.</p></div>"
     )
 
 
-def _step_time(profile: StepProfile | None) -> str:
+def _step_time_section(profile: StepProfile | None) -> str:
     if profile is None:
         return ""
     bars = "".join(
@@ -217,17 +217,19 @@ def _data_script(
         "sequences": _sequences(trace),
     }
     # A "<" in the data could close the script element.
-    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(_to_json_values(data), separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
     return f'<script type="application/json" id="run">{text}</script>'
 
 
-def _plain(value: Any) -> Any:
+def _to_json_values(value: Any) -> Any:
     """Round floats to five digits, and convert non-finite floats to strings."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _to_json_values(item) for key, item in value.items()}
+    return [_to_json_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _sequences(trace: Trace) -> list[dict[str, Any]]:
@@ -245,12 +247,12 @@ def _sequences(trace: Trace) -> list[dict[str, Any]]:
 
 def _event_labels(trace: Trace, sequence: StepSequence) -> Iterable[str]:
     for event in sequence.events:
-        yield _label(trace, event) + (
+        yield _event_label(trace, event) + (
             f" (last {event.repeat_length} repeated)" if event.repeat_length else ""
         )
 
 
-def _label(trace: Trace, event: TraceEvent) -> str:
+def _event_label(trace: Trace, event: TraceEvent) -> str:
     flags = f": {', '.join(event.flags)}" if event.flags else ""
     if event.kind in ("forward", "mode") and event.object_id >= 0:
         return f"{event.kind} {network_name(trace.membership, event.object_id)}{flags}"
