@@ -95,7 +95,7 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
         return (
             f"the tracer stopped the program after {pluralize(steps, 'step')}, because of "
             "non-finite losses",
-            "Fix the cause of the non-finite losses. A note in the report tells whether a good "
+            "Fix the cause of the non-finite losses. A note in the report states whether a good "
             "state was saved, from which the training may continue.",
         )
     message = " ".join(trace.end.raised.split())
