@@ -196,7 +196,11 @@ def trained_models_asset(
                     "\n".join(f"- {symptom.sentence}" for symptom in symptoms)
                     or "The training curves show no symptoms."
                 ),
-                **({"code digest gap": identity.coverage_warning} if identity.coverage_warning else {}),
+                **(
+                    {"code digest gap": identity.coverage_warning}
+                    if identity.coverage_warning
+                    else {}
+                ),
                 "run record": dg.MetadataValue.path(str(run_record)),
                 "loss per epoch": picture(
                     training_curves_png(curves, unit=workload.loss_unit),

@@ -34,7 +34,7 @@ class EventLine:
     """The event; None if the line is not a JSON object."""
     text: str
     """Text of a line that is not an event, cut to 64 MiB; empty otherwise."""
-    ended: bool = True
+    has_newline: bool = True
     """Whether the line ends with a newline. It does not if a process crashed while writing it."""
 
 
@@ -73,7 +73,7 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
                     number,
                     record,
                     "" if record is not None else text.rstrip("\r\n"),
-                    ended=is_ended,
+                    has_newline=is_ended,
                 )
     except OSError as error:
         raise StorageError(

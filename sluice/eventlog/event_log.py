@@ -81,7 +81,7 @@ class EventLog:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         file, self._file = self._file, None
         if file is None:
@@ -146,7 +146,7 @@ def read_events(path: str | Path) -> EventsRead:
             invalid = line
         else:
             events.append(line.record)
-    if invalid is not None and invalid.ended:
+    if invalid is not None and invalid.has_newline:
         raise _invalid_line(path, invalid)
     return EventsRead(events=events, torn_line=invalid.text if invalid is not None else None)
 
@@ -183,10 +183,12 @@ def validate_log(
     report = inspect_log(path, test_metrics=test_metrics, headline=headline)
     if not report.valid:
         response = respond_to_log_problem(report.problems[0].kind)
-        listed = "; ".join(map(str, report.problems[:_MAX_LISTED]))
+        problems_text = "; ".join(map(str, report.problems[:_MAX_LISTED]))
         num_more = report.num_problems - _MAX_LISTED
         more = f" (and {num_more} more)" if num_more > 0 else ""
-        raise ContractError(f"{path}: {listed}{more}.", cause=response.cause, fix=response.fix)
+        raise ContractError(
+            f"{path}: {problems_text}{more}.", cause=response.cause, fix=response.fix
+        )
     return report
 
 

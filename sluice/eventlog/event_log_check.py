@@ -39,7 +39,7 @@ def check_event_log(
             with EventLog(path, clock=clock) as log:
                 for event, fields in events:
                     log.write(event, **fields)
-                flushed = read_events(path).events
+                flushed_events = read_events(path).events
             validate_log(path, test_metrics=(headline,), headline=headline)
     except OSError as error:
         return _not_writable(storage_error(folder, error))
@@ -53,13 +53,13 @@ def check_event_log(
             fix=error.fix,
         )
     expected = [{"event": event, **fields} for event, fields in events]
-    read = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed]
-    if read != expected:
-        lines = [n for n, event in enumerate(expected, 1) if read[n - 1 : n] != [event]]
+    flushed = [{k: v for k, v in event.items() if k != "timestamp"} for event in flushed_events]
+    if flushed != expected:
+        lines = [n for n, event in enumerate(expected, 1) if flushed[n - 1 : n] != [event]]
         return CheckOutcome(
             outcome="fail",
             summary="The log that was read back differs from the written one: "
-            f"{len(read)} of {len(expected)} events were on disk after the flush, and lines "
+            f"{len(flushed)} of {len(expected)} events were on disk after the flush, and lines "
             f"{lines} differ.",
             fault="log validation failed",
         )

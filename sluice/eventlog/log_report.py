@@ -116,7 +116,7 @@ def inspect_log(
         if line.record is not None:
             inspection.add_record(line.number, line.record)
     # An invalid last line without a newline is incomplete and not a problem.
-    is_torn = invalid is not None and not invalid.ended and inspection.num_records > 0
+    is_torn = invalid is not None and not invalid.has_newline and inspection.num_records > 0
     if invalid is not None and not is_torn:
         inspection.add_invalid_line(invalid)
     return inspection.report(
@@ -130,7 +130,8 @@ class _Inspection:
 
     test_metrics: tuple[str, ...] | None
     headline: str | None
-    declared: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
+    declared_by_event: dict[str, dict[str, FieldKind] | None] = field(default_factory=dict)
+    """Result of ``declared_fields`` for each event type so far."""
     counts: Counter[str] = field(default_factory=Counter)
     num_records: int = 0
     notes: "_Listing" = field(default_factory=lambda: _Listing())
@@ -141,9 +142,9 @@ class _Inspection:
     seed and fold."""
     first_metrics: tuple[str, ...] = ()
     """Names of the metrics of the first completed fold."""
-    folds: set[int | str | None] = field(default_factory=set)
+    completed_folds: set[int | str | None] = field(default_factory=set)
     """Ids of completed folds."""
-    end: tuple[int, int] | None = None
+    last_experiment_end: tuple[int, int] | None = None
     """Line number and total_folds of the last experiment_complete."""
 
     def add_invalid_line(self, line: EventLine) -> None:
@@ -163,11 +164,11 @@ class _Inspection:
             )
             return
         self.counts[event] += 1
-        if event not in self.declared:
-            self.declared[event] = declared_fields(
+        if event not in self.declared_by_event:
+            self.declared_by_event[event] = declared_fields(
                 event, test_metrics=self.test_metrics, headline=self.headline
             )
-        declared = self.declared[event]
+        declared = self.declared_by_event[event]
         field_problems = find_field_problems(event, record, declared)
         for listing, problems in (
             (self.notes if is_phase and declared is None else self.problems, field_problems),
@@ -203,15 +204,16 @@ class _Inspection:
 
     def _missing_folds(self) -> list[LogProblem]:
         """Compare the completed folds with the number that the experiment reports."""
-        if self.end is None or self.end[1] <= len(self.folds):
+        end = self.last_experiment_end
+        if end is None or end[1] <= len(self.completed_folds):
             return []
-        line, total = self.end
-        completed = ", ".join(map(str, sorted(self.folds, key=str))) or "none"
+        line, total = end
+        completed = ", ".join(map(str, sorted(self.completed_folds, key=str))) or "none"
         what = f"total_folds is {total}, but only these folds have a fold_complete: {completed}"
         return [_gap(line, "experiment_complete", what)]
 
     def _missing_end(self) -> list[LogProblem]:
-        """Return a gap for epochs without any start and end event."""
+        """Return a gap if there are epochs, but no start or end of a fold or experiment."""
         other_events = {"experiment_start", "fold_start", "experiment_complete", "fold_complete"}
         if not self.counts["epoch_complete"] or other_events & self.counts.keys():
             return []
@@ -232,24 +234,26 @@ class _Inspection:
         """Return notes about metrics whose required names are unknown."""
         if event == "experiment_complete" and self.headline is None:
             if not numeric_fields("mean_", record):
-                return [_metric("mean_*", "no number is named mean_* (the headline metric)")]
+                return [_metric_note("mean_*", "no number is named mean_* (the headline metric)")]
         elif event == "fold_complete" and self.test_metrics is None:
             names = numeric_fields("test_", record)
             if not names:
-                return [_metric("test_*", "no number is named test_* (a metric of the test rows)")]
+                return [
+                    _metric_note("test_*", "no number is named test_* (a metric of the test rows)")
+                ]
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
                 first, this = ", ".join(self.first_metrics), ", ".join(names)
-                return [_metric("test_*", f"the first fold has {first}, but this one {this}")]
+                return [_metric_note("test_*", f"the first fold has {first}, but this one {this}")]
         return []
 
     def _track_event(self, number: int, event: str, record: Mapping[str, Any]) -> None:
         """Add a gap at a start event, and remove it at the end event."""
         total = record.get("total_folds")
         if event == "fold_complete":
-            self.folds.add(_id_field(record, "fold_id"))
+            self.completed_folds.add(_id_field(record, "fold_id"))
         elif event == "experiment_complete" and isinstance(total, int):
-            self.end = (number, total)
+            self.last_experiment_end = (number, total)
         if event not in _START_OR_END_EVENTS:
             return
         seed_and_fold = (_id_field(record, "seed"), _id_field(record, "fold_id"))
@@ -262,13 +266,13 @@ class _Inspection:
             if event not in ends:
                 continue
             is_fold_end = event == "fold_complete"
-            ended = [
+            ended_keys = [
                 start_key
                 for start_key in self.open_starts
                 if start_key[0] == start
                 and (not is_fold_end or _is_same_fold(start_key[1:], seed_and_fold))
             ]
-            for start_key in ended:
+            for start_key in ended_keys:
                 del self.open_starts[start_key]
 
     def _track_phase(self, number: int, event: str) -> None:
@@ -304,7 +308,7 @@ def _gap(line: int, event: str, what: str) -> LogProblem:
     return LogProblem(kind="missing end", line=line, event=event, field="", what=what)
 
 
-def _metric(name: str, what: str) -> FieldProblem:
+def _metric_note(name: str, what: str) -> FieldProblem:
     return FieldProblem("unnamed metric", name, what)
 
 

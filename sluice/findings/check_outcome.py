@@ -49,8 +49,8 @@ class CheckOutcome:
 
     @property
     def response(self) -> tuple[str, str]:
-        """The likely cause and the fix; both empty when nothing is wrong."""
+        """The likely cause and the fix; without a fault, those that were passed or empty texts."""
         if self.fault is None:
             return self.cause, self.fix
-        known = find_fault(self.fault)
-        return self.cause or known.cause, self.fix or known.fix
+        fault = find_fault(self.fault)
+        return self.cause or fault.cause, self.fix or fault.fix

@@ -13,10 +13,10 @@ _MIN_DEVIATIONS = 2.0
 _MAX_FEATURES = 3
 
 _MAX_FLAG_SHARE = 0.01
-"""Maximum share of rows at which a value is unusual in a column of which most rows are equal.
+"""Maximum share of rows that may have an unusual value in a column of which most rows are equal.
 
-There, the deviation only says how rare the other values are: in a one-hot column of weekdays,
-every seventh row is 2.4 standard deviations from 0.
+In such a column, the deviation only says how rare the other values are: in a one-hot column of
+weekdays, every seventh row is 2.4 standard deviations from 0.
 """
 
 _MAD_TO_STD = 1.4826
@@ -36,8 +36,8 @@ def find_hard_examples(
     A feature is unusual when it is at least 2 deviations from the median of the given rows. The
     deviation is robust (median absolute deviation, scaled to the standard deviation of a normal
     variable), so that outliers do not inflate it. In a column of which most rows are equal, as in
-    a flag or a one-hot column, a value is unusual only if at most 1 % of the rows are at least as
-    far from the median. The three largest deviations are named.
+    a flag or a one-hot column, a value is unusual only if at most 1 % of the rows (or a single row)
+    are at least as far from the median. The three features with the largest deviations are named.
 
     Examples of equal loss are listed in row order. Non-finite losses, non-numeric columns and
     missing cells are ignored.
@@ -49,12 +49,13 @@ def find_hard_examples(
         feature_columns: Columns to examine; columns that the frame lacks are skipped.
         count: Maximum number of examples to return.
     """
-    finite = np.flatnonzero(np.isfinite(loss_N))
-    worst = finite[np.argsort(-loss_N[finite], kind="stable")][:count]
-    if worst.size == 0:
+    finite_indices = np.flatnonzero(np.isfinite(loss_N))
+    descending = np.argsort(-loss_N[finite_indices], kind="stable")
+    hardest_indices = finite_indices[descending][:count]
+    if hardest_indices.size == 0:
         return ()
-    unusual = find_unusual_features(worst, rows, frame, feature_columns)
-    median = float(np.median(loss_N[finite]))
+    unusual_features = find_unusual_features(hardest_indices, rows, frame, feature_columns)
+    median = float(np.median(loss_N[finite_indices]))
     return tuple(
         HardExample(
             row=_label(frame.index[rows[i]]),
@@ -63,12 +64,12 @@ def find_hard_examples(
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
             unusual_features=features,
         )
-        for i, features in zip(worst, unusual, strict=True)
+        for i, features in zip(hardest_indices, unusual_features, strict=True)
     )
 
 
 def find_unusual_features(
-    selected: NDArray[np.int64],
+    selected_indices: NDArray[np.int64],
     rows: NDArray[np.int64],
     frame: pd.DataFrame,
     feature_columns: tuple[str, ...],
@@ -76,16 +77,16 @@ def find_unusual_features(
     """Return the unusual features of each selected example, compared with all given rows.
 
     Args:
-        selected: Indices into ``rows``.
+        selected_indices: Indices into ``rows``.
         rows: Positions of the examples in ``frame``, (N,), over which the median is taken.
         frame: Feature frame.
         feature_columns: Columns to examine; columns that the frame lacks are skipped.
     """
-    known = [name for name in feature_columns if name in frame.columns]
-    names = [name for name in known if pd.api.types.is_numeric_dtype(frame[name])]
+    columns = [name for name in feature_columns if name in frame.columns]
+    names = [name for name in columns if pd.api.types.is_numeric_dtype(frame[name])]
     value_ND = frame.iloc[rows].loc[:, names].to_numpy(np.float64, na_value=np.nan)
     score_ND = _deviations(value_ND)
-    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected)
+    return tuple(_largest_deviations(names, value_ND[i], score_ND[i]) for i in selected_indices)
 
 
 def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -96,15 +97,15 @@ def _deviations(value_ND: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     score_ND = np.full(value_ND.shape, np.nan)
     for column, value_N in enumerate(value_ND.T):
-        known_N = value_N[np.isfinite(value_N)]
-        if known_N.size == 0:
+        finite_N = value_N[np.isfinite(value_N)]
+        if finite_N.size == 0:
             continue
-        distance_N = value_N - np.median(known_N)
-        scale = _MAD_TO_STD * float(np.median(np.abs(known_N - np.median(known_N))))
+        distance_N = value_N - np.median(finite_N)
+        scale = _MAD_TO_STD * float(np.median(np.abs(finite_N - np.median(finite_N))))
         if scale > 0:
             score_ND[:, column] = distance_N / scale
         else:
-            score_ND[:, column] = _deviations_of_rare_values(distance_N, float(known_N.std()))
+            score_ND[:, column] = _deviations_of_rare_values(distance_N, float(finite_N.std()))
     return score_ND
 
 
@@ -117,8 +118,8 @@ def _deviations_of_rare_values(
     size_N = np.abs(distance_N[np.isfinite(distance_N)])
     # A single row is always rare enough, so that few rows can have an unusual one.
     max_rows = max(1, int(_MAX_FLAG_SHARE * size_N.size))
-    ascending = np.sort(size_N)
-    num_as_far_N = size_N.size - np.searchsorted(ascending, np.abs(distance_N), side="left")
+    sorted_sizes = np.sort(size_N)
+    num_as_far_N = size_N.size - np.searchsorted(sorted_sizes, np.abs(distance_N), side="left")
     is_common_N = np.isfinite(distance_N) & (num_as_far_N > max_rows)
     return np.where(is_common_N, 0.0, distance_N / scale)
 

@@ -32,9 +32,12 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
         work: Name of the work that ran, for the message when memory is exhausted.
     """
     if is_out_of_memory(error):
-        refused = out_of_memory_error(error, work)
+        memory_error = out_of_memory_error(error, work)
         return ErrorExplanation(
-            fault="out of memory", what=refused.what, cause=refused.cause, fix=refused.fix
+            fault="out of memory",
+            what=memory_error.what,
+            cause=memory_error.cause,
+            fix=memory_error.fix,
         )
     fault: FaultName = "user code raised"
     if isinstance(error, RuntimeError | ValueError) and _SHAPE_WORDS.search(message_of(error)):
@@ -51,7 +54,7 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
     )
 
 
-def finding_from_error(error: BaseException) -> CheckOutcome:
+def outcome_from_error(error: BaseException) -> CheckOutcome:
     """Return a failed check outcome that names the exception and the line that raised it.
 
     A SluiceError keeps its cause, if any, and its fix. A RuntimeError or ValueError about sizes is
@@ -62,9 +65,13 @@ def finding_from_error(error: BaseException) -> CheckOutcome:
         return CheckOutcome(
             outcome="fail", summary=error.what, fault=fault, cause=error.cause, fix=error.fix
         )
-    known = explain_error(error, work="this check")
+    explanation = explain_error(error, work="this check")
     return CheckOutcome(
-        outcome="fail", summary=known.what, fault=known.fault, cause=known.cause, fix=known.fix
+        outcome="fail",
+        summary=explanation.what,
+        fault=explanation.fault,
+        cause=explanation.cause,
+        fix=explanation.fix,
     )
 
 
@@ -86,11 +93,15 @@ def wrap_user_errors(what: str) -> Iterator[None]:
     except Exception as error:
         if is_out_of_memory(error):
             raise out_of_memory_error(error, what) from error
-        known = explain_error(error, work=what)
+        explanation = explain_error(error, work=what)
         fix = (
-            "Correct that line and start again." if known.fault == "user code raised" else known.fix
+            "Correct that line and start again."
+            if explanation.fault == "user code raised"
+            else explanation.fix
         )
-        raise ContractError(f"{what} raised {known.what}", cause=known.cause, fix=fix) from error
+        raise ContractError(
+            f"{what} raised {explanation.what}", cause=explanation.cause, fix=fix
+        ) from error
 
 
 def training_error(error: Exception) -> SluiceError:
@@ -99,13 +110,13 @@ def training_error(error: Exception) -> SluiceError:
     Args:
         error: Any exception except subclasses of SluiceError.
     """
-    known = explain_error(error, work="a training")
-    if known.fault == "out of memory":
-        return OutOfMemory(known.what, cause=known.cause, fix=known.fix)
-    if known.fault == "bug in Sluice":
-        return TrainingFailed(known.what, cause=known.cause, fix=known.fix)
+    explanation = explain_error(error, work="a training")
+    if explanation.fault == "out of memory":
+        return OutOfMemory(explanation.what, cause=explanation.cause, fix=explanation.fix)
+    if explanation.fault == "bug in Sluice":
+        return TrainingFailed(explanation.what, cause=explanation.cause, fix=explanation.fix)
     return TrainingFailed(
-        known.what,
+        explanation.what,
         cause="The code of the workload or the model raised an exception during a fold run.",
         fix="Correct the named line; the POC gate shows most such errors within seconds.",
     )

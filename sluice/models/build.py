@@ -31,7 +31,6 @@ ARCHITECTURES: Mapping[str, Builder] = {
 }
 """Built-in networks, by the name used in settings."""
 
-
 _BUILT_IN_PREFIX = "sluice.models."
 """Prefix of import paths of built-in networks."""
 
@@ -93,7 +92,7 @@ def sketch_network(
 ) -> nn.Module | None:
     """Return a built-in network on the meta device, that is, without memory for its weights.
 
-    The tensors have the shapes of those of ``build_network``, but need no memory whatever the
+    Its tensors have the same shapes as those of ``build_network``, but need no memory, whatever the
     settings are. Returns None for any other architecture.
 
     Args:

@@ -77,9 +77,9 @@ class CausalTransformer(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         """Return logits (B, L, V)."""
         length, width = ids.shape[1], self.embedding.embedding_dim
-        # ``positions`` encodes the distance to the last row; reversed, that to the first token.
-        places_LH = positions(length, width, device=ids.device).flip(0)
-        hidden_BLH = self.drop(self.embedding(ids) * math.sqrt(width) + places_LH)
+        # ``positions`` encodes the distance to the last token; flipped, the distance to the first.
+        position_LH = positions(length, width, device=ids.device).flip(0)
+        hidden_BLH = self.drop(self.embedding(ids) * math.sqrt(width) + position_LH)
         future_LL = torch.ones(length, length, dtype=torch.bool, device=ids.device).triu(1)
         for layer in self.layers:
             hidden_BLH = layer(hidden_BLH, src_mask=future_LL, is_causal=True)

@@ -28,7 +28,7 @@ _BUILT_IN = (
 
 
 def set_dropout(model: nn.Module, rate: float) -> None:
-    """Set the dropout rate of a network, as ``ModelSettings.dropout`` does when it is built.
+    """Set the dropout rate of a network, as ``ModelSettings.dropout`` does for a new network.
 
     A user-defined network must have a method ``set_dropout(rate)``, because only the network knows
     which of its rates depend on the settings.

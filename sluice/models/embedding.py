@@ -69,16 +69,16 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
         al. (2009), "Feature Hashing for Large Scale Multitask Learning", ICML.
     """
     network = model.network if isinstance(model, Scaled) else model
-    received: list[tuple[str, object]] = []
+    last_input: list[tuple[str, object]] = []  # name and input of the layer called last
 
-    def recorder(name: str) -> Callable[..., None]:
+    def make_hook(name: str) -> Callable[..., None]:
         def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            received[:] = [(name, next(iter((*args, *kwargs.values())), None))]
+            last_input[:] = [(name, next(iter((*args, *kwargs.values())), None))]
 
         return record
 
     handles = [
-        layer.register_forward_pre_hook(recorder(name), with_kwargs=True)
+        layer.register_forward_pre_hook(make_hook(name), with_kwargs=True)
         for name, layer in _candidates(network).items()
     ]
     was_training = model.training
@@ -92,8 +92,8 @@ def embed(model: nn.Module, x: ModelInput) -> Embedding:
             handle.remove()
         if was_training:
             model.train()
-    name, value = received[0] if received else ("", None)
-    values = _reduced(_averaged(value, network, name, input_length(x)))
+    name, value = last_input[0] if last_input else ("", None)
+    values = _reduce_width(_average_positions(value, network, name, input_length(x)))
     return Embedding(layer=name or type(network).__name__, values=values)
 
 
@@ -112,13 +112,14 @@ def _candidates(network: nn.Module) -> dict[str, nn.Module]:
     return {declared: layers[declared]}
 
 
-def _averaged(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
+def _average_positions(value: object, network: nn.Module, layer: str, num_examples: int) -> Tensor:
+    """Return the mean of the layer's input over all axes between the first and the last."""
     name = type(network).__name__
     if value is None:
         declared = getattr(network, LAYER_ATTRIBUTE, None)
-        missing = "no nn.Linear" if declared is None else f"no layer '{declared}'"
+        missing_layer = "no nn.Linear" if declared is None else f"no layer '{declared}'"
         raise ContractError(
-            f"{name} has no embedding: it calls {missing} in forward().",
+            f"{name} has no embedding: it calls {missing_layer} in forward().",
             fix="Name a called layer, whose input is the embedding, in the class attribute "
             f"{LAYER_ATTRIBUTE} of the network, or set drift: {{embedding: null}}.",
         )
@@ -128,16 +129,19 @@ def _averaged(value: object, network: nn.Module, layer: str, num_examples: int) 
         or value.ndim < 2
         or len(value) != num_examples
     ):
-        shown = f"{tuple(value.shape)} {value.dtype}" if isinstance(value, Tensor) else type(value)
+        received = type(value).__name__
+        if isinstance(value, Tensor):
+            received = f"{tuple(value.shape)} {value.dtype}"
         raise ContractError(
             f"Layer '{layer}' of {name} must receive floats of shape ({num_examples}, ..., width), "
-            f"got {shown}.",
+            f"got {received}.",
             fix=f"Name another layer in the class attribute {LAYER_ATTRIBUTE}.",
         )
     return value.detach().float().reshape(num_examples, -1, value.shape[-1]).mean(dim=1).cpu()
 
 
-def _reduced(embedding: Tensor) -> NDArray[np.float32]:
+def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
+    """Return embeddings of at most ``MAX_WIDTH`` numbers, reduced by a count sketch if wider."""
     values: NDArray[np.float32] = embedding.numpy()
     width = values.shape[1]
     if width <= MAX_WIDTH:

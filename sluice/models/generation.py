@@ -49,9 +49,9 @@ def sample_tokens(
         for _ in range(num_tokens):
             logits_BV = network(ids[:, -max_context:])[:, -1].float().cpu()
             if temperature == 0:
-                chosen = logits_BV.argmax(dim=1, keepdim=True)
+                next_ids = logits_BV.argmax(dim=1, keepdim=True)
             else:
                 probability_BV = (logits_BV / temperature).softmax(dim=1)
-                chosen = torch.multinomial(probability_BV, 1, generator=generator)
-            ids = torch.cat([ids, chosen.to(ids.device)], dim=1)
+                next_ids = torch.multinomial(probability_BV, 1, generator=generator)
+            ids = torch.cat([ids, next_ids.to(ids.device)], dim=1)
     return ids[:, prompt.shape[1] :]

@@ -30,8 +30,12 @@ class ImageCnn(nn.Module):
         self.body = nn.Sequential(
             *(
                 part
-                for inner, outer in itertools.pairwise(widths)
-                for part in (nn.Conv2d(inner, outer, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+                for channels_in, channels_out in itertools.pairwise(widths)
+                for part in (
+                    nn.Conv2d(channels_in, channels_out, 3, padding=1),
+                    nn.ReLU(),
+                    nn.MaxPool2d(2),
+                )
             )
         )
         self.drop = nn.Dropout(settings.dropout)

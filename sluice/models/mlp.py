@@ -8,8 +8,8 @@ from sluice.models.settings import ModelSettings
 class MultilayerPerceptron(nn.Module):
     """Multilayer perceptron on the last row of a window, with a linear path beside it.
 
-    The linear path makes the network at least as good as a linear model where the target is a
-    nearly linear function of the columns, which is common in tables.
+    The linear path lets the network represent a linear model exactly. In tables, the target is
+    often a nearly linear function of the columns.
 
     Shape legend: B = examples, L = sequence length [rows], D = features, O = outputs.
 

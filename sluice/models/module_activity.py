@@ -28,11 +28,11 @@ class ModuleActivity:
 
     num_examples: int = 0
     """Number of rows of the module's inputs; 0 if the module never ran, or only on empty inputs."""
-    nonzero_input: bool | None = None
+    has_nonzero_input: bool | None = None
     """Whether an input value was ever nonzero; None for a module without own parameters."""
-    active: Tensor | None = None
-    """For each unit, whether its output was ever above 0. None for a module without a
-    floating-point output, or one that is called in several places with different widths."""
+    active_mask: Tensor | None = None
+    """Boolean mask of the units whose output was ever above 0. None for a module without a
+    floating-point output, or with outputs of different widths in different calls."""
     widths: set[int] = field(default_factory=set)
     """Numbers of units of the module's outputs so far."""
     previous_weighted: str = ""
@@ -44,15 +44,15 @@ class ModuleActivity:
     @property
     def num_units(self) -> int:
         """Number of output units; 0 when they cannot be counted."""
-        return 0 if self.active is None else self.active.numel()
+        return 0 if self.active_mask is None else self.active_mask.numel()
 
     @property
     def num_active(self) -> int:
         """Number of units whose output was ever above 0."""
-        return 0 if self.active is None else int(self.active.sum())
+        return 0 if self.active_mask is None else int(self.active_mask.sum())
 
     @property
-    def dead(self) -> bool:
+    def is_dead(self) -> bool:
         """Whether the module ran, but the output of no unit was ever above 0."""
         return self.num_units > 0 and self.num_active == 0
 
@@ -64,7 +64,7 @@ class ActivityRecorder:
     activity: dict[str, ModuleActivity] = field(default_factory=dict)
     _last_weighted: str = ""
     """Name of the last module with weights that ran in this pass."""
-    _channels_first: bool = False
+    _has_channels_first: bool = False
     """Whether the units of that module are channels in dimension 1."""
     _inputs: list[Tensor] = field(default_factory=list)
     """Inputs of this pass. They are kept so that no other tensor gets the same memory address."""
@@ -72,7 +72,7 @@ class ActivityRecorder:
     def start_pass(self) -> None:
         """Release the inputs of the previous pass, so that their memory can be freed."""
         self._inputs.clear()
-        self._last_weighted, self._channels_first = "", False
+        self._last_weighted, self._has_channels_first = "", False
 
     def on_input(self, name: str, x: Tensor) -> None:
         """Record the input of a module."""
@@ -87,21 +87,22 @@ class ActivityRecorder:
         activity.previous_weighted = self._last_weighted
         has_weights = next(module.parameters(recurse=False), None) is not None
         if has_weights:
-            activity.nonzero_input = bool(activity.nonzero_input) or bool((x != 0).any())
+            activity.has_nonzero_input = bool(activity.has_nonzero_input) or bool((x != 0).any())
             self._last_weighted = name
-            self._channels_first = isinstance(module, _CHANNELS_FIRST)
+            self._has_channels_first = isinstance(module, _CHANNELS_FIRST)
         if not output.is_floating_point() or not output.numel():
             return
-        has_channels = self._channels_first and output.ndim > 2
+        has_channels = self._has_channels_first and output.ndim > 2
         unit_dim = 1 if output.ndim > 3 or has_channels else -1
         other_dims = [d for d in range(output.ndim) if d != unit_dim % output.ndim]
         is_positive = output > 0
-        active = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
-        activity.widths.add(len(active))
+        mask = is_positive.any(dim=other_dims) if other_dims else is_positive.any().reshape(1)
+        activity.widths.add(len(mask))
         if len(activity.widths) > 1:
-            activity.active = None
+            activity.active_mask = None
         else:
-            activity.active = active if activity.active is None else activity.active | active
+            previous = activity.active_mask
+            activity.active_mask = mask if previous is None else previous | mask
 
 
 @contextmanager

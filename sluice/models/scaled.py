@@ -99,33 +99,33 @@ class Scaled(nn.Module):
         Raises:
             ContractError: ``scale_inputs`` with a dict of inputs.
         """
-        first = _encoded(gather(x, torch.arange(1)), encoder)
-        if scale_inputs and not isinstance(first, Tensor):
+        first_input = _encode(gather(x, torch.arange(1)), encoder)
+        if scale_inputs and not isinstance(first_input, Tensor):
             raise ContractError(
-                f"scale_inputs requires one tensor as input, got {describe_input(first)}.",
+                f"scale_inputs requires one tensor as input, got {describe_input(first_input)}.",
                 cause="A dict of inputs holds ids and masks, which must not be scaled.",
                 fix="Set scale_inputs = False in the workload, and scale inside the network.",
             )
         scaled = cls(
             network,
-            num_features=first.shape[-1] if isinstance(first, Tensor) else 0,
+            num_features=first_input.shape[-1] if isinstance(first_input, Tensor) else 0,
             num_outputs=num_outputs,
             scale_inputs=scale_inputs,
             scale_target=scale_target,
             encoder=encoder,
         )
         if scale_inputs:
-            scaled.x_mean, scaled.x_std = _moments(_fit_inputs(x, encoder))
+            scaled.x_mean, scaled.x_std = _mean_and_std(_inputs_for_fit(x, encoder))
         if scale_target:
-            targets = _fit_values(y)
-            scaled.y_mean, scaled.y_std = _moments(
+            targets = _values_for_fit(y)
+            scaled.y_mean, scaled.y_std = _mean_and_std(
                 targets if targets.ndim > 1 else targets[:, None]
             )
         return scaled
 
     def forward(self, x: ModelInput) -> Tensor:
         """Return predictions (B, O) or (B,) in target units for raw inputs (B, ..., D)."""
-        x = _encoded(x, self.encoder)
+        x = _encode(x, self.encoder)
         if isinstance(x, dict):
             output: Tensor = self.network(**x)
         else:
@@ -137,32 +137,33 @@ class Scaled(nn.Module):
         return output
 
 
-def _encoded(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
+def _encode(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
     if encoder is None:
         return x
     encoded: ModelInput = encoder(x)
     return encoded
 
 
-def _fit_inputs(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
-    """Return the inputs to fit the scaling on, those of evenly spaced rows if they are encoded."""
+def _inputs_for_fit(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
+    """Return the inputs to fit the scaling on; encoded inputs are those of evenly spaced rows."""
     if encoder is None:
-        return _fit_values(source)
+        return _values_for_fit(source)
     rows = spread_rows(len(source), _MAX_FIT_ROWS)
-    encoded = _encoded(gather(source, rows), encoder)
+    encoded = _encode(gather(source, rows), encoder)
     assert isinstance(encoded, Tensor), "Scaled.fit() refuses a dict"
     return encoded
 
 
-def _fit_values(source: Tensor | RowSource) -> Tensor:
-    """Return the values to fit the scaling on: all of a tensor, evenly spaced rows of a source."""
+def _values_for_fit(source: Tensor | RowSource) -> Tensor:
+    """Return the values to fit the scaling on: a whole tensor, or evenly spaced rows."""
     if isinstance(source, Tensor):
         return source
     rows = spread_rows(len(source), _MAX_FIT_ROWS)
     return gather_tensor(source, rows, what="values to be scaled")
 
 
-def _moments(values: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation of each column, which is 1 if it is constant."""
     # Computed in double precision, because the standard deviation may be small compared with the
     # mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()

@@ -1,4 +1,4 @@
-"""Network that returns what a client receives in place of its whole output."""
+"""Network that converts its output to the response that a client receives."""
 
 from collections.abc import Callable
 
@@ -30,13 +30,15 @@ class ServedNetwork(nn.Module):
         Raises:
             ContractError: The conversion does not return one row for each element.
         """
-        served = self.served_output(self.network(x), x)
+        response = self.served_output(self.network(x), x)
         num_elements = input_length(x)
-        if not isinstance(served, Tensor) or served.ndim < 1 or len(served) != num_elements:
-            found = tuple(served.shape) if isinstance(served, Tensor) else type(served).__name__
+        if not isinstance(response, Tensor) or response.ndim < 1 or len(response) != num_elements:
+            received = (
+                tuple(response.shape) if isinstance(response, Tensor) else type(response).__name__
+            )
             raise ContractError(
                 f"served_output() must return one row for each of {num_elements} elements, got "
-                f"{found}.",
+                f"{received}.",
                 fix="Return a tensor whose first axis is that of the inputs.",
             )
-        return served
+        return response

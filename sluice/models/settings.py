@@ -8,11 +8,12 @@ from sluice.base.settings import Settings
 
 
 def _require_value(value: Any) -> Any:
-    parts = value if isinstance(value, list) else [value]
-    if not all(isinstance(part, bool | int | float | str) for part in parts):
-        raise ValueError(
-            f"must be a number, boolean, string or a list of these, got {type(value).__name__}"
-        )
+    items = value if isinstance(value, list) else [value]
+    invalid = [item for item in items if not isinstance(item, bool | int | float | str)]
+    if invalid:
+        kind = type(invalid[0]).__name__
+        received = f"a list with {kind}" if isinstance(value, list) else kind
+        raise ValueError(f"must be a number, boolean, string or a list of these, got {received}")
     return value
 
 

@@ -14,7 +14,8 @@ then 0.95 to 0.998, which corresponds to memories of about 20 to 400 rows."""
 class SLSTMLayer(nn.Module):
     """One sLSTM layer with full recurrent mixing (one head).
 
-    Shape legend: B = examples, L = sequence length [rows], D = features, H = hidden units.
+    Shape legend: B = examples, L = sequence length [rows], D = features, H = hidden units,
+    G = 4 H pre-activations of the gates.
 
     With the pre-activations i, f, z, o = W x_t + R h_(t-1) + b, stacked in this order::
 
@@ -28,6 +29,7 @@ class SLSTMLayer(nn.Module):
     ``c_t / n_t`` is a weighted mean of tanh(z) over the rows so far, so it is between -1 and 1. It
     does not depend on m, which only keeps the exponentials in range; therefore no gradient flows
     through m.
+
     The first row sets m_1 = i, so n_1 = 1: starting with m_0 = 0, n_0 = 0 would divide 0 by 0 if
     the first i is far below log sigmoid(f). After that, one of i' and f' is 1 at every row, so
     1 <= n_t <= t.

@@ -20,8 +20,8 @@ _OTHER_FORMATS: Mapping[bytes, str] = {
 
 def foreign_format(content: bytes) -> str | None:
     """Return the name of a known other format, recognised by the first bytes, or None."""
-    # A safetensors file starts with the length of its header in 8 bytes. If the header has 640
-    # bytes, the first two are those of a pickle, but only a length has zeros behind them.
+    # A safetensors file starts with the length of its header in 8 bytes. The first two bytes of
+    # some lengths, such as 640, are those of a pickle, but only a length has zeros behind them.
     if content[3:8] == bytes(5):
         return None
     return next((name for magic, name in _OTHER_FORMATS.items() if content.startswith(magic)), None)
@@ -65,8 +65,8 @@ def require_safetensors(content: bytes, *, what: str) -> None:
         if foreign is not None:
             raise IntegrityError(
                 f"{what} must be a safetensors file of weights, and is {foreign}.",
-                cause="Loading a pickle executes arbitrary code of its author; a safetensors file "
-                "contains only numbers.",
+                cause="Only safetensors files are accepted, because they contain only numbers. "
+                "Loading other formats may execute code of their author.",
                 fix="Save the weights with safetensors.torch.save_file, or run the pipeline again.",
             ) from error
         raise _invalid_weights(what, str(error)) from error

@@ -56,7 +56,7 @@ class WeightsFacts(Settings):
 
     @classmethod
     def read(cls, content: bytes, limits: ImportLimits) -> Self:
-        """Return the metadata of a file, after checking that its tensors have matching shapes.
+        """Return the metadata of a file, after checking the shapes of the scaling tensors.
 
         Args:
             content: The whole file.
@@ -148,9 +148,10 @@ def _read_tensor(
         raise ValueError(f"{label} must have a name of printable characters")
     if not isinstance(entry, dict) or set(entry) != _ENTRY_KEYS:
         raise ValueError(f"{label} must have exactly dtype, shape and data_offsets")
-    size = _DTYPE_BYTES.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
-    if size is None:
-        raise ValueError(f"{label} has the unknown dtype {str(entry['dtype'])[:80]!r}")
+    dtype = entry["dtype"]
+    bytes_per_number = _DTYPE_BYTES.get(dtype) if isinstance(dtype, str) else None
+    if bytes_per_number is None:
+        raise ValueError(f"{label} has the unknown dtype {str(dtype)[:80]!r}")
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _are_sizes(shape) or len(shape) > limits.max_dimensions:
         raise ValueError(
@@ -160,7 +161,7 @@ def _read_tensor(
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise ValueError(f"{label} must have two offsets from 0, got {str(offsets)[:80]}")
     begin, end = offsets
-    if end - begin != math.prod(shape) * size:
+    if end - begin != math.prod(shape) * bytes_per_number:
         raise ValueError(
             f"{label} has {end - begin:,} bytes, which does not match its shape and dtype"
         )

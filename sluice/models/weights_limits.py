@@ -27,7 +27,9 @@ class ImportLimits(Settings):
     max_features: int = Field(
         1_000_000, ge=1, description="Number of input columns, and of output columns, of a network."
     )
-    max_members: int = Field(4_096, ge=1, description="Members of a version: seeds times folds.")
+    max_members: int = Field(
+        4_096, ge=1, description="Number of members of a version: seeds times folds."
+    )
     max_receipts: int = Field(1_000, ge=0, description="Number of receipts of a version.")
     max_history: int = Field(10_000, ge=0, description="Number of history entries of a version.")
     max_text: int = Field(

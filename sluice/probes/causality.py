@@ -35,14 +35,15 @@ def probe_causality(
 
     Args:
         network: Maps (B, L) tokens or (B, L, D) floats to one output per position (B, L, ...).
-        x: A few rows.
+        x: A few rows of input.
         causal: Whether outputs must not depend on later positions. If None, this is required when
             the targets are the inputs shifted by one position.
         y: Targets; used only if ``causal`` is None.
         seed: Seed of random operations in the network.
 
     Raises:
-        ContractError: The input has no rows, or the output is not one tensor of floats.
+        ContractError: The input has no rows or fewer than two distinct values, or the output is not
+            one tensor of floats.
     """
     require_rows(x, at_least=1)
     if causal is False:
@@ -75,13 +76,13 @@ def _perturb_after_cuts(
         The effect on the outputs before a cut, for each cut where it is not 0; the largest effect
         on the outputs from a cut on; and all cuts.
     """
-    length, other = x.shape[1], other_values(x)
+    length, replacements = x.shape[1], other_values(x)
     cuts = sorted({1, length // 2, length - 1})
     leak_by_cut, effect_after = {}, 0.0
     for cut in cuts:
-        changed = x.clone()
-        changed[:, cut:] = other[:, cut:]
-        perturbed = output_of(twin, changed)
+        perturbed_x = x.clone()
+        perturbed_x[:, cut:] = replacements[:, cut:]
+        perturbed = output_of(twin, perturbed_x)
         leak = effect(unperturbed[:, :cut], perturbed[:, :cut])
         if not leak <= ROUNDING:  # also if NaN
             leak_by_cut[cut] = leak
@@ -92,7 +93,7 @@ def _perturb_after_cuts(
 def _result(
     leak_by_cut: dict[int, float], effect_after: float, cuts: list[int], *, must_be_causal: bool
 ) -> ProbeResult:
-    test = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
+    procedure = f"Positions from {', '.join(map(str, cuts))} on were perturbed, in turn"
     numbers: dict[str, float | int | str] = {"cuts": len(cuts), "cuts_that_leak": len(leak_by_cut)}
     if leak_by_cut:
         # NaN counts as the largest effect.
@@ -100,7 +101,7 @@ def _result(
         return ProbeResult(
             name=NAME,
             outcome="fail" if must_be_causal else "insufficient",
-            seen=f"{test}: outputs at earlier positions changed at {len(leak_by_cut)} of "
+            seen=f"{procedure}: outputs at earlier positions changed at {len(leak_by_cut)} of "
             f"{len(cuts)} cuts, {format_effect(share)} (cut at position {cut}).",
             numbers=numbers | {"worst_cut": cut, "largest_effect": share},
             why="Later positions leak into earlier outputs: no causal mask, a mask that is off by "
@@ -114,12 +115,12 @@ def _result(
             "causal = True or causal = False.",
         )
     if not effect_after > ROUNDING:
-        seen = f"{test}: no output changed, not even at the perturbed positions."
+        seen = f"{procedure}: no output changed, not even at the perturbed positions."
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: earlier outputs did not change; later outputs changed "
+        seen=f"{procedure}: earlier outputs did not change; later outputs changed "
         f"{format_effect(effect_after)}.",
         numbers=numbers | {"effect_on_later": effect_after},
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.gradcheck import GradcheckError
 
-from sluice.probes.precision_watch import Operations
+from sluice.probes.precision_watch import SuspectOperations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class GradientProblem:
 
 
 def find_output_problem(
-    output: Any, operations: Operations, *, must_be_scalar: bool
+    output: Any, operations: SuspectOperations, *, must_be_scalar: bool
 ) -> GradientProblem | None:
     """Return why gradients of the output cannot be checked; None if they can."""
     if not isinstance(output, Tensor):
@@ -42,8 +42,8 @@ def find_output_problem(
             observation="The output is not connected to any parameter or input.",
             why="Non-differentiable operation"
             + (
-                f": {operations.piecewise_constant}."
-                if operations.piecewise_constant
+                f": {operations.piecewise_constant_op}."
+                if operations.piecewise_constant_op
                 else ", such as detach(), .data, no_grad or argmax."
             ),
             fix="Remove this operation from the path of the loss.",
@@ -58,19 +58,19 @@ def find_output_problem(
 
 
 def explain_mismatch(
-    name: str, error: GradcheckError, operations: Operations, output: Tensor
+    name: str, error: GradcheckError, operations: SuspectOperations, output: Tensor
 ) -> GradientProblem:
     """Return the problem of a wrong gradient, with its most likely cause."""
     numbers = " ".join(str(error).split())
     functions = _custom_functions(output)
-    if operations.single_precision:
-        why = f"Single precision inside: {operations.single_precision}."
+    if operations.reduced_precision_op:
+        why = f"Reduced precision inside: {operations.reduced_precision_op}."
         fix = "Compute it in the precision of its input, at least for this probe."
     elif functions:
         why = f"The backward of {' or '.join(functions)} does not match its forward."
         fix = "Correct backward(); a straight-through estimator differs on purpose."
-    elif operations.piecewise_constant:
-        why = f"Non-differentiable operation on its path: {operations.piecewise_constant}."
+    elif operations.piecewise_constant_op:
+        why = f"Non-differentiable operation on its path: {operations.piecewise_constant_op}."
         fix = "Replace it by a differentiable operation."
     else:
         why = "A part of the path is cut by detach(), .data or no_grad."

@@ -18,28 +18,28 @@ from sluice.probes.gradient_problems import (
     explain_mismatch,
     find_output_problem,
 )
-from sluice.probes.precision_watch import Operations, double_by_default, watched_operations
+from sluice.probes.precision_watch import SuspectOperations, double_by_default, watched_operations
 from sluice.probes.result import ProbeResult
 from sluice.probes.twin import evaluation_twin, require_rows
 
 NAME = "gradients"
 
 _JITTER = 1e-3
-"""Relative random offset of weights and inputs, so that none is exactly at a kink, as ReLU's at
-0."""
+"""Relative size of the random offsets of weights and inputs, so that no value is exactly at a kink,
+such as that of ReLU at 0."""
 
 _LARGE_CHANGE = 0.3
 """Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
 _ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE = 1e-7, 1e-3
-"""Tolerances of a comparison, with the output scaled to 1."""
+"""Tolerances of a comparison, in which the largest output is scaled to 1."""
 
 _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""
 
 _MAX_FULL_CHECK = 16
-"""Maximum number of elements of a tensor for which each is checked; larger tensors are checked in
-random directions."""
+"""Maximum number of elements of a tensor whose elements are checked one by one; larger tensors are
+checked in random directions."""
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
 """Function that computes the checked output from tensors by name."""
@@ -139,10 +139,10 @@ def _first_problem(
         problem = find_output_problem(output, operations, must_be_scalar=must_be_scalar)
         if problem is not None:
             return problem
-        written = [name for name, t in tensors.items() if t._version != versions[name]]
-        if written:
+        written_name = next((n for n, t in tensors.items() if t._version != versions[n]), None)
+        if written_name is not None:
             return explain_in_place(
-                f"A forward pass writes into {written[0]}.", tensor_name=written[0]
+                f"A forward pass writes into {written_name}.", tensor_name=written_name
             )
         if not torch.equal(output, call(tensors)):
             return GradientProblem(
@@ -155,10 +155,10 @@ def _first_problem(
         )
     except RuntimeError as error:
         return explain_error(error)
-    output_size = float(output.detach().abs().max().clamp_min(1e-30))
+    output_scale = float(output.detach().abs().max().clamp_min(1e-30))
     for (name, tensor), gradient in zip(tensors.items(), gradients, strict=True):
         problem = _check_tensor(
-            call, tensors, name, tensor, gradient, operations, output, output_size
+            call, tensors, name, tensor, gradient, operations, output, output_scale
         )
         if problem is not None:
             return problem
@@ -171,16 +171,16 @@ def _check_tensor(
     name: str,
     tensor: Tensor,
     gradient: Tensor | None,
-    operations: Operations,
+    operations: SuspectOperations,
     output: Tensor,
-    output_size: float,
+    output_scale: float,
 ) -> GradientProblem | None:
     """Compare the gradient with respect to one tensor with finite differences."""
     if gradient is None or not bool(gradient.any()):
-        return _check_zero_gradient(call, tensors, name, gradient, operations, output, output_size)
+        return _check_zero_gradient(call, tensors, name, gradient, operations, output, output_scale)
 
     def output_of_tensor(value: Tensor) -> Tensor:
-        return call({**tensors, name: value}) / output_size
+        return call({**tensors, name: value}) / output_scale
 
     copied = tensor.detach().clone().requires_grad_()
     try:
@@ -204,22 +204,25 @@ def _check_zero_gradient(
     tensors: Mapping[str, Tensor],
     name: str,
     gradient: Tensor | None,
-    operations: Operations,
+    operations: SuspectOperations,
     output: Tensor,
-    output_size: float,
+    output_scale: float,
 ) -> GradientProblem | None:
-    """Return a problem if the output depends on a tensor whose gradient is missing or zero."""
-    if gradient is not None and not operations.piecewise_constant:
-        return None  # the gradient of inactive units is indeed 0
+    """Return a problem if the output depends on a parameter whose gradient is missing or zero.
+
+    A zero gradient is a problem only if the forward pass has a piecewise constant operation.
+    """
+    if gradient is not None and not operations.piecewise_constant_op:
+        return None  # 0 may be correct, as for inactive units
     if name == _INPUT_NAME:
         return None  # the input is not trained, and its values may be categories
     value = tensors[name].detach()
-    changed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
+    perturbed = value + _LARGE_CHANGE * (value.abs() + 0.1) * torch.randn_like(value).sign()
     with torch.no_grad():
-        change = float((call({**tensors, name: changed}) - output).abs().max()) / output_size
+        change = float((call({**tensors, name: perturbed}) - output).abs().max()) / output_scale
     if not change > _ABSOLUTE_TOLERANCE:
         return None
-    operation = operations.piecewise_constant or "detach(), .data or no_grad"
+    operation = operations.piecewise_constant_op or "detach(), .data or no_grad"
     return GradientProblem(
         observation=f"Perturbing {name} by {_LARGE_CHANGE:.0%} changes the output by {change:.3g} "
         f"of the largest output, but the gradient of {name} is "

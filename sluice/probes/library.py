@@ -52,15 +52,15 @@ def _run(name: str, subject: Subject) -> ProbeResult:
 
 def _causality(subject: Subject) -> ProbeResult:
     causal = getattr(subject.workload, "causal", None)
-    few = subject.few
+    examples = subject.first_examples
     return probe_causality(
-        subject.network, few.tensor, causal=causal, y=few.targets, seed=subject.seed
+        subject.network, examples.tensor, causal=causal, y=examples.targets, seed=subject.seed
     )
 
 
 def _padding(subject: Subject) -> ProbeResult:
     pad_id = getattr(subject.workload, "pad_id", None)
-    x = subject.few.tensor
+    x = subject.first_examples.tensor
     if x.dim() != 2 or x.is_floating_point():
         return skipped(
             "padding",
@@ -79,18 +79,18 @@ def _padding(subject: Subject) -> ProbeResult:
         # The first rows may have no padding by chance.
         x, padded = _rows_with_padding(subject, pad_id)
         if not len(x):
-            num = pluralize(len(subject.sample), "train row")
+            num = pluralize(len(subject.padding_candidates), "train row")
             return skipped("padding", f"None of {num} has both padding and real positions.")
     return probe_padding(subject.network, x, padded=padded, seed=subject.seed)
 
 
 def _rows_with_padding(subject: Subject, pad_id: int | None) -> tuple[Tensor, Tensor]:
     """Return the first train rows with padding, and the positions of the padding."""
-    x = subject.sample.tensor
+    x = subject.padding_candidates.tensor
     padded = padding_mask(x, subject.network, pad_id=pad_id)
     assert padded is not None
     is_partly_padded = padded.any(dim=1) & ~padded.all(dim=1)
-    rows = is_partly_padded.nonzero().flatten()[: len(subject.few)]
+    rows = is_partly_padded.nonzero().flatten()[: len(subject.first_examples)]
     return x[rows], padded[rows]
 
 
@@ -112,9 +112,10 @@ def _tokenizers(subject: Subject) -> ProbeResult:
 
 
 def _gradients(subject: Subject) -> ProbeResult:
-    few = subject.few.take(torch.arange(min(_GRADIENT_ROWS, len(subject.few))))
+    num_rows = min(_GRADIENT_ROWS, len(subject.first_examples))
+    examples = subject.first_examples.take(torch.arange(num_rows))
     result = probe_gradients(
-        subject.network, subject.workload.loss, few.tensor, few.targets, seed=subject.seed
+        subject.network, subject.workload.loss, examples.tensor, examples.targets, seed=subject.seed
     )
     provider = getattr(subject.workload, "custom_functions", None)
     functions = {} if provider is None else provider()
@@ -131,7 +132,7 @@ def _schedule(subject: Subject) -> ProbeResult:
 
 
 def _modes(subject: Subject) -> ProbeResult:
-    return probe_modes(subject.network, subject.few.tensor, seed=subject.seed)
+    return probe_modes(subject.network, subject.first_examples.tensor, seed=subject.seed)
 
 
 def _seeds(subject: Subject) -> ProbeResult:

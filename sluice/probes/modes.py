@@ -35,76 +35,94 @@ def probe_modes(network: nn.Module, x: Tensor, *, seed: int) -> ProbeResult:
     """
     require_rows(x, at_least=2)
     with evaluation_twin(network, seed=seed) as twin:
-        still_training = [name or "the network" for name, m in twin.named_modules() if m.training]
-        before = {name: value.clone() for name, value in twin.state_dict().items()}
-        first, second = output_of(twin, x), output_of(twin, x)
-        changed = [
-            name for name, value in twin.state_dict().items() if not _are_equal(before[name], value)
+        modules_in_training = [
+            name or "the network" for name, m in twin.named_modules() if m.training
+        ]
+        state_before = {name: value.clone() for name, value in twin.state_dict().items()}
+        first_output, second_output = output_of(twin, x), output_of(twin, x)
+        changed_names = [
+            name
+            for name, value in twin.state_dict().items()
+            if not _are_equal(state_before[name], value)
         ]
         half = len(x) // 2
         # The second half is replaced by rows of the first half, because generated rows might not
         # be valid inputs.
-        replaced = torch.cat((x[:half], x[: len(x) - half]))
-        with_other_rows = output_of(twin, replaced)
+        x_with_other_rows = torch.cat((x[:half], x[: len(x) - half]))
+        with_other_rows = output_of(twin, x_with_other_rows)
     return _judge_outputs(
-        first, second, with_other_rows, x, still_training, changed, _suspect_layers(network)
+        first_output,
+        second_output,
+        with_other_rows,
+        x,
+        modules_in_training,
+        changed_names,
+        _suspect_layers(network),
     )
 
 
 def _judge_outputs(
-    first: Tensor,
-    second: Tensor,
+    first_output: Tensor,
+    second_output: Tensor,
     with_other_rows: Tensor,
     x: Tensor,
-    still_training: list[str],
-    changed: list[str],
+    modules_in_training: list[str],
+    changed_names: list[str],
     suspects: tuple[list[str], list[str]],
 ) -> ProbeResult:
     half = len(x) // 2
     dropouts, norms = suspects
-    repeat = effect(first, second)
-    numbers: dict[str, float | int | str] = {"rows": len(x), "effect_of_repeating": repeat}
-    if still_training:
+    effect_of_repeating = effect(first_output, second_output)
+    numbers: dict[str, float | int | str] = {
+        "rows": len(x),
+        "effect_of_repeating": effect_of_repeating,
+    }
+    if modules_in_training:
         return failed(
             NAME,
-            f"After eval(), {_format_names(still_training)} "
-            f"{'is' if len(still_training) == 1 else 'are'} still in training mode.",
+            f"After eval(), {_format_names(modules_in_training)} "
+            f"{'is' if len(modules_in_training) == 1 else 'are'} still in training mode.",
             "A module overrides train(), or sets its mode itself.",
             "Call super().train(mode) in train(mode).",
             numbers,
         )
-    if changed:
+    if changed_names:
         return failed(
             NAME,
-            f"A forward pass in evaluation mode changes {_format_names(changed)}.",
+            f"A forward pass in evaluation mode changes {_format_names(changed_names)}.",
             "Running statistics are updated in evaluation mode: batch normalisation with "
             "training=True.",
             "Pass training=self.training, and update buffers in training mode only.",
             numbers,
         )
-    if not _are_equal(first, second):
+    if not _are_equal(first_output, second_output):
         return failed(
             NAME,
             f"Two passes over the same {len(x)} rows in evaluation mode differ"
-            + (f", by up to {repeat:.3g} of the largest output." if math.isfinite(repeat) else "."),
+            + (
+                f", by up to {effect_of_repeating:.3g} of the largest output."
+                if math.isfinite(effect_of_repeating)
+                else "."
+            ),
             "Dropout is still on, or another operation is random"
             + (f"; check {_format_names(dropouts)}." if dropouts else "."),
             "Use nn.Dropout, or pass training=self.training to the function.",
             numbers,
         )
-    if not bool(first.isfinite().all()):
+    if not bool(first_output.isfinite().all()):
         return non_finite_output(NAME)
-    if first.dim() == 0 or len(first) != len(x):
+    if first_output.dim() == 0 or len(first_output) != len(x):
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
-            seen=f"Two passes agree bit for bit; outputs of shape {tuple(first.shape)} are not one "
-            f"for each of {len(x)} rows, so rows cannot be distinguished.",
+            seen="Two passes agree bit for bit; outputs of shape "
+            f"{tuple(first_output.shape)} are not one for each of {len(x)} rows, so rows cannot be "
+            "distinguished.",
             numbers=numbers,
             fix="Make the first dimension of the output the batch.",
         )
-    effect_of_others = effect(first[:half], with_other_rows[:half])
-    effect_of_own = effect(first[half:], with_other_rows[half:])
+    effect_of_others = effect(first_output[:half], with_other_rows[:half])
+    effect_of_own = effect(first_output[half:], with_other_rows[half:])
     numbers |= {"effect_of_other_rows": effect_of_others, "effect_of_own_row": effect_of_own}
     if not effect_of_others <= ROUNDING:  # also if NaN
         return failed(
@@ -136,23 +154,23 @@ def _judge_outputs(
 
 def _suspect_layers(network: nn.Module) -> tuple[list[str], list[str]]:
     """Return the names of dropouts, and of normalisations without running statistics."""
-    named = list(network.named_modules())
-    dropouts = [name for name, m in named if isinstance(m, _DROPOUT_CLASSES)]
+    modules = list(network.named_modules())
+    dropouts = [name for name, m in modules if isinstance(m, _DROPOUT_CLASSES)]
     norms = [
         name
-        for name, m in named
+        for name, m in modules
         if isinstance(m, _NORM_CLASSES) and getattr(m, "running_mean", 0) is None
     ]
     return dropouts, norms
 
 
-def _are_equal(first: Tensor, second: Tensor) -> bool:
+def _are_equal(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors are equal, where NaN equals NaN."""
-    if first.is_floating_point():
-        return bool(((first == second) | (first.isnan() & second.isnan())).all())
-    return torch.equal(first, second)
+    if a.is_floating_point():
+        return bool(((a == b) | (a.isnan() & b.isnan())).all())
+    return torch.equal(a, b)
 
 
 def _format_names(names: list[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in names[:3])
-    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+    names_text = ", ".join(f"'{name}'" for name in names[:3])
+    return names_text if len(names) <= 3 else f"{names_text} and {len(names) - 3} more"

@@ -31,7 +31,7 @@ NAME = "padding"
 
 
 def probe_padding(
-    network: nn.Module, x: Tensor, *further: Tensor, padded: Tensor, seed: int
+    network: nn.Module, x: Tensor, *other_args: Tensor, padded: Tensor, seed: int
 ) -> ProbeResult:
     """Perturb padded positions and compare the outputs at real positions.
 
@@ -40,9 +40,9 @@ def probe_padding(
     perturbed directly, so a network that computes its mask from their values cannot be tested.
 
     Args:
-        network: Maps ``(x, *further)`` to one output per position (B, L, ...) or per row (B, O).
+        network: Maps ``(x, *other_args)`` to one output per position (B, L, ...) or per row (B, O).
         x: (B, L) tokens, or (B, L, D) floats.
-        *further: Other arguments of forward, such as a mask or lengths; not perturbed.
+        *other_args: Other arguments of forward, such as a mask or lengths; not perturbed.
         padded: (B, L), True at padded positions.
         seed: Seed of random operations in the network.
 
@@ -57,14 +57,14 @@ def probe_padding(
             f"{tuple(padded.shape)} of {padded.dtype}.",
             fix="Pass x == pad_id, or positions at or after each row's length.",
         )
-    real = ~padded & ~padded.all(dim=1, keepdim=True)
-    if not bool((padded & real.any(dim=1, keepdim=True)).any()):
+    is_real = ~padded & ~padded.all(dim=1, keepdim=True)
+    if not bool((padded & is_real.any(dim=1, keepdim=True)).any()):
         return skipped(NAME, "No row has both padding and real positions.")
     with evaluation_twin(network, seed=seed) as twin:
-        unperturbed = _run(twin, x, further, None)
-        repeated = _run(twin, x, further, None)
-        padding_perturbed = _run(twin, x, further, padded)
-        real_perturbed = _run(twin, x, further, real)
+        unperturbed = _run(twin, x, other_args, None)
+        repeated = _run(twin, x, other_args, None)
+        padding_perturbed = _run(twin, x, other_args, padded)
+        real_perturbed = _run(twin, x, other_args, is_real)
     if (
         unperturbed is None
         or repeated is None
@@ -78,15 +78,15 @@ def probe_padding(
         )
     # Outputs at padding, and of rows that consist only of padding, are not compared.
     is_per_position = unperturbed.dim() >= 2 and unperturbed.shape[:2] == padded.shape
-    compared = real if is_per_position else real.any(dim=1)
-    if not bool(unperturbed[compared].isfinite().all()):
+    is_compared = is_real if is_per_position else is_real.any(dim=1)
+    if not bool(unperturbed[is_compared].isfinite().all()):
         return non_finite_output(NAME)
-    if not torch.equal(unperturbed[compared], repeated[compared]):
+    if not torch.equal(unperturbed[is_compared], repeated[is_compared]):
         return not_repeatable(NAME)
-    effect_of_padding = effect(unperturbed[compared], padding_perturbed[compared])
-    effect_of_real = effect(unperturbed[compared], real_perturbed[compared])
+    effect_of_padding = effect(unperturbed[is_compared], padding_perturbed[is_compared])
+    effect_of_real = effect(unperturbed[is_compared], real_perturbed[is_compared])
     outputs = "outputs at real positions" if is_per_position else "outputs of rows"
-    return _result(effect_of_padding, effect_of_real, padded, real, outputs=outputs)
+    return _result(effect_of_padding, effect_of_real, padded, is_real, outputs=outputs)
 
 
 def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor | None:
@@ -109,46 +109,54 @@ def padding_mask(x: Tensor, network: nn.Module, *, pad_id: int | None) -> Tensor
 
 
 def _result(
-    effect_of_padding: float, effect_of_real: float, padded: Tensor, real: Tensor, *, outputs: str
+    effect_of_padding: float,
+    effect_of_real: float,
+    padded: Tensor,
+    is_real: Tensor,
+    *,
+    outputs: str,
 ) -> ProbeResult:
     numbers: dict[str, float | int | str] = {
         "padded_positions": int(padded.sum()),
-        "real_positions": int(real.sum()),
+        "real_positions": int(is_real.sum()),
         "effect_of_padding": effect_of_padding,
         "effect_of_real": effect_of_real,
     }
-    test = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
+    procedure = f"{int(padded.sum())} of {padded.numel()} positions are padding and were perturbed"
     if not effect_of_padding <= ROUNDING:  # also if NaN
         return ProbeResult(
             name=NAME,
             outcome="fail",
-            seen=f"{test}: {outputs} changed {format_effect(effect_of_padding)} (perturbed real "
-            f"positions changed them {format_effect(effect_of_real)}).",
+            seen=f"{procedure}: {outputs} changed {format_effect(effect_of_padding)} (perturbed "
+            f"real positions changed them {format_effect(effect_of_real)}).",
             numbers=numbers,
             why="Padding is treated as data: no mask, an inverted mask, a mean or last state over "
             "all positions, or a recurrent layer that runs backwards over it.",
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real > ROUNDING:
-        seen = f"{test}: {outputs} did not change, nor did they when real positions were perturbed."
+        seen = (
+            f"{procedure}: {outputs} did not change, nor did they when real positions were "
+            "perturbed."
+        )
         return no_effect_at_all(NAME, seen, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{test}: {outputs} did not change. Perturbed real positions changed them "
+        seen=f"{procedure}: {outputs} did not change. Perturbed real positions changed them "
         f"{format_effect(effect_of_real)}.",
         numbers=numbers,
     )
 
 
 def _run(
-    twin: nn.Module, x: Tensor, further: tuple[Tensor, ...], positions: Tensor | None
+    twin: nn.Module, x: Tensor, other_args: tuple[Tensor, ...], positions: Tensor | None
 ) -> Tensor | None:
     """Return the output with some positions perturbed; None if no embedding received the tokens."""
     if x.is_floating_point():
-        return output_of(twin, x if positions is None else _add_wave(x, positions), *further)
+        return output_of(twin, x if positions is None else _add_wave(x, positions), *other_args)
     with _perturb_embeddings(twin, x, positions) as embedding_calls:
-        output = output_of(twin, x, *further)
+        output = output_of(twin, x, *other_args)
     return output if embedding_calls else None
 
 

@@ -16,12 +16,12 @@ _PIECEWISE_CONSTANT = frozenset(
 
 
 @dataclass
-class Operations:
-    """The first operation of each kind in a forward pass; empty texts if none was found."""
+class SuspectOperations:
+    """The first operation of each suspect kind in a forward pass; empty texts if none was found."""
 
-    single_precision: str = ""
+    reduced_precision_op: str = ""
     """Operation and module that returned a tensor with less than double precision."""
-    piecewise_constant: str = ""
+    piecewise_constant_op: str = ""
     """Operation and module whose output is piecewise constant."""
     modules: list[str] = field(default_factory=list)
     """Names of the modules whose forward pass is running, innermost last."""
@@ -35,7 +35,7 @@ class Operations:
 class _OperationWatch(TorchDispatchMode):
     """Receives every operation of torch in the block, and records the first of each kind."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: SuspectOperations) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations = operations
 
@@ -44,23 +44,23 @@ class _OperationWatch(TorchDispatchMode):
         output = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.rstrip("_")
         operations = self._operations
-        if not operations.piecewise_constant and name in _PIECEWISE_CONSTANT:
-            operations.piecewise_constant = f"{name}(){operations.place_suffix}"
+        if not operations.piecewise_constant_op and name in _PIECEWISE_CONSTANT:
+            operations.piecewise_constant_op = f"{name}(){operations.place_suffix}"
         first = output[0] if isinstance(output, list | tuple) and output else output
         if (
-            not operations.single_precision
+            not operations.reduced_precision_op
             and isinstance(first, Tensor)
             and first.dtype in (torch.float32, torch.float16, torch.bfloat16)
         ):
             dtype_name = str(first.dtype).removeprefix("torch.")
-            operations.single_precision = f"{name}() to {dtype_name}{operations.place_suffix}"
+            operations.reduced_precision_op = f"{name}() to {dtype_name}{operations.place_suffix}"
         return output
 
 
 @contextmanager
-def watched_operations(network: nn.Module | None) -> Iterator[Operations]:
+def watched_operations(network: nn.Module | None) -> Iterator[SuspectOperations]:
     """Record the operations in the block, where double precision is the default dtype."""
-    operations = Operations()
+    operations = SuspectOperations()
     hooks = []
     for name, module in network.named_modules() if network is not None else ():
 

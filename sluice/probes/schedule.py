@@ -133,48 +133,48 @@ def compare_rates(rates: Sequence[float], plan: RatePlan) -> ProbeResult:
             f"A rate for each of {plan.total_steps} steps is required, got {len(rates)}.",
             fix="Run the schedule to the end of the plan.",
         )
-    taken = list(rates[: plan.total_steps])
+    step_rates = list(rates[: plan.total_steps])
     tolerance = _ROUNDING_SHARE * plan.peak_rate
     numbers: dict[str, float | int | str] = {
         "total_steps": plan.total_steps,
-        "first_rate": taken[0],
+        "first_rate": step_rates[0],
         "planned_peak_step": plan.peak_step,
-        "last_rate": taken[-1],
+        "last_rate": step_rates[-1],
     }
-    is_invalid = [not (math.isfinite(rate) and rate >= 0) for rate in taken]
+    is_invalid = [not (math.isfinite(rate) and rate >= 0) for rate in step_rates]
     if any(is_invalid):
         first_invalid = is_invalid.index(True)
         return failed(
             NAME,
-            f"The rate of step {first_invalid} is {taken[first_invalid]}.",
+            f"The rate of step {first_invalid} is {step_rates[first_invalid]}.",
             "The formula is outside its range: a division by zero, or more steps than it is "
             "defined for.",
             "Set the schedule's number of steps to the number of optimizer steps.",
             numbers | {"step": first_invalid},
         )
-    peak_rate = max(taken)
-    peak_step = next(i for i, rate in enumerate(taken) if rate >= peak_rate - tolerance)
+    peak_rate = max(step_rates)
+    peak_step = next(i for i, rate in enumerate(step_rates) if rate >= peak_rate - tolerance)
     numbers |= {"peak_step": peak_step, "peak_rate": peak_rate}
     deviations = _iter_deviations(
-        list(rates), taken, plan, peak_step=peak_step, peak_rate=peak_rate, tolerance=tolerance
+        list(rates), step_rates, plan, peak_step=peak_step, peak_rate=peak_rate, tolerance=tolerance
     )
     deviation = next(deviations, None)
     if deviation is not None:
         return failed(NAME, *deviation, numbers)
-    steps_at_peak = sum(rate >= peak_rate - tolerance for rate in taken)
+    steps_at_peak = sum(rate >= peak_rate - tolerance for rate in step_rates)
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{plan.total_steps} steps: {taken[0]:.4g} at step 0, the peak {peak_rate:.4g} at "
-        f"step {peak_step} as planned ({pluralize(steps_at_peak, 'step')}), {taken[-1]:.4g} at the "
-        f"last step {plan.total_steps - 1}.",
+        seen=f"{plan.total_steps} steps: {step_rates[0]:.4g} at step 0, the peak {peak_rate:.4g} "
+        f"at step {peak_step} as planned ({pluralize(steps_at_peak, 'step')}), "
+        f"{step_rates[-1]:.4g} at the last step {plan.total_steps - 1}.",
         numbers=numbers,
     )
 
 
 def _iter_deviations(
     rates: list[float],
-    taken: list[float],
+    step_rates: list[float],
     plan: RatePlan,
     *,
     peak_step: int,
@@ -183,10 +183,10 @@ def _iter_deviations(
 ) -> Iterator[tuple[str, str, str]]:
     """Yield observation, cause and fix of each deviation, most specific first.
 
-    ``taken`` are the rates of the planned steps, without the rate that may follow them.
+    ``step_rates`` are the rates of the planned steps, without the rate that may follow them.
     """
-    zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, taken))
-    if zeros == len(taken):
+    zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, step_rates))
+    if zeros == len(step_rates):
         yield (
             f"The rate is 0 at all {zeros} steps.",
             "Integer division in the warmup, or a schedule per epoch that is never stepped.",
@@ -200,7 +200,7 @@ def _iter_deviations(
         )
     has_wrong_peak_rate = abs(peak_rate - plan.peak_rate) > tolerance
     if has_wrong_peak_rate and peak_step == 0 == plan.peak_step:
-        yield _wrong_peak_rate(peak_rate, plan)
+        yield _peak_deviation(peak_rate, plan)
     if peak_step != plan.peak_step:
         delay = peak_step - plan.peak_step
         side = "late" if delay > 0 else "early"
@@ -215,34 +215,39 @@ def _iter_deviations(
             "Step the scheduler after the optimizer, and count steps from 0.",
         )
     if has_wrong_peak_rate:
-        yield _wrong_peak_rate(peak_rate, plan)
+        yield _peak_deviation(peak_rate, plan)
     fall_step = next(
-        (i for i in range(1, peak_step + 1) if taken[i] < taken[i - 1] - tolerance), None
+        (i for i in range(1, peak_step + 1) if step_rates[i] < step_rates[i - 1] - tolerance), None
     )
     if fall_step is not None:
         yield (
-            f"The rate falls within the warmup, at step {fall_step}: {taken[fall_step - 1]:.4g} to "
-            f"{taken[fall_step]:.4g}.",
+            f"The rate falls within the warmup, at step {fall_step}: "
+            f"{step_rates[fall_step - 1]:.4g} to {step_rates[fall_step]:.4g}.",
             "Two schedules are chained with a gap.",
             "Start the second schedule where the first ends.",
         )
     rise_step = next(
-        (i for i in range(peak_step + 1, len(taken)) if taken[i] > taken[i - 1] + tolerance), None
+        (
+            i
+            for i in range(peak_step + 1, len(step_rates))
+            if step_rates[i] > step_rates[i - 1] + tolerance
+        ),
+        None,
     )
-    end = _wrong_end(rates, taken, plan, tolerance=tolerance)
+    end = _end_deviation(rates, step_rates, plan, tolerance=tolerance)
     if end is not None and (rise_step is None or end[0] <= rise_step):
         yield end[1:]
     if rise_step is not None:
         yield (
-            f"The rate rises again at step {rise_step}: {taken[rise_step - 1]:.4g} to "
-            f"{taken[rise_step]:.4g}.",
+            f"The rate rises again at step {rise_step}: {step_rates[rise_step - 1]:.4g} to "
+            f"{step_rates[rise_step]:.4g}.",
             "A cosine continues after half a period, or the schedule restarts.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
 
 
-def _wrong_end(
-    rates: list[float], taken: list[float], plan: RatePlan, *, tolerance: float
+def _end_deviation(
+    rates: list[float], step_rates: list[float], plan: RatePlan, *, tolerance: float
 ) -> tuple[int, str, str, str] | None:
     """Return step, observation, cause and fix if the schedule ends wrongly; otherwise None."""
     if plan.final_rate >= plan.peak_rate - tolerance:
@@ -259,7 +264,7 @@ def _wrong_end(
     if end_step is None:
         return (
             last,
-            f"The rate is {taken[-1]:.4g} at the last step {last}, planned is "
+            f"The rate is {step_rates[-1]:.4g} at the last step {last}, planned is "
             f"{plan.final_rate:.4g}: the schedule does not reach its end.",
             "The schedule is defined for more steps than are taken, or is stepped too rarely.",
             "Set the schedule's number of steps to the number of optimizer steps.",
@@ -278,10 +283,10 @@ def _wrong_end(
             "step per epoch although it is stepped at every batch.",
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
-    if taken[-1] < plan.final_rate - tolerance:
+    if step_rates[-1] < plan.final_rate - tolerance:
         return (
             last,
-            f"The rate falls to {taken[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
+            f"The rate falls to {step_rates[-1]:.4g}, below the planned end {plan.final_rate:.4g}.",
             "The minimum rate of the schedule differs from the plan.",
             "Set the minimum rate of the schedule.",
         )
@@ -314,10 +319,24 @@ def _step(optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def _wrong_peak_rate(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
+def _peak_deviation(peak_rate: float, plan: RatePlan) -> tuple[str, str, str]:
     """Return observation, cause and fix of a wrong peak rate."""
+    observation = f"The largest rate is {peak_rate:.6g}, planned is {plan.peak_rate:.6g}."
+    if peak_rate > plan.peak_rate:
+        return (
+            observation,
+            "The optimizer's learning rate, or a factor of the schedule, is larger than planned.",
+            "Correct the optimizer's learning rate or the schedule.",
+        )
+    if plan.peak_step == 0:
+        return (
+            observation,
+            "The optimizer's learning rate is smaller than planned, or the decay begins too early.",
+            "Correct the optimizer's learning rate or the schedule.",
+        )
     return (
-        f"The largest rate is {peak_rate:.6g}, planned is {plan.peak_rate:.6g}.",
-        "The warmup ends too early, or the decay starts within it.",
-        "Make the decay start where the warmup ends.",
+        observation,
+        "The optimizer's learning rate is smaller than planned, the warmup ends too early, or the "
+        "decay starts within it.",
+        "Correct the optimizer's learning rate, or make the decay start where the warmup ends.",
     )

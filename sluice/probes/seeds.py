@@ -24,12 +24,12 @@ def probe_seeds(
         SluiceError: The workload breaks its contract.
         Exception: Any exception of the workload's code.
     """
-    return result_of_audit(examine_randomness(workload, model, training, seed=seed))
+    return result_from_report(examine_randomness(workload, model, training, seed=seed))
 
 
-def result_of_audit(report: RandomnessReport) -> ProbeResult:
+def result_from_report(report: RandomnessReport) -> ProbeResult:
     """Return the result of the probe for a report about the randomness of a workload."""
-    unseeded = [
+    unseeded_sources = [
         source
         for source in report.audit.sources
         if source.name in report.audit.unseeded and source.name != _HASH_SEED_VARIABLE
@@ -38,7 +38,7 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
     problems = [
         *(f"{draw.operation} draws from {' and '.join(draw.moved)}" for draw in drawing_parts),
         *(f"{' and '.join(shared.users)}: {shared.why}" for shared in report.shared),
-        *(f"{source.name}, {source.status}: {source.detail}" for source in unseeded),
+        *(f"{source.name}, {source.status}: {source.detail}" for source in unseeded_sources),
         *(
             f"{operation.operation} has no deterministic form ({operation.place})"
             for operation in report.nondeterministic
@@ -46,7 +46,7 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
     ]
     numbers: dict[str, float | int | str] = {
         "sources": len(report.audit.sources),
-        "unseeded": len(unseeded),
+        "unseeded": len(unseeded_sources),
         "parts_that_draw": len(drawing_parts),
         "shared_generators": len(report.shared),
         "nondeterministic_operations": len(report.nondeterministic),
@@ -54,7 +54,7 @@ def result_of_audit(report: RandomnessReport) -> ProbeResult:
     hash_seed = ", ".join(
         f"{s.name} {s.status}" for s in report.audit.sources if s.name == _HASH_SEED_VARIABLE
     )
-    is_undetermined = bool(drawing_parts or report.shared or unseeded)
+    is_undetermined = bool(drawing_parts or report.shared or unseeded_sources)
     if problems:
         return ProbeResult(
             name=NAME,

@@ -35,7 +35,7 @@ def probe_shards(
     labels_N: NDArray[Any] | None,
     max_uneven_rows: int,
 ) -> ProbeResult:
-    """Find rows on several ranks or on none, unequal numbers of rows, and different labels.
+    """Find rows on several ranks or on none, unequal shards, and different label distributions.
 
     A number of duplicated or missing rows below the number of ranks is not a fault, because
     samplers repeat or drop rows at the end to make all ranks equal.
@@ -43,7 +43,7 @@ def probe_shards(
     Args:
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
         num_rows: N.
-        labels_N: Label of each row; None to skip the comparison of labels.
+        labels_N: Label of each row; None to skip the comparison of label distributions.
         max_uneven_rows: Maximum difference between the numbers of rows of two ranks.
 
     Raises:
@@ -76,19 +76,22 @@ def probe_shards(
     if fault is None and p_value is not None and not p_value >= _MIN_P_VALUE:
         fault = (
             f"The labels of the {world} ranks have different distributions: p-value {p_value:.2g} "
-            f"of a chi-squared test ({_largest_difference(ranks, labels_N)}).",
+            f"of a chi-squared test ({_describe_largest_difference(ranks, labels_N)}).",
             "Ranks get contiguous blocks of rows that are sorted by label or by time.",
             "Shuffle all rows with one seed before they are split over the ranks.",
         )
     if fault is not None:
         return failed(NAME, *fault, numbers)
-    labels = "not compared" if p_value is None else f"equally distributed (p-value {p_value:.2g})"
+    labels_text = "not compared"
+    if p_value is not None:
+        labels_text = f"equally distributed (p-value {p_value:.2g})"
     return ProbeResult(
         name=NAME,
         outcome="pass",
         seen=f"{num_rows:,} rows on {world} ranks: {numbers['rows_twice']} duplicated, "
         f"{numbers['rows_missing']} missing, "
-        f"{format_range(numbers['min_rows'], numbers['max_rows'])} rows per rank, labels {labels}.",
+        f"{format_range(numbers['min_rows'], numbers['max_rows'])} rows per rank, labels "
+        f"{labels_text}.",
         numbers=numbers,
     )
 
@@ -121,37 +124,38 @@ def _check_membership(
 ) -> tuple[dict[str, float | int | str], tuple[str, str, str] | None]:
     """Return the measured numbers, and observation, cause and fix of the first fault, or None."""
     world, sizes = len(ranks), [len(rows) for rows in ranks]
-    num_occurrences = Counter(int(row) for rows in ranks for row in rows)
-    num_ranks = Counter(int(row) for rows in ranks for row in set(rows.tolist()))
-    shared = sorted(row for row, count in num_ranks.items() if count > 1)
-    duplicated = sorted(row for row, count in num_occurrences.items() if count > 1)
-    missing = sorted(set(range(num_rows)) - num_occurrences.keys())
+    occurrences_by_row = Counter(int(row) for rows in ranks for row in rows)
+    num_ranks_by_row = Counter(int(row) for rows in ranks for row in set(rows.tolist()))
+    shared_rows = sorted(row for row, count in num_ranks_by_row.items() if count > 1)
+    duplicate_rows = sorted(row for row, count in occurrences_by_row.items() if count > 1)
+    missing_rows = sorted(set(range(num_rows)) - occurrences_by_row.keys())
     numbers: dict[str, float | int | str] = {
         "ranks": world,
-        "rows_twice": len(duplicated),
-        "rows_missing": len(missing),
+        "rows_twice": len(duplicate_rows),
+        "rows_missing": len(missing_rows),
         "min_rows": min(sizes),
         "max_rows": max(sizes),
     }
-    if len(shared) >= world:
-        are_identical = len(shared) == num_rows == max(sizes)
+    if len(shared_rows) >= world:
+        are_identical = len(shared_rows) == num_rows == max(sizes)
         remark = " All ranks have the same rows." if are_identical else ""
         return numbers, (
-            f"{len(shared):,} of {num_rows:,} rows are on several ranks (the first is row "
-            f"{shared[0]}), and {len(missing):,} on none.{remark}",
+            f"{len(shared_rows):,} of {num_rows:,} rows are on several ranks (the first is row "
+            f"{shared_rows[0]}), and {len(missing_rows):,} on none.{remark}",
             "There is no distributed sampler, or the ranks seed it differently.",
             "Use a DistributedSampler with the same seed on every rank.",
         )
-    if len(duplicated) >= world:
+    if len(duplicate_rows) >= world:
         return numbers, (
-            f"{len(duplicated):,} of {num_rows:,} rows are duplicated on one rank; the first "
-            f"is row {duplicated[0]}.",
+            f"{len(duplicate_rows):,} of {num_rows:,} rows are duplicated within a rank; the first "
+            f"is row {duplicate_rows[0]}.",
             "The sampler draws with replacement, or repeats rows.",
             "Draw each row once per epoch.",
         )
-    if len(missing) >= world:
+    if len(missing_rows) >= world:
         return numbers, (
-            f"{len(missing):,} of {num_rows:,} rows are on no rank; the first is row {missing[0]}.",
+            f"{len(missing_rows):,} of {num_rows:,} rows are on no rank; the first is row "
+            f"{missing_rows[0]}.",
             "The split omits a part, or assumes more ranks than exist.",
             "Split by the actual number of ranks.",
         )
@@ -169,27 +173,30 @@ def _check_membership(
 def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> float | None:
     """Return the p-value of a chi-squared test that all ranks have the same label distribution.
 
-    None if there are too few rows for the test.
+    Returns None if fewer than two labels have enough expected rows on every rank, or if a rank has
+    none of these labels.
     """
     from scipy.stats import chi2_contingency
 
     table = _label_table(ranks, labels_N)[0]
-    expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
-    is_frequent = (expected >= _MIN_EXPECTED_ROWS).all(axis=0)
-    tested = table[:, is_frequent]
-    if tested.shape[1] < 2 or not tested.sum(axis=1).all():
+    expected_counts = table.sum(axis=1, keepdims=True) * table.sum(axis=0) / max(table.sum(), 1)
+    is_frequent = (expected_counts >= _MIN_EXPECTED_ROWS).all(axis=0)
+    tested_table = table[:, is_frequent]
+    if tested_table.shape[1] < 2 or not tested_table.sum(axis=1).all():
         return None
-    return float(chi2_contingency(tested, correction=False).pvalue)
+    return float(chi2_contingency(tested_table, correction=False).pvalue)
 
 
-def _largest_difference(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None) -> str:
+def _describe_largest_difference(
+    ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None
+) -> str:
     """Return a sentence about the label whose share of the rows differs most between the ranks."""
     assert labels_N is not None
     table, names = _label_table(ranks, labels_N)
     shares = table / table.sum(axis=1, keepdims=True)
-    worst = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
-    by_rank = ", ".join(f"{share:.1%}" for share in shares[:8, worst])
-    return f"label {names[worst]} has {by_rank} of the rows by rank"
+    worst_label = int(np.argmax(shares.max(axis=0) - shares.min(axis=0)))
+    by_rank = ", ".join(f"{share:.1%}" for share in shares[:8, worst_label])
+    return f"label {names[worst_label]} has {by_rank} of the rows by rank"
 
 
 def _label_table(

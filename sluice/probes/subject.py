@@ -15,9 +15,9 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FEW_ROWS = 8
-"""Number of rows for probes that run the network; two or more, so that rows can be compared."""
-_SAMPLE_ROWS = 1024
-"""Number of rows that are searched for padding in a source that is not in memory."""
+"""Number of rows for probes that run the network. It exceeds 1, so that rows can be compared."""
+_MAX_SEARCHED_ROWS = 1024
+"""Maximum number of rows that are searched for padding in a source that is not in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class Subject:
     The probes use these attributes of the workload if it has them:
 
     * ``tokenizers()`` returns the training and the serving tokenizer.
-    * ``custom_functions()`` returns an autograd function and its inputs by name.
+    * ``custom_functions()`` returns pairs of an autograd function and its inputs, by name.
     * ``causal`` is True if outputs must not depend on later positions.
     * ``pad_id`` is the padding token.
     """
@@ -59,16 +59,19 @@ class Subject:
         return self._fitted[1]
 
     @cached_property
-    def few(self) -> Examples:
-        """The first training examples."""
+    def first_examples(self) -> Examples:
+        """The first training examples, for probes that run the network."""
         return self.train.take(torch.arange(min(_FEW_ROWS, len(self.train))))
 
     @cached_property
-    def sample(self) -> Examples:
-        """All training examples, or the first ones of a source that is not in memory."""
+    def padding_candidates(self) -> Examples:
+        """Training examples that are searched for padding.
+
+        These are all examples, or the first ones of a source that is not in memory.
+        """
         if self.train.is_in_memory:
             return self.train
-        return self.train.take(torch.arange(min(_SAMPLE_ROWS, len(self.train))))
+        return self.train.take(torch.arange(min(_MAX_SEARCHED_ROWS, len(self.train))))
 
     @cached_property
     def network(self) -> Scaled:

@@ -70,8 +70,8 @@ def probe_tokenizers(
         ),
         *_id_differences(training, serving, texts),
     ]
-    size = len(_read_vocabulary(training) or ())
-    numbers: dict[str, float | int | str] = {"texts": len(texts), "vocabulary": size}
+    vocabulary_size = len(_read_vocabulary(training) or ())
+    numbers: dict[str, float | int | str] = {"texts": len(texts), "vocabulary": vocabulary_size}
     if differences:
         topic, description = differences[0]
         return ProbeResult(
@@ -83,20 +83,22 @@ def probe_tokenizers(
             why="The served model receives other ids than those it was trained on.",
             fix="Serve the tokenizer that was stored with the trained model.",
         )
-    if not size or not texts:
+    if not vocabulary_size or not texts:
         return ProbeResult(
             name=NAME,
             outcome="insufficient",
             seen="No vocabulary was found as get_vocab(), vocab or vocabulary."
-            if not size
+            if not vocabulary_size
             else "No text was given.",
             numbers=numbers,
-            fix="Provide the vocabulary under one of these names." if not size else "Pass texts.",
+            fix="Provide the vocabulary under one of these names."
+            if not vocabulary_size
+            else "Pass texts.",
         )
     return ProbeResult(
         name=NAME,
         outcome="pass",
-        seen=f"{size:,} tokens, special tokens, padding side, truncation and the ids of "
+        seen=f"{vocabulary_size:,} tokens, special tokens, padding side, truncation and the ids of "
         f"{pluralize(len(texts), 'text')} agree.",
         numbers=numbers,
     )
@@ -113,58 +115,59 @@ def _read_vocabulary(tokenizer: Any) -> dict[str, int] | None:
 
 
 def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]:
-    trained, served = _read_vocabulary(training), _read_vocabulary(serving)
-    if trained == served:
+    in_training, in_serving = _read_vocabulary(training), _read_vocabulary(serving)
+    if in_training == in_serving:
         return
-    if trained is None or served is None:
-        yield "vocabulary", f"{'training' if trained is None else 'serving'} has none"
+    if in_training is None or in_serving is None:
+        yield "vocabulary", f"{'training' if in_training is None else 'serving'} has none"
         return
-    for token, token_id in sorted(trained.items(), key=lambda item: item[1]):
-        if served.get(token) != token_id:
-            served_id = served.get(token, "none")
+    for token, token_id in sorted(in_training.items(), key=lambda item: item[1]):
+        if in_serving.get(token) != token_id:
+            serving_id = in_serving.get(token, "none")
             yield (
                 "vocabulary",
-                f"token {token!r} is {token_id} in training and {served_id} in serving",
+                f"token {token!r} is {token_id} in training and {serving_id} in serving",
             )
             return
-    added = min(served.keys() - trained.keys(), key=lambda token: served[token])
+    added_token = min(in_serving.keys() - in_training.keys(), key=lambda token: in_serving[token])
     yield (
         "vocabulary",
-        f"serving has {added!r} ({served[added]}), which training lacks; {len(trained):,} and "
-        f"{len(served):,} tokens",
+        f"serving has {added_token!r} ({in_serving[added_token]}), which training lacks; "
+        f"{len(in_training):,} and {len(in_serving):,} tokens",
     )
 
 
 def _attribute_differences(
     topic: str, names: Sequence[str], training: Any, serving: Any
 ) -> Iterable[Difference]:
-    """Yield a difference if the first attribute that exists differs."""
+    """Yield a difference if the first of these attributes that exists differs."""
     in_training = _to_plain_data(_read_attribute(training, names))
     in_serving = _to_plain_data(_read_attribute(serving, names))
     if in_training != in_serving:
-        both = (training, serving)
-        found = (n for n in names if any(getattr(t, n, None) is not None for t in both))
+        tokenizers = (training, serving)
+        name = next(n for n in names if any(getattr(t, n, None) is not None for t in tokenizers))
         yield (
             topic,
-            f"{next(found)} is {_format_value(in_training)} in training and "
+            f"{name} is {_format_value(in_training)} in training and "
             f"{_format_value(in_serving)} in serving",
         )
 
 
 def _id_differences(training: Any, serving: Any, texts: Sequence[str]) -> Iterable[Difference]:
     for text in texts:
-        trained, served = _encode(training, text, "training"), _encode(serving, text, "serving")
-        if trained == served:
+        training_ids = _encode(training, text, "training")
+        serving_ids = _encode(serving, text, "serving")
+        if training_ids == serving_ids:
             continue
         position = next(
-            (i for i, (a, b) in enumerate(zip(trained, served, strict=False)) if a != b),
-            min(len(trained), len(served)),
+            (i for i, (a, b) in enumerate(zip(training_ids, serving_ids, strict=False)) if a != b),
+            min(len(training_ids), len(serving_ids)),
         )
         yield (
             "ids of a text",
-            f"{text[:40]!r} has {_format_id(trained, position)} in training and "
-            f"{_format_id(served, position)} in serving at position {position} "
-            f"({len(trained)} and {len(served)} ids)",
+            f"{text[:40]!r} has {_format_id(training_ids, position)} in training and "
+            f"{_format_id(serving_ids, position)} in serving at position {position} "
+            f"({len(training_ids)} and {len(serving_ids)} ids)",
         )
 
 

@@ -85,8 +85,8 @@ def effect(unperturbed: Tensor, perturbed: Tensor) -> float:
     """Return the largest change as a share of the largest output; NaN if a value is NaN."""
     if unperturbed.numel() == 0:
         return 0.0
-    size = unperturbed.abs().max().clamp_min(torch.finfo(unperturbed.dtype).tiny)
-    return float((unperturbed - perturbed).abs().max() / size)
+    largest = unperturbed.abs().max().clamp_min(torch.finfo(unperturbed.dtype).tiny)
+    return float((unperturbed - perturbed).abs().max() / largest)
 
 
 def format_effect(value: float) -> str:

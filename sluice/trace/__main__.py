@@ -11,7 +11,7 @@ from sluice.trace.settings import TraceSettings
 
 _STOP = (
     "stop the program, with its last good state on disk, after this number of consecutive "
-    "non-finite losses; 0 for never; a state is saved at steps 1, 2, 4, 8, ..., then every 100"
+    "non-finite losses; 0 for never; the state is copied at steps 1, 2, 4, 8, ..., then every 100"
 )
 _SKIP = "skip optimizer steps on the gradients of a non-finite loss"
 

@@ -54,7 +54,7 @@ def _watch_networks(sink: EventSink) -> None:
     losses.subscribe()
 
 
-_HOOKS = (
+_INSTALLERS = (
     install_fast_path,  # first, because it wraps the others
     _watch_networks,
     check_gradients,
@@ -70,7 +70,8 @@ _HOOKS = (
     watch_parallel,
     install_nonfinite_guard,
 )
-"""Parts of the tracer, in the order in which they receive an event that several subscribe to."""
+"""Functions that install the parts of the tracer. Parts that subscribe to the same event receive it
+in this order."""
 
 _active: dict[Tracer, Path] = {}
 """The active tracer of this process and its folder of traces. There is at most one, because patches
@@ -91,12 +92,13 @@ def traced(
 
     Args:
         out: Folder of traces; each process writes its own subfolder.
-        settings: Limits of time, memory and disk.
+        settings: Limits of time, memory and disk, and the response to non-finite losses. Only this
+            response, which is off by default, changes what the program does.
         clock: Monotonic time [ns].
         print_line: Prints one line for the user, such as that tracing stopped.
 
     Yields:
-        The folder of this trace, which is created at the first write.
+        The folder of the active trace, which is created at the first write.
 
     Cost:
         Run ``sluice bench trace`` to measure the cost of a trace.
@@ -137,8 +139,8 @@ def attach(
         print_line=print_line,
     )
     _active[tracer] = out
-    for watch in _HOOKS:
-        tracer.run_safely(watch, tracer)
+    for install in _INSTALLERS:
+        tracer.run_safely(install, tracer)
         if not tracer.is_on:
             break
     _register_fork_callbacks()
@@ -164,7 +166,7 @@ def _register_fork_callbacks() -> None:
     """
     os.register_at_fork(after_in_child=_begin_in_child)
     # A forked multiprocessing process exits without running atexit callbacks.
-    register_after_fork(_begin_in_child, lambda _: _end_at_exit())
+    register_after_fork(_begin_in_child, lambda _: _register_exit_callback())
 
 
 def _begin_in_child() -> None:
@@ -175,8 +177,8 @@ def _begin_in_child() -> None:
             tracer.run_safely(tracer.begin, _process_folder(out))
 
 
-def _end_at_exit() -> None:
-    """Write the remaining records when a forked multiprocessing process exits."""
+def _register_exit_callback() -> None:
+    """Arrange that a forked multiprocessing process writes its remaining records when it exits."""
     tracers = [tracer for tracer in _active if tracer.is_on]
     if not tracers:
         return

@@ -35,7 +35,8 @@ def trace(out: Path | str | None = None, *, settings: TraceSettings | None = Non
 
     Args:
         out: Folder that gets a new subfolder for the block; by default ``SLUICE_HOME/traces``.
-        settings: Limits of time, memory and disk.
+        settings: Limits of time, memory and disk, and the response to non-finite losses. Only this
+            response, which is off by default, changes what the program does.
 
     Cost:
         Imports torch. For the cost of a trace, run ``sluice bench trace``.
@@ -49,7 +50,8 @@ class TracedBlock:
 
     def __init__(self, out: Path, settings: TraceSettings) -> None:
         self.folder = out.resolve()
-        """Folder of the block's traces, one subfolder per process; set when the block begins."""
+        """Folder of the block's traces, one subfolder per process; set when the block begins. It is
+        not created if nothing is trained, or if an outer trace records the block."""
         self.reports: tuple[ProcessReport, ...] = ()
         """Reports on the traced processes; empty during the block, and if nothing was trained."""
         self._out = self.folder
@@ -108,11 +110,17 @@ class TracedBlock:
         """Return the page that replays the training of the first process.
 
         Raises:
-            StorageError: Nothing was traced.
+            StorageError: Nothing was traced, or an outer trace recorded the block.
         """
+        if self._is_inner:
+            raise StorageError(
+                "The block has no trace of its own, because an outer trace recorded it.",
+                fix="Call replay() of the outer trace, or 'sluice trace replay' on its folder.",
+            )
         if not self.reports:
             raise StorageError(
-                f"No training was traced in {self.folder}.", fix="Train inside the block."
+                f"No training was traced in {self.folder}.",
+                fix="Train inside the block, and call replay() after it.",
             )
         from sluice.trace.report.replay.page import replay_page
         from sluice.trace.trace_reader import read_trace
@@ -121,16 +129,15 @@ class TracedBlock:
         return HtmlPage(replay_page(read_trace(Path(report.folder)), report.diagnoses))
 
     def __repr__(self) -> str:
-        return f"<TracedBlock: {self._summary[0]}, {pluralize(self.num_steps, 'step')}>"
+        steps = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
+        return f"<TracedBlock: {self._summary[0]}{steps}>"
 
     def _repr_html_(self) -> str:
         outcome, tone = self._summary
+        steps = pluralize(self.num_steps, "optimizer step")
         return fragment(
             heading("Training trace", outcome, tone),
-            paragraph(
-                f"{pluralize(self.num_steps, 'optimizer step')}, stored in {self.folder}",
-                soft=True,
-            ),
+            paragraph(f"{steps}, stored in {self.folder}", soft=True) if self.reports else "",
             *(_card(diagnosis) for diagnosis in self.diagnoses),
         )
 

@@ -31,7 +31,7 @@ def run_traced(
         cwd: Working directory that relative paths refer to.
 
     Raises:
-        ContractError: The command is empty, or the program does not exist.
+        ContractError: The command is empty, or the program cannot be started.
     """
     home = Home.from_environment(environ, cwd=cwd)
     folder = cwd / out if out is not None else unique_folder(home.traces, "run")

@@ -42,8 +42,8 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     """Group findings by root cause: errors first, then by confidence, then by step.
 
     A finding counts as a consequence of another fault if that fault can cause it and is at least as
-    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error, if
-    it occurs no later. Every finding belongs to exactly one diagnosis.
+    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error that
+    does not occur before it. Every finding belongs to exactly one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_sort_key):
@@ -61,9 +61,9 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
         for explained in [
             tuple(
                 f
-                for fault, others in by_fault.items()
+                for fault, findings_of_fault in by_fault.items()
                 if fault != root and _root(fault, parents) == root
-                for f in others
+                for f in findings_of_fault
             )
         ]
     ]
@@ -74,9 +74,10 @@ def _raise_severity(
     findings: Sequence[TraceFinding], explained: Sequence[TraceFinding]
 ) -> tuple[TraceFinding, ...]:
     """Turn ``confirm`` findings into errors if the fault explains an error."""
-    is_error = any(f.severity == "error" for f in explained)
+    if not any(f.severity == "error" for f in explained):
+        return tuple(findings)
     return tuple(
-        f.model_copy(update={"severity": "error"}) if is_error and f.severity == "confirm" else f
+        f.model_copy(update={"severity": "error"}) if f.severity == "confirm" else f
         for f in findings
     )
 
@@ -90,21 +91,21 @@ def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> 
 
     Assumes that ``CONSEQUENCES`` has no cycle.
     """
-    effects = by_fault[fault]
     causes = [
         other
-        for other, candidates in by_fault.items()
-        if fault in CONSEQUENCES.get(other, ()) and _may_explain(candidates, effects)
+        for other, findings in by_fault.items()
+        if fault in CONSEQUENCES.get(other, ()) and _may_explain(findings, by_fault[fault])
     ]
     return min(causes, key=lambda other: _sort_key(by_fault[other][0]), default=None)
 
 
 def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]) -> bool:
+    """Return whether the findings of one fault may explain those of a fault that it can cause."""
     cause_rank = min(_RANK[f.severity] for f in causes)
     effect_rank = min(_RANK[f.severity] for f in effects)
-    # A ``confirm`` finding alone may be intended; an error that follows from it shows a fault.
-    follows = min(f.step for f in causes) <= min(f.step for f in effects)
-    return cause_rank <= effect_rank or (cause_rank == _RANK["confirm"] and follows)
+    # A ``confirm`` finding alone may be intended; an error that follows it shows a fault.
+    has_later_effects = min(f.step for f in causes) <= min(f.step for f in effects)
+    return cause_rank <= effect_rank or (cause_rank == _RANK["confirm"] and has_later_effects)
 
 
 def _root(fault: FaultName, parents: dict[FaultName, FaultName | None]) -> FaultName:

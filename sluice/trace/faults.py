@@ -1,4 +1,4 @@
-"""Defines which faults each fault can cause."""
+"""Defines for each fault which other faults it can cause."""
 
 from collections.abc import Mapping
 
@@ -87,5 +87,5 @@ CONSEQUENCES: Mapping[FaultName, tuple[FaultName, ...]] = {
 }
 """For each fault, the faults that it can cause.
 
-A report names the root cause and lists its consequences below, instead of twenty separate alarms.
+A report names the root cause and lists its consequences below it, not as separate findings.
 """

@@ -88,6 +88,7 @@ class Rule(RulePolicy[SettingsT]):
     """Rule about the trace of one process."""
 
     judge: Callable[["Rule[SettingsT]", Trace], tuple[TraceFinding, ...]]
+    """Function that returns the problems in a trace, given this rule and the trace."""
 
     def __call__(self, trace: Trace) -> tuple[TraceFinding, ...]:
         """Return the problems in a trace."""
@@ -99,7 +100,8 @@ class RankRule(RulePolicy[SettingsT]):
     """Rule about all ranks of a distributed run: one trace per rank, in the order of ranks."""
 
     judge: Callable[["RankRule[SettingsT]", Sequence[Trace]], tuple[TraceFinding, ...]]
+    """Function that returns the problems between the ranks, given this rule and the traces."""
 
     def __call__(self, traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
-        """Return the problems between the ranks."""
+        """Return the problems between the ranks of a distributed run."""
         return self.judge(self, traces)

@@ -30,14 +30,14 @@ def launch(
         command: Program and arguments, such as ``["python", "train.py"]``.
         out: Folder of the traces. If it cannot be written, the processes report that and run
             untraced.
-        settings: Limits of the trace.
+        settings: Limits of the trace, and the response to non-finite losses.
         environ: Environment of the program.
 
     Returns:
         The exit code; 128 plus the signal number if a signal ended the program.
 
     Raises:
-        ContractError: The command is empty, or the program does not exist.
+        ContractError: The command is empty, or the program cannot be started.
     """
     if not command:
         raise ContractError(
@@ -49,7 +49,7 @@ def launch(
     except OSError as error:
         raise ContractError(
             f"Cannot start '{command[0]}' ({error.strerror or error}).",
-            fix="Check the spelling. Write the command as you would in the shell.",
+            fix="Check the spelling and the permissions. Write the command as in a shell.",
         ) from error
     code = _wait(process)
     return code if code >= 0 else SIGNAL_EXIT_BASE - code
@@ -86,13 +86,14 @@ def check_folder(out: Path) -> StorageError | None:
 def _wait(process: "subprocess.Popen[bytes]") -> int:
     """Wait for the program, and forward SIGTERM to it."""
 
-    def forward(number: int, _: FrameType | None) -> None:
+    def forward_signal(number: int, _: FrameType | None) -> None:
         process.send_signal(number)
 
-    # The terminal sends Ctrl-C to the program, too, as it is in the same foreground group.
+    # SIGINT is ignored: the terminal sends Ctrl-C to the program, too, which is in the same
+    # foreground process group.
     previous = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, forward),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, forward_signal),
     }
     try:
         return process.wait()

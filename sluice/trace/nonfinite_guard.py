@@ -17,7 +17,7 @@ from sluice.trace.sink import EventSink
 
 LAST_GOOD = "last-good.pt"
 STOPPED_EXIT_CODE = 75
-"""Exit code of a stopped program (EX_TEMPFAIL): a temporary failure, to be restarted."""
+"""Exit code of a program that the guard stopped (EX_TEMPFAIL): it may be restarted."""
 
 
 def bundle_name(step: int) -> str:
@@ -43,13 +43,13 @@ class NonFiniteGuard:
 
     def _reset(self) -> None:
         self._sink.sampling.every_step_needed_by.add("non-finite guard")
-        self._num_nonfinite = self._num_skipped = self._next_copy = 0
-        self._last_good: dict[str, Any] | None = None
-        self._has_bundle = self._skips_step = False
+        self._num_nonfinite = self._num_skipped = self._next_copy_step = 0
+        self._last_good_state: dict[str, Any] | None = None
+        self._has_saved_bundle = self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
     def _after_backward(self, ended: BackwardEnded) -> None:
-        """Check the loss; stop the program after too many consecutive non-finite losses.
+        """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
 
         Raises:
             SystemExit: The program stops; its last good state, if there is one, is on disk.
@@ -57,14 +57,14 @@ class NonFiniteGuard:
         sink, loss = self._sink, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
             return
-        stop = False
+        must_stop = False
 
         def check() -> None:
-            nonlocal stop
-            stop = self._must_stop(loss, is_scaled=ended.is_scaled)
+            nonlocal must_stop
+            must_stop = self._check_loss(loss, is_scaled=ended.is_scaled)
 
         sink.run_safely(check)
-        if stop:
+        if must_stop:
             self._stop()
 
     def _before_step(self, step: StepBegins) -> None:
@@ -85,39 +85,39 @@ class NonFiniteGuard:
         self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
-    def _must_stop(self, loss: Tensor, *, is_scaled: bool) -> bool:
-        """Check one loss: store a good state or a bundle; return whether to stop the program."""
+    def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> bool:
+        """Copy a good state, or save a bundle; return whether the program must stop."""
         settings = self._sink.settings
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles that.
         is_nonfinite = math.isnan(value) or (math.isinf(value) and not is_scaled)
         if not is_nonfinite:
             self._num_nonfinite = 0
-            if self._sink.steps.last >= self._next_copy and settings.stop_after:
-                self._last_good = self._states()
+            if self._sink.steps.last >= self._next_copy_step and settings.stop_after:
+                self._last_good_state = self._states()
                 # The interval doubles at first: a short run loses at most half of its steps.
                 interval = min(max(1, self._sink.steps.last), settings.checkpoint_every)
-                self._next_copy = self._sink.steps.last + interval
+                self._next_copy_step = self._sink.steps.last + interval
             return False
         self._num_nonfinite += 1
-        if not self._has_bundle:
-            self._has_bundle = True
+        if not self._has_saved_bundle:
+            self._has_saved_bundle = True
             self._save_bundle(value)
         self._skips_step = settings.skip_nonfinite
         return bool(settings.stop_after) and self._num_nonfinite >= settings.stop_after
 
     def _stop(self) -> NoReturn:
         sink = self._sink
-        good = self._last_good
+        state = self._last_good_state
         state_text = "no earlier good state exists"
-        if good is not None:
-            sink.run_safely(self._save, LAST_GOOD, good)
+        if state is not None:
+            sink.run_safely(self._save, LAST_GOOD, state)
             is_saved = sink.is_on  # a failure ends the trace
-            result = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
-            state_text = f"the last good state, of step {good['step']}, {result}"
+            saved_text = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
+            state_text = f"the last good state, of step {state['step']}, {saved_text}"
         num = self._num_nonfinite
-        losses = "the loss is" if num == 1 else f"{num} consecutive losses are"
-        text = f"Stopped before step {sink.steps.last + 1}: {losses} non-finite; {state_text}."
+        losses_text = "the loss is" if num == 1 else f"{num} consecutive losses are"
+        text = f"Stopped before step {sink.steps.last + 1}: {losses_text} non-finite; {state_text}."
         if sink.is_on:
             sink.run_safely(sink.note, "stopped", text)
         sink.print_line(f"sluice trace: {text}")
@@ -141,16 +141,18 @@ class NonFiniteGuard:
             }
 
     def _save_bundle(self, value: float) -> None:
-        """Save what reproduces the non-finite loss of the running step."""
+        """Save the states and inputs that reproduce the non-finite loss of the running step."""
         thread, step = self._sink.local.thread, self._sink.steps.last + 1
-        loss_call = thread.losses.last
-        target = None if loss_call is None else loss_call[2]()
+        loss_name, target = None, None
+        if thread.losses.last is not None:
+            loss_name, _, target_ref, *_ = thread.losses.last
+            target = target_ref()
         bundle = {
             **self._states(),
             "step": step,
             "trace": self._sink.recorder.folder.name,
             "loss": value,
-            "loss function": None if loss_call is None else loss_call[0],
+            "loss function": loss_name,
             "inputs": [
                 _cpu_copy(tensor) for ref in thread.call.inputs if (tensor := ref()) is not None
             ],
@@ -188,7 +190,7 @@ def install_nonfinite_guard(sink: EventSink) -> None:
 
 
 def _cpu_copy(value: Any) -> Any:
-    """Return a copy of a value with all tensors, also in dicts and lists, on the CPU."""
+    """Return a copy of a value with all tensors, also in dicts, lists and tuples, on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):

@@ -14,6 +14,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
+        """Functions that ``restore`` calls, the last one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper
@@ -28,13 +29,13 @@ class Patches:
         self._replace(owner, name, self.wrap(owner, name, getattr(owner, name, None), new))
 
     def _replace(self, owner: Any, name: str, new: Any) -> None:
-        had_own = name in vars(owner)
+        is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
         old = vars(owner).get(name)
 
         def undo() -> None:
             if vars(owner).get(name) is not new:
-                return  # another library wrapped ours, which stays as a pass-through
-            if had_own:
+                return  # another library wrapped ``new``, which now only calls the original
+            if is_own_attribute:
                 setattr(owner, name, old)
             else:
                 delattr(owner, name)
@@ -98,7 +99,7 @@ class _Holders:
         self._num_modules = 0
 
     def of(self, function: Any) -> list[tuple[Any, str]]:
-        """Return the modules and names that held a function when the modules were scanned."""
+        """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
             self._num_modules, self._holders_by_id = len(sys.modules), {}
             for module in list(sys.modules.values()):

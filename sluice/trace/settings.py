@@ -64,14 +64,14 @@ class TraceSettings(Settings):
     fingerprinted_batches: int = Field(
         64,
         ge=0,
-        description="Number of first batches of each loader whose rows are fingerprinted; those of "
-        "later batches only at steps with statistics.",
+        description="Number of first batches of each loader whose rows are fingerprinted. Rows of "
+        "later batches are fingerprinted only at steps with statistics.",
     )
     sampled_weights: int = Field(
         4096,
         ge=1,
-        description="Number of elements of a parameter from which the norm of its update is "
-        "estimated.",
+        description="Maximum number of elements of a parameter from which the norm of its update "
+        "is estimated.",
     )
     max_modules: int = Field(
         256, ge=1, description="Maximum number of module outputs that are measured per step."
@@ -80,7 +80,7 @@ class TraceSettings(Settings):
         0,
         ge=0,
         description="Number of consecutive non-finite losses after which the program is stopped "
-        "and its last good state saved; 0 for never. Reads the loss at every step.",
+        "and its last good state is saved; 0 for never. Reads the loss of every backward pass.",
     )
     skip_nonfinite: bool = Field(
         False, description="Skip optimizer steps on the gradients of a non-finite loss."

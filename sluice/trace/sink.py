@@ -21,7 +21,7 @@ class EventSink(Protocol):
     """
 
     is_on: bool
-    """Whether the process is traced; False after a failure of the tracer."""
+    """Whether events are recorded; False after a failure or the end of the trace."""
     settings: TraceSettings
     clock: Callable[[], int]
     """Monotonic time [ns]."""

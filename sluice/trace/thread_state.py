@@ -23,7 +23,7 @@ from sluice.trace.sampling.step_statistics import PendingStep
 
 _PARAMETERS_PER_OPTIMIZER = 2
 _MAX_SUMMED_NUMEL = 2**14
-"""Largest gradient whose sum is stored."""
+"""Number of elements up to which the sum of a gradient is stored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -33,7 +33,8 @@ class StepPattern:
     codes: list[int]
     """Event codes of the step, followed by a sentinel that is not a valid code."""
     events_without_times: list[int]
-    """Event codes of the step, each followed by 0 in place of a time."""
+    """Event codes of the step, each followed by 0 instead of its time, as in
+    ``EndedStep.events``."""
     successor_counts: "dict[StepPattern, int]" = field(default_factory=dict)
     """Number of times that each pattern followed this one."""
     successor: "StepPattern | None" = None
@@ -81,7 +82,7 @@ class OpenStep:
     statistics_ns: int = 0
     """Time spent on statistics since the last step [ns]."""
     pending: PendingStep | None = None
-    """Statistics requested before the running step; set by ``sampling.sampling``."""
+    """Statistics computed before the running step; set by ``sampling.sampling``."""
     output_statistics: list[list[OutputStatistics]] = field(default_factory=list)
     """Outputs measured since the last step with statistics; cleared by ``sampling.sampling``."""
     began_ns: int = 0

@@ -52,8 +52,8 @@ from sluice.trace.records.trace import (
     TraceStart,
 )
 
-_END_FIELDS = ("ended_us", "began_us")
-"""Fields of a recent step that early versions did not write."""
+_OPTIONAL_STEP_FIELDS = ("ended_us", "began_us")
+"""Last fields of a recent step, which early versions did not write."""
 
 R = TypeVar("R", bound=Record)
 ByStep = TypeVar("ByStep", StepStatistics, StepScalars)
@@ -78,8 +78,8 @@ def find_traces(out: Path) -> tuple[Path, ...]:
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
-    ranked = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
-    return tuple(folder for _, folder in sorted(ranked, key=lambda pair: pair[0]))
+    folders_by_rank = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
+    return tuple(folder for _, folder in sorted(folders_by_rank, key=lambda pair: pair[0]))
 
 
 def read_trace(folder: Path) -> Trace:
@@ -89,8 +89,8 @@ def read_trace(folder: Path) -> Trace:
 
     Raises:
         StorageError: The files do not exist or cannot be read.
-        ContractError: A line other than the last one is damaged, or a newer version of Sluice
-            wrote the trace.
+        ContractError: A line other than an incomplete last one is damaged, the start record is
+            missing, or a newer version of Sluice wrote the trace.
     """
     lines = _Lines(folder)
     history = list(lines.of(HISTORY))
@@ -100,10 +100,10 @@ def read_trace(folder: Path) -> Trace:
         raise ContractError(
             f"{folder / HISTORY} must begin with a start record of version {VERSION} or older; got "
             f"{starts[0].get('version') if starts else 'none'}.",
-            cause="Another version of Sluice wrote the trace, or its first line is incomplete.",
+            cause="A newer version of Sluice wrote the trace, or its first line is missing.",
             fix="Read the trace with the version of Sluice that wrote it.",
         )
-    both = [*history, *recent]
+    all_lines = [*history, *recent]
     try:
         ends = _records(TraceEnd, history, "end")
         sequences, positions, num_overflow_steps = _step_sequences(history)
@@ -114,10 +114,10 @@ def read_trace(folder: Path) -> Trace:
             memberships=_records(Membership, history, "membership"),
             schedulers=_records(SchedulerRecord, history, "scheduler"),
             loaders=_records(LoaderRecord, history, "loader"),
-            statistics=_by_step(_records(StepStatistics, both, "measures")),
+            statistics=_by_step(_records(StepStatistics, all_lines, "measures")),
             scalars=_by_step(
                 _step_scalars(*row)
-                for line in both
+                for line in all_lines
                 if line["record"] == "numbers"
                 for row in line["rows"]
             ),
@@ -187,17 +187,21 @@ class _Lines:
                 f"Cannot read {path} ({error.strerror or error}).",
                 fix="Pass the folder of one traced process.",
             ) from error
-        *whole, last = content.split(b"\n")
-        self.num_truncated += bool(last)
-        for number, line in enumerate(whole, start=1):
+        *complete_lines, incomplete_line = content.split(b"\n")
+        self.num_truncated += bool(incomplete_line)
+        for number, line in enumerate(complete_lines, start=1):
             try:
-                yield json.loads(line)
-            except ValueError as error:
+                record = json.loads(line)
+            except ValueError:
+                record = None
+            if not isinstance(record, dict) or "record" not in record:
                 raise ContractError(
-                    f"{path}, line {number}: the line must be one JSON object, got {line[:60]!a}.",
+                    f"{path}, line {number}: the line must be one JSON object with the field "
+                    f"'record', got {line[:60]!a}.",
                     cause="The file was changed after it was written.",
                     fix="Trace the program again.",
-                ) from error
+                )
+            yield record
 
 
 def _record(cls: type[R], line: dict[str, Any]) -> R:
@@ -227,7 +231,10 @@ def _step_scalars(
 def _step_sequences(
     history: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
-    """Return sequences sorted by first step, their positions, and the number of overflow steps."""
+    """Return the sequences by first step, their positions by index, and the number of other steps.
+
+    The other steps have no recorded sequence, because there were too many.
+    """
     events_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}
     for line in history:
@@ -266,11 +273,11 @@ def _recent_steps(
             step=step,
             sequence=positions[sequence],
             times_us=tuple(times),
-            **dict(zip(_END_FIELDS, ends, strict=False)),
+            **dict(zip(_OPTIONAL_STEP_FIELDS, optional, strict=False)),
         )
         for line in lines
         if line["record"] == "steps"
-        for step, sequence, times, *ends in line["rows"]
+        for step, sequence, times, *optional in line["rows"]
         if sequence in positions
     ]
     return tuple(sorted(steps, key=lambda recent: recent.step))

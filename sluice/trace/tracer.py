@@ -1,8 +1,8 @@
 """The tracer of one process: creates the parts of a trace, and ends it.
 
-The tracer must not stop the program or change what it computes. Every call from a hook goes through
-``run_safely``, or has its own ``try`` block where it runs at every step. After a failure the tracer
-records a note and detaches, and the program continues untraced.
+A failure of the tracer must not stop the program or change what it computes. Every call from a hook
+goes through ``run_safely``; hooks that run at every step have their own ``try`` block instead.
+After a failure the tracer detaches and records a note, and the program continues untraced.
 """
 
 import sys
@@ -101,8 +101,9 @@ class Tracer:
             self.note("failed", text)
             self.recorder.flush()
             self.recorder.close()
-        except Exception as second:  # the folder is full or removed, as in the first error
-            lost_text = f" The last seconds of the trace are lost ({type(second).__name__})."
+        except Exception as second_error:  # the disk is full or the folder removed, as before
+            kind = type(second_error).__name__
+            lost_text = f" The last seconds of the trace are lost ({kind})."
         self.print_line(
             f"sluice trace: tracing stopped ({text}); the program continues.{lost_text}"
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 from sluice.base.errors import ContractError
 from sluice.eventlog.event_log import validate_log
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.findings.user_code import finding_from_error
+from sluice.findings.user_code import outcome_from_error
 
 _Line = dict[str, object]
 
@@ -38,7 +38,7 @@ def _validate(folder: Path, damage: Callable[[list[_Line]], None]) -> CheckOutco
     try:
         report = validate_log(path, test_metrics=("sharpe",), headline="sharpe")
     except ContractError as error:
-        return finding_from_error(error)
+        return outcome_from_error(error)
     return CheckOutcome(
         outcome="pass", summary=f"{sum(report.counts.values())} events are complete."
     )

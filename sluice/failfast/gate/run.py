@@ -14,7 +14,7 @@ from sluice.failfast.gate.checks import CHECKS, GateCheck
 from sluice.failfast.gate.inputs import Clock, GateInputs
 from sluice.failfast.gate.timing import apply_time_limit, check_total_time
 from sluice.failfast.result import CheckResult, GateReport, Level
-from sluice.findings.user_code import finding_from_error
+from sluice.findings.user_code import outcome_from_error
 
 
 def _ignore(_: object) -> None:
@@ -93,7 +93,7 @@ def _run(check: GateCheck, inputs: GateInputs, known: dict[str, CheckResult]) ->
     try:
         finding = check.function(inputs)
     except (Exception, SystemExit) as error:  # boundary to user code
-        finding = finding_from_error(error)
+        finding = outcome_from_error(error)
     seconds = _since(started, inputs.clock)
     return planned.result(apply_time_limit(finding, seconds, planned.limit), seconds)
 

@@ -203,7 +203,7 @@ def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: Activi
         report.missing
         or report.zero
         or any(
-            isinstance(modules[n], RECTIFIERS) and activity.dead
+            isinstance(modules[n], RECTIFIERS) and activity.is_dead
             for n, activity in recorder.activity.items()
         )
         or symmetric_weights(model)

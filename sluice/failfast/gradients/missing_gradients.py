@@ -156,7 +156,7 @@ class _Diagnosis:
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
         """Return the layer before a ReLU without active units, and a description, or None."""
         for name, seen in self.activity.items():
-            if seen.dead and isinstance(self.modules[name], RECTIFIERS):
+            if seen.is_dead and isinstance(self.modules[name], RECTIFIERS):
                 if self._weights_are_zero(seen.previous_weighted):
                     continue
                 return seen.previous_weighted, _describe_dead(name, seen)
@@ -169,7 +169,7 @@ class _Diagnosis:
         """
         for name, seen in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
-            dead = seen.dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
+            dead = seen.is_dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
             if dead and self.with_gradient and not self._weights_are_zero(name):
                 return name, _describe_dead(name, seen)
         return None
@@ -180,7 +180,7 @@ class _Diagnosis:
         None without such a layer.
         """
         for name, seen in self.activity.items():
-            if not seen.num_examples or seen.nonzero_input is not False:
+            if not seen.num_examples or seen.has_nonzero_input is not False:
                 continue
             source = seen.previous_weighted
             if source in self.zero_layers and not self._weights_are_zero(source):
@@ -285,7 +285,7 @@ class _Diagnosis:
         )
 
     def _has_nonzero_input(self, owner: str) -> bool:
-        return owner not in self.activity or self.activity[owner].nonzero_input is not False
+        return owner not in self.activity or self.activity[owner].has_nonzero_input is not False
 
     def _zero_layers_and_norms(self) -> set[str]:
         norms = {

@@ -35,7 +35,7 @@ def check_instantiation(
         seed: Base seed of the initial weights.
 
     Raises:
-        Exception: Any exception of the model's own code, which ``finding_from_error`` can convert
+        Exception: Any exception of the model's own code, which ``outcome_from_error`` can convert
             to a finding.
     """
     if len(train) < settings.probe_batch_rows:

@@ -208,7 +208,7 @@ DATA_FAULTS: tuple[Fault, ...] = (
         name="shuffled labels",
         severity="error",
         description=(
-            "The targets do not depend on the inputs, so that the network can only memorize them."
+            "The targets do not depend on the inputs, so the network can only memorize them."
         ),
         cause=(
             "No dependence of the targets on the features was detected in these rows: labels are "
@@ -232,7 +232,8 @@ DATA_FAULTS: tuple[Fault, ...] = (
             "have another order."
         ),
         cause=(
-            "A scaler is fitted twice or applied once only, or columns are selected in two places."
+            "A scaler is fitted again for the evaluation or applied in only one of both, or "
+            "columns are selected in two places."
         ),
         fix=(
             "Use one preprocessing and one list of columns for both, fitted on the training rows "
@@ -245,13 +246,13 @@ DATA_FAULTS: tuple[Fault, ...] = (
         name="train-validation leakage",
         severity="error",
         description=(
-            "Evaluation rows, or windows that overlap them, are also training rows: scores say "
-            "nothing about new data."
+            "Evaluation rows, or windows that overlap them, are also training rows, so the scores "
+            "are no estimate for new data."
         ),
         cause="Rows were copied, resampled or cut into windows before they were split.",
         fix=(
-            "Split the rows first, by time for a series with a gap of one window, and remove "
-            "duplicates across the splits."
+            "Split the rows before any other step, and remove duplicates across the splits. Split "
+            "a series by time, with a gap of one window."
         ),
         detectors=("tracer",),
     ),

@@ -145,7 +145,7 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="clip norm mismatch",
         severity="warning",
         description=(
-            "The clipping limit is far below the usual gradient norm: it acts as a second "
+            "The clipping limit is far below the usual gradient norm, so that it acts as a second "
             "learning rate."
         ),
         cause="The limit is too small, or the loss is summed and not averaged.",

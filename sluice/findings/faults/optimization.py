@@ -95,7 +95,7 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
         name="unstable Adam moments",
         severity="warning",
         description=(
-            "The first moments of the optimizer grow in bursts: the next steps are too large."
+            "The first moments of the optimizer grow in bursts, so the next steps are too large."
         ),
         cause="Gradients grow faster than the optimizer can adapt.",
         fix="Lower the learning rate, clip gradients, or check the batches before the burst.",
@@ -162,9 +162,9 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
             "sampled differently."
         ),
         fix=(
-            "Keep the weights with the lowest validation loss and stop there. More data, weight "
-            "decay, dropout or a smaller network narrow the gap. First compare one row of both "
-            "sets."
+            "First check that training and validation rows are preprocessed in the same way. Then "
+            "keep the weights with the lowest validation loss and stop there. More data, weight "
+            "decay, dropout or a smaller network narrow the gap."
         ),
         detectors=(
             "tracer",

@@ -36,9 +36,7 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
             "Every target of a batch is ignored: its mean loss is NaN, and one such batch makes "
             "all weights NaN."
         ),
-        cause=(
-            "Rows that are too long are truncated at their answers, so only masked prompts remain."
-        ),
+        cause=("The answers of long rows are truncated, so that only their masked prompts remain."),
         fix=(
             "Truncate prompts, not answers, when rows are too long, and drop rows without a target."
         ),
@@ -62,8 +60,8 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         name="future token leak",
         severity="error",
         description=(
-            "Each output depends on the token that it predicts: the loss decreases, but the "
-            "network cannot generate text."
+            "Each output depends on the token, or the value of a series, that it predicts: the "
+            "loss decreases, but the network cannot predict new tokens or values."
         ),
         cause="The attention has no causal mask, or a layer mixes all positions.",
         fix="Use a causal mask in the attention, or restrict the layer to past positions.",

@@ -30,13 +30,14 @@ from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_MAX_LATER_PASSES = 128
-"""Maximum number of backward passes inspected after the first ones, at steps with statistics,
-because a new model may appear."""
+_MAX_DENSE_PASSES = 128
+"""Number of passes after the first ones that are all inspected, at steps with statistics, because a
+new model may appear. Later passes are inspected ever more rarely."""
 _FIRST_PASSES = MAX_CALLS
-"""Number of first backward passes that are inspected: that of the calls that ``InputWatch``
-inspects."""
+"""Number of first backward passes that are inspected, equal to the number of calls that
+``InputWatch`` inspects."""
 _MAX_MODELS = 8
+"""Maximum number of functional models in a trace."""
 _VARYING_USES = 2**31
 """Marks a leaf whose number of uses differs from pass to pass."""
 
@@ -95,7 +96,10 @@ class FunctionalModel:
 
 
 class FunctionalModelWatch:
-    """Inspects graphs of losses in threads that call no ``nn.Module``: the first, and a sample."""
+    """Inspects graphs of losses in threads that call no ``nn.Module``.
+
+    It inspects the first graphs and a sample of later ones.
+    """
 
     def __init__(
         self,
@@ -109,7 +113,7 @@ class FunctionalModelWatch:
         self.reset()
 
     def reset(self) -> None:
-        """Clear all state, at the start of a trace and after a fork."""
+        """Forget all models, at the start of a trace and after a fork."""
         self.indices = {-1}
         """Network indices of the functional models, and -1 for no network."""
         self.leaves: list[Tensor] = []
@@ -117,14 +121,14 @@ class FunctionalModelWatch:
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
         self._passes_left, self._inspected_step = _FIRST_PASSES, -1
-        self._sampler = LogSpacedSampler(_MAX_LATER_PASSES)
+        self._sampler = LogSpacedSampler(_MAX_DENSE_PASSES)
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""
         self._passes_left = max(self._passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect the graph of a loss if it is among the first, non-finite (CPU) or sampled."""
+        """Inspect the graph of a loss if it is one of the first, sampled, or non-finite (CPU)."""
         if not self._is_due(loss):
             return
         began = self._sink.clock()
@@ -152,13 +156,14 @@ class FunctionalModelWatch:
         self.leaves, self._inputs = [], []
 
     def _is_due(self, loss: Tensor) -> bool:
+        """Return whether a loss is inspected, and count it as inspected."""
         if self._passes_left:
             self._passes_left -= 1
             return True
         if loss.is_cpu and not bool(loss.detach().isfinite()):
             return True
         sink = self._sink
-        if not sink.sampling.statistics or self._inspected_step == sink.steps.last:
+        if not sink.sampling.samples_statistics or self._inspected_step == sink.steps.last:
             return False
         self._inspected_step = sink.steps.last
         return self._sampler.keeps_next()

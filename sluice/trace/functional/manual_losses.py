@@ -26,11 +26,12 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _FIRST_PASSES = 8
-"""Backward passes that are inspected at the start and after each new form of loss."""
+"""Number of backward passes that are inspected at the start and after each new form of loss."""
 _FORM_LENGTH, _MAX_FORMS = 4, 64
 """Number of last autograd nodes that identify the form of a loss, and maximum number of forms."""
-_MAX_LATER_PASSES = 128
-"""Later passes that are inspected, at steps with statistics: a later phase may use another loss."""
+_MAX_DENSE_PASSES = 128
+"""Number of passes after the first ones that are all inspected, at steps with statistics, because a
+later phase may use another loss. Later passes are inspected ever more rarely."""
 _MAX_COMPARED_NODES = 32
 """Maximum number of nodes in which a broadcast is searched."""
 _ELEMENTWISE_NODES = frozenset(
@@ -82,13 +83,13 @@ class ManualLossWatch:
     def reset(self) -> None:
         """Clear all state."""
         self._passes_left = _FIRST_PASSES
-        self._sampler, self._inspected_step = LogSpacedSampler(_MAX_LATER_PASSES), -1
+        self._sampler, self._inspected_step = LogSpacedSampler(_MAX_DENSE_PASSES), -1
         self._forms: set[tuple[type, ...]] = set()
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:
         """Inspect the loss of a backward pass if it is one of the first of its form, or sampled."""
         self._track_form(begins.loss)
-        if self._passes_left or self._sink.sampling.statistics:
+        if self._passes_left or self._sink.sampling.samples_statistics:
             self._inspect_if_due(begins.thread, begins.loss)
 
     def _track_form(self, loss: Tensor) -> None:
@@ -112,7 +113,7 @@ class ManualLossWatch:
             return
         self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _inspect(self, loss: Tensor) -> None:
@@ -121,15 +122,17 @@ class ManualLossWatch:
             self._write(MANUAL_DIFFERENCE, broadcast[0], broadcast[1], loss)
         for kind, producer_node, shape in find_double_activations(loss.grad_fn):
             self._write(kind, producer_node, shape, loss)
-        for targets, included in masked_targets(loss):
-            self._inspect_mask(targets, included, loss)
+        for targets, is_included in masked_targets(loss):
+            self._inspect_mask(targets, is_included, loss)
 
-    def _inspect_mask(self, targets: Tensor, included: Tensor, loss: Tensor) -> None:
+    def _inspect_mask(self, targets: Tensor, is_included: Tensor, loss: Tensor) -> None:
         """Record which next-token targets a mask excludes."""
-        best = best_alignment(self._sink.local.thread.call.inputs, targets, included)
-        if best is not None:
-            shape, num_included = (len(targets),), int(included.sum())
-            self._write(MANUAL_MASKED_LOSS, "", shape, loss, tokens=best, num_included=num_included)
+        alignment = best_alignment(self._sink.local.thread.call.inputs, targets, is_included)
+        if alignment is not None:
+            shape, num_included = (len(targets),), int(is_included.sum())
+            self._write(
+                MANUAL_MASKED_LOSS, "", shape, loss, tokens=alignment, num_included=num_included
+            )
 
     def _write(
         self,
@@ -171,8 +174,9 @@ class ManualLossWatch:
 def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
     """Return the name of the node that produced broadcast outputs, and their shape.
 
-    Outputs of shape (rows, 1) or (rows,) are broadcast against all targets if a difference, or a
-    product with a logarithm, has the shape (rows, rows) and its other operand has no gradient.
+    Outputs of shape (rows, 1) or (rows,) are broadcast against all targets if a difference from
+    them, or an operation on their logarithm, has the shape (rows, rows), and its other operand has
+    no gradient.
 
     Args:
         loss: Autograd node of the loss.
@@ -205,19 +209,23 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
     """Return losses that apply an activation to outputs that already have one.
 
     Each is returned as its kind, the node that produced the outputs, and their shape. Cross entropy
-    expects logits, not the output of a softmax; a logistic loss expects scores, not
-    the output of a sigmoid. Only nodes between the loss and the last layer are inspected.
+    expects logits, not the output of a softmax; a logistic loss expects scores, not the output of a
+    sigmoid. Only nodes between the loss and the last layer are inspected.
     """
-    pending, seen, activations = [loss], set[Any](), dict[str, tuple[str, str, tuple[int, ...]]]()
-    while pending and len(seen) < _MAX_GRAPH_NODES:
+    pending, visited, activations = (
+        [loss],
+        set[Any](),
+        dict[str, tuple[str, str, tuple[int, ...]]](),
+    )
+    while pending and len(visited) < _MAX_GRAPH_NODES:
         node = pending.pop(0)
-        if node is None or node in seen or node.name().startswith(_LAYER_NODES):
+        if node is None or node in visited or node.name().startswith(_LAYER_NODES):
             continue
-        seen.add(node)
+        visited.add(node)
         name = node.name()
         kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
         if kind is not None:
-            producer, passed = _producer(*node.next_functions[0])
+            producer, passed = _find_producer(*node.next_functions[0])
             is_log_of_exp = not name.startswith("Log1P") or "Exp" in passed
             if (
                 producer is not None
@@ -229,8 +237,8 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
     return list(activations.values())
 
 
-def _producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
-    """Return the node behind reshapes, negations, abs and exp, and the kinds of these nodes."""
+def _find_producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
+    """Skip reshapes, negations, abs and exp; return the node behind them, and the skipped kinds."""
     passed = set[str]()
     for _ in range(_MAX_HOPS):
         if node is None:

@@ -14,14 +14,16 @@ from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_BEFORE_STEP = ("backward", "clip")
-_MAX_WATCHED = 2
+_KINDS_BEFORE_STEP = ("backward", "clip")
+"""Kinds of events that belong to the step that follows them."""
+_MAX_WATCHED_PARAMETERS = 2
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. Few programs accumulate gradients over
-more passes."""
+again, because the program may have replaced its parameters. It is inspected once more whenever this
+number has doubled. Few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Largest watched parameter that is copied; of larger ones only the version is compared."""
+"""Number of elements up to which a watched parameter is copied. Of larger ones only the version is
+compared, which counts in-place changes."""
 
 
 class ImplicitOptimizer:
@@ -42,11 +44,15 @@ class ManualUpdateWatch:
         self._sink, self._models = sink, models
         self._optimizer: ImplicitOptimizer | None = None
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
+        """Watched parameters, each with its state after a backward pass (see ``_snapshot``)."""
         self._watched: list[Tensor] = []
+        """Parameters that are compared to detect a step."""
         self._num_passes = 0
         """Backward passes since the last step."""
-        self._has_stepped = self._has_updated = False
-        """Whether a step was detected since the last backward pass, and since the start."""
+        self._stepped_since_backward = False
+        """Whether a step was detected since the last backward pass."""
+        self._has_ever_stepped = False
+        """Whether any step was detected."""
         self._has_old_gradients = False
         """Whether gradients from before the last step remain, because they were not zeroed."""
 
@@ -55,12 +61,12 @@ class ManualUpdateWatch:
         models = self._models
         if thread.call.network in models.indices:
             self.detect_step(thread)
-            self._num_passes = 0 if self._has_stepped else self._num_passes + 1
-            # The program may have replaced the watched parameters by others.
+            self._num_passes = 0 if self._stepped_since_backward else self._num_passes + 1
+            # True for 16, 32, 64, ... passes.
             if self._num_passes >= _IDLE_PASSES and not self._num_passes & (self._num_passes - 1):
                 models.inspect_next()
-        if self._has_stepped:
-            self._has_stepped = False
+        if self._stepped_since_backward:
+            self._stepped_since_backward = False
             self._has_old_gradients = any(_has_gradient(p) for p in self._watched)
 
     def after_backward(self, thread: ThreadState) -> None:
@@ -68,14 +74,15 @@ class ManualUpdateWatch:
         candidates = self._trained_parameters(thread)
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
-        trained = [p for p in candidates if p.grad is not None]
-        self._watched = sorted(trained, key=Tensor.numel)[:_MAX_WATCHED]
+        parameters = [p for p in candidates if p.grad is not None]
+        self._watched = sorted(parameters, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
         self._snapshots = [(p, _snapshot(p)) for p in self._watched]
         if self._optimizer is None:
             self._optimizer = ImplicitOptimizer([])
-        known = {id(p) for p in self._optimizer.param_groups[0]["params"]}
-        self._optimizer.param_groups[0]["params"] += [p for p in trained if id(p) not in known]
-        self._sink.objects.is_stale |= len(known) < len(trained)
+        known_ids = {id(p) for p in self._optimizer.param_groups[0]["params"]}
+        new_parameters = [p for p in parameters if id(p) not in known_ids]
+        self._optimizer.param_groups[0]["params"] += new_parameters
+        self._sink.objects.is_stale |= len(known_ids) < len(parameters)
 
     def _trained_parameters(self, thread: ThreadState) -> list[Tensor]:
         """Return the parameters of the last network; without a network, the leaves of the loss.
@@ -92,7 +99,9 @@ class ManualUpdateWatch:
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         if not models.leaves:
             return known
-        return [] if self._are_leaves_replaced() and not self._has_updated else [*models.leaves]
+        return (
+            [] if self._are_leaves_replaced() and not self._has_ever_stepped else [*models.leaves]
+        )
 
     def _are_leaves_replaced(self) -> bool:
         """Return whether none of the leaves of the loss is known, as for a new model."""
@@ -110,15 +119,17 @@ class ManualUpdateWatch:
             return
         if all(_is_unchanged(p, old) for p, old in snapshots):
             return
-        self._snapshots, self._has_stepped, self._has_updated = [], True, True
+        self._snapshots, self._stepped_since_backward, self._has_ever_stepped = [], True, True
         entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """End the step after its last backward pass; later events belong to the next step."""
+        """End the step after its last backward pass or clip; later events are of the next step."""
         sink, interner = self._sink, self._sink.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
-        end = 2 * max((i for i, kind in enumerate(kinds, 1) if kind in _BEFORE_STEP), default=0)
+        end = 2 * max(
+            (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
+        )
         later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._has_old_gradients)
         self._has_old_gradients = False
@@ -129,7 +140,7 @@ class ManualUpdateWatch:
 
 
 def _snapshot(parameter: Tensor) -> Tensor | int:
-    """Return a copy of a small parameter; of a large one, its count of in-place changes."""
+    """Return a copy of a small parameter, or the number of in-place changes of a large one."""
     is_small = parameter.numel() <= _MAX_CLONED_NUMEL
     return parameter.detach().clone() if is_small else parameter._version
 

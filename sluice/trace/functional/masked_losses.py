@@ -27,13 +27,13 @@ def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         loss: Loss before its backward pass; its graph is read, not executed.
     """
     for node in graph_nodes(loss, max_nodes=_MAX_NODES):
-        included = _included_mask(node)
-        children = [child for child, _ in node.next_functions if child is not None]
-        if included is None or len(children) != 1:
+        is_included = _included_mask(node)
+        inputs = [input_node for input_node, _ in node.next_functions if input_node is not None]
+        if is_included is None or len(inputs) != 1:
             continue
-        targets = _targets(children[0])
-        if targets is not None and targets.numel() == included.numel():
-            yield targets.reshape(-1), included.reshape(-1)
+        targets = _targets(inputs[0])
+        if targets is not None and targets.numel() == is_included.numel():
+            yield targets.reshape(-1), is_included.reshape(-1)
 
 
 def _included_mask(node: Any) -> Tensor | None:
@@ -58,9 +58,9 @@ def _included_mask(node: Any) -> Tensor | None:
 
 
 def _targets(node: Any) -> Tensor | None:
-    """Return the class targets of the losses that reach a node through shape and sign changes.
+    """Return the class targets of the losses that a node reshapes or negates.
 
-    None if the node depends on other operations, or the targets are not class ids.
+    Returns None if the node depends on other operations, or the targets are not class ids.
     """
     for _ in range(_MAX_HOPS):
         if node is None:

@@ -59,30 +59,32 @@ class _OpListener(TorchFunctionMode):
 
 
 class NoGradListener:
-    """Observes operations in blocks with disabled gradients."""
+    """Observes the operations in blocks with disabled gradients, one ``_OpListener`` per block."""
 
     def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
         self._sink, self._model_watch = sink, model_watch
-        self._open: dict[int, _OpListener] = {}
+        self._open_modes: dict[int, _OpListener] = {}
+        """Listeners of the running blocks, by the id of the block."""
         self._sites: dict[int, Any] = {}
-        """Call sites of the observed blocks, by the id of the block."""
+        """Call sites of the running blocks, by the id of the block."""
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Observed blocks of each call site, and its last consecutive ones without a match."""
+        """Number of observed blocks of each call site, and of its last ones in a row without a
+        model input."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""
-        if id(block) in self._open or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+        if id(block) in self._open_modes or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
             return
         if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
             return
         self._num_blocks[site] += 1
         self._sites[id(block)] = site
-        mode = self._open[id(block)] = _OpListener(self, self._sink.local.thread)
+        mode = self._open_modes[id(block)] = _OpListener(self, self._sink.local.thread)
         mode.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, block: Any) -> None:
         """Stop observing a block."""
-        mode, site = self._open.pop(id(block), None), self._sites.pop(id(block), None)
+        mode, site = self._open_modes.pop(id(block), None), self._sites.pop(id(block), None)
         if mode is None:
             return
         self._num_unmatched[site] = 0 if mode.has_match else self._num_unmatched[site] + 1
@@ -90,15 +92,15 @@ class NoGradListener:
 
     def end_all(self) -> None:
         """Stop observing all blocks when the trace ends."""
-        for mode in self._open.values():
+        for mode in self._open_modes.values():
             self._exit(mode)
-        self._open.clear()
+        self._open_modes.clear()
 
     def _exit(self, mode: _OpListener) -> None:
         mode.is_muted = True
-        num = torch._C._len_torch_function_stack()
+        depth = torch._C._len_torch_function_stack()
         # If blocks end out of order, a mode of the program may be on top of the stack.
-        if num and torch._C._get_function_stack_at(num - 1) is mode:
+        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
             mode.__exit__(None, None, None)
 
     def on_op(
@@ -116,11 +118,12 @@ class NoGradListener:
         args: tuple[Any, ...],
         positions: tuple[int, int, bool],
     ) -> None:
-        values, weight = args[positions[0]], args[positions[1]]
+        input_position, weight_position, may_be_swapped = positions
+        values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
             return
         model, is_left = self._model_with(weight), True
-        if model is None and positions[2]:
+        if model is None and may_be_swapped:
             values, weight, is_left = weight, values, False
             model = self._model_with(weight)
         if model is None or self._model_with(values) is not None:
@@ -178,8 +181,9 @@ def _patch_context(
     def begin(block: Any) -> Any:
         result = enter(block)
         thread = sink.local.thread
-        known = model_watch.indices - {-1}
-        if sink.is_on and not thread.backward.is_running and thread.call.network in known:
+        model_indices = model_watch.indices - {-1}
+        is_running = thread.backward.is_running
+        if sink.is_on and not is_running and thread.call.network in model_indices:
             sink.run_safely(listener.begin, block, _call_site())
         return result
 

@@ -23,7 +23,8 @@ from sluice.trace.program_events import (
 )
 from sluice.trace.sink import EventSink
 
-_NAME = "manual updates"
+_PART_NAME = "manual updates"
+"""Name of this part of the tracer, among the parts that need every step to be recorded fully."""
 
 
 def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
@@ -77,7 +78,7 @@ class _FunctionalPrograms:
             bus.subscribe(OptimizerCreated, self._on_optimizer)
             bus.subscribe(StepBegins, self._on_step)
         # Without a torch optimizer no event ends a step, so steps cannot be predicted.
-        self._sink.sampling.every_step_needed_by.add(_NAME)
+        self._sink.sampling.every_step_needed_by.add(_PART_NAME)
         self._updates = ManualUpdateWatch(self._sink, self._models)
 
     def _detect_update(self, _: ModuleCalled | None = None) -> None:
@@ -93,7 +94,7 @@ class _FunctionalPrograms:
 
     def _ignore_updates(self) -> None:
         self._updates = None
-        self._sink.sampling.every_step_needed_by.discard(_NAME)
+        self._sink.sampling.every_step_needed_by.discard(_PART_NAME)
         self._sink.bus.unsubscribe(ModuleCalled, self._detect_update)
         self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer)
         self._sink.bus.unsubscribe(StepBegins, self._on_step)

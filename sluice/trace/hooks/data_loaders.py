@@ -67,7 +67,7 @@ def watch_loaders(sink: EventSink) -> None:
                     thread, entry = local.thread, iteration.loader
                     thread.last_loader = entry.index
                     sink.events.record(thread, entry.code)
-                    if not entry.has_first_fingerprints or sink.sampling.statistics:
+                    if not entry.has_first_fingerprints or sink.sampling.samples_statistics:
                         watch.inspect(thread, entry, batch)
                     entry.num_batches += 1
             except Exception as error:  # as in ``Tracer.run_safely``
@@ -191,7 +191,7 @@ class _LoaderWatch:
         sink = self._sink
         began = sink.clock()
         self._record_batch(entry, batch)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
         if not entry.has_first_fingerprints:
             entry.num_inspected += 1

@@ -217,7 +217,7 @@ class InputWatch:
                     counts.add(other)
         if group.num_calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
             self._write(group)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _write_rows(self, group: CallGroup, tensor: Tensor) -> None:

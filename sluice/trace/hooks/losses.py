@@ -188,11 +188,11 @@ class LossWatch:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.num_calls += 1
-        if counter.num_calls > _MAX_SAMPLED_CALLS and not sink.sampling.statistics:
+        if counter.num_calls > _MAX_SAMPLED_CALLS and not sink.sampling.samples_statistics:
             return
         is_first = counter.num_calls <= _FIRST_CALLS
         is_sampled_step = (
-            sink.sampling.statistics and counter.last_inspected_step != sink.steps.last
+            sink.sampling.samples_statistics and counter.last_inspected_step != sink.steps.last
         )
         samples_targets = (
             is_learning
@@ -291,7 +291,7 @@ class LossWatch:
                 is_learning=is_learning,
             )
         sink.recorder.write("loss", record)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _check_indices(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -128,7 +128,7 @@ class _CallHandler:
             self._inspector.discard_stale()
         if args and type(args[0]) is Tensor and args[0].dim() > 1:
             self._inspector.on_sequence_length(entry, args[0].shape[1])
-        is_sampled_step = sink.sampling.statistics
+        is_sampled_step = sink.sampling.samples_statistics
         is_inspected = (
             sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
         )

@@ -109,7 +109,7 @@ class TargetSampler:
             )
         self._num_rows[thread.call.network] = num_sampled + len(new_rows)
         sink.recorder.write("pair", record)
-        if sink.sampling.statistics:
+        if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
 
     def _is_of_last_call(self, thread: ThreadState, values: Any) -> bool:

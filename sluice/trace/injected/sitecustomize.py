@@ -19,14 +19,14 @@ OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRA
 def _run_original_sitecustomize() -> None:
     """Run the sitecustomize module that this one shadows."""
     sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != _HERE]
-    ours = sys.modules.pop("sitecustomize", None)
+    this_module = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ModuleNotFoundError as error:
         if error.name != "sitecustomize":
             raise
-        if ours is not None:
-            sys.modules["sitecustomize"] = ours
+        if this_module is not None:
+            sys.modules["sitecustomize"] = this_module
 
 
 class _TorchImportHook:

@@ -13,7 +13,7 @@ class BatchedDeviceReads:
     """Collects requests for scalars, and passes the values to callbacks after one read of all."""
 
     def __init__(self) -> None:
-        self._requested: list[Tensor | float] = []
+        self._requested_scalars: list[Tensor | float] = []
         self._callbacks: list[tuple[int, int, OnValues]] = []
         """Start and number of the requested scalars of each callback."""
         self._lock = threading.Lock()
@@ -26,17 +26,17 @@ class BatchedDeviceReads:
             on_values: Called with one float per scalar.
         """
         with self._lock:
-            self._callbacks.append((len(self._requested), len(scalars), on_values))
-            self._requested += scalars
+            self._callbacks.append((len(self._requested_scalars), len(scalars), on_values))
+            self._requested_scalars += scalars
 
     def read(self) -> None:
         """Read all requested values and call the callbacks."""
         with self._lock:
-            requested, callbacks = self._requested, self._callbacks
-            self._requested, self._callbacks = [], []
-        values: list[float] = [0.0] * len(requested)
+            scalars, callbacks = self._requested_scalars, self._callbacks
+            self._requested_scalars, self._callbacks = [], []
+        values: list[float] = [0.0] * len(scalars)
         groups: dict[tuple[torch.device, torch.dtype], tuple[list[int], list[Tensor]]] = {}
-        for position, scalar in enumerate(requested):
+        for position, scalar in enumerate(scalars):
             if isinstance(scalar, Tensor):
                 key = (scalar.device, scalar.dtype)
                 positions, tensors = groups.setdefault(key, ([], []))

@@ -18,7 +18,9 @@ class EndedStep(NamedTuple):
     """Losses of the backward passes. For repeated steps: step number, its losses, next step number,
     its losses, and so on."""
     clips: list[tuple[int, Tensor | float, float]]
+    """Gradient clips: optimizer index, norm and maximum norm."""
     scale: Tensor | None
+    """Scale of the gradient scaler; None without one."""
     ended_ns: int
     """End time [ns]; 0 for repeated steps."""
     began_ns: int

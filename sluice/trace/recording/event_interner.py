@@ -28,7 +28,7 @@ class EventInterner:
         self._lock = threading.Lock()
         self._sequences: dict[tuple[int, tuple[int, ...]], int] = {}
         self._cache: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
-        self.unwritten: list[tuple[int, int, tuple[EventKey, ...]]] = []
+        self.unwritten_sequences: list[tuple[int, int, tuple[EventKey, ...]]] = []
         """Index, thread and events of the sequences not yet written; the recorder clears it."""
 
     def intern(self, event: EventKey) -> int:
@@ -49,16 +49,16 @@ class EventInterner:
     def intern_step(self, codes: Sequence[int], thread: int) -> tuple[int, tuple[int, ...]]:
         """Return the sequence index of a step, and the positions of the events it keeps.
 
-        Of a block of events that repeats, only one copy is kept.
+        A block of events that repeats is kept once.
         """
         key = (thread, tuple(codes))
-        known = self._cache.get(key)
-        if known is None:
+        cached = self._cache.get(key)
+        if cached is None:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             folded, positions = self.fold_repeats(codes)
-            known = self._cache[key] = (self._sequence(thread, tuple(folded)), tuple(positions))
-        return known
+            cached = self._cache[key] = (self._sequence(thread, tuple(folded)), tuple(positions))
+        return cached
 
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
         """Return the codes with repeated blocks kept once, and their original positions.
@@ -86,7 +86,7 @@ class EventInterner:
             if len(self._sequences) >= _MAX_SEQUENCES:
                 return OVERFLOW
             index = self._sequences[thread, folded] = len(self._sequences)
-            self.unwritten.append(
+            self.unwritten_sequences.append(
                 (index, thread, tuple(self._event_by_code[code] for code in folded))
             )
         return index

@@ -11,7 +11,7 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Maximum number of events without a step before repeats are folded, as in a long evaluation."""
+"""Number of events since the last step above which repeats are folded, as in a long evaluation."""
 
 
 class EventRecorder:
@@ -58,7 +58,10 @@ class EventRecorder:
         step = thread.step
         step.events += code, self._clock()
         if len(step.events) > thread.max_events_length:
-            self.compact(thread)
+            if thread.index < 0:
+                self.assign_index(thread)
+            else:
+                self._fold_repeats(thread)
 
     def record_event(
         self,
@@ -80,19 +83,20 @@ class EventRecorder:
             step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
             events[-2:] = self.code("zero", object_id), time_ns, step, time_ns
 
-    def compact(self, thread: ThreadState) -> None:
-        """Assign a thread its index at its first event; fold repeats if it has too many events."""
+    def assign_index(self, thread: ThreadState) -> None:
+        """Assign an index to a thread at its first event."""
+        with self._lock:
+            thread.index = len(self.threads)
+            self.threads.append(thread)
+        thread.max_events_length = 2 * _MAX_EVENTS - 1
+        thread.step.began_ns = thread.step.began_ns or self._clock()
+
+    def _fold_repeats(self, thread: ThreadState) -> None:
+        """Keep repeated blocks of events once; without repeats, keep only the latest events."""
         step = thread.step
-        if thread.index < 0:
-            with self._lock:
-                thread.index = len(self.threads)
-                self.threads.append(thread)
-            thread.max_events_length = 2 * _MAX_EVENTS - 1
-            step.began_ns = step.began_ns or self._clock()
-        if len(step.events) >= 2 * _MAX_EVENTS:
-            folded, positions = self.interner.fold_repeats(step.codes)
-            if len(folded) >= _MAX_EVENTS // 2:  # no repeats: keep the latest events
-                folded, positions = folded[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
-            times = step.events[1::2]
-            kept = ((code, times[i]) for code, i in zip(folded, positions, strict=True))
-            step.events = [*chain.from_iterable(kept)]
+        folded, positions = self.interner.fold_repeats(step.codes)
+        if len(folded) >= _MAX_EVENTS // 2:
+            folded, positions = folded[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
+        times = step.events[1::2]
+        kept = ((code, times[i]) for code, i in zip(folded, positions, strict=True))
+        step.events = [*chain.from_iterable(kept)]

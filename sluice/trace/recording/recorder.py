@@ -33,12 +33,12 @@ ScalarsRow = tuple[
 """Scalars of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
 the row is kept in the history."""
 
-
 _STEP_FIELDS, _SCALARS_FIELDS = 6, 5
-"""Number of fields of a row in ``_steps`` and in ``_recent_scalars``."""
+"""Numbers of fields of a row in ``_steps`` and in ``_recent_scalars``."""
 
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a flat sequence, given the number of fields of a row."""
     return zip(*[iter(flat)] * fields, strict=True)
 
 
@@ -48,8 +48,8 @@ class Recorder:
     Args:
         folder: Folder of this process; created at the first flush.
         settings: Limits of time and disk space.
-        start: Returns the description of this process. Called when the folder is created, because
-            the rank of the process may be unknown before.
+        describe: Returns the description of this process. Called when the folder is created,
+            because the rank of the process may be unknown before.
         clock: Monotonic time [ns].
     """
 
@@ -57,12 +57,12 @@ class Recorder:
         self,
         folder: Path,
         settings: TraceSettings,
-        start: Callable[[], TraceStart],
+        describe: Callable[[], TraceStart],
         *,
         clock: Callable[[], int],
     ) -> None:
         self.folder = folder
-        self._settings, self._start, self._clock = settings, start, clock
+        self._settings, self._describe, self._clock = settings, describe, clock
         self.interner = EventInterner()
         self._files: TraceFiles | None = None
         self._began_ns = clock()
@@ -126,9 +126,9 @@ class Recorder:
             times = array("q", row.events[1::2])
             self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
             if row.losses or row.clips or row.scale is not None:
-                keep = self._scalars_sampler.keeps_next()
-                scalars = (row.step, row.losses, row.clips, row.scale, keep)
-                if keep:
+                is_kept = self._scalars_sampler.keeps_next()
+                scalars = (row.step, row.losses, row.clips, row.scale, is_kept)
+                if is_kept:
                     self._kept_scalars.append(scalars)
                 else:
                     self._recent_scalars += scalars
@@ -137,11 +137,11 @@ class Recorder:
         sampler = self._scalars_sampler
         skips_rows = sampler.skips_all(len(flat) // 2)
         for step, losses in _rows(flat, 2):
-            keep = not skips_rows and sampler.keeps_next()
-            if keep:
-                self._kept_scalars.append((step, losses, [], None, keep))
+            is_kept = not skips_rows and sampler.keeps_next()
+            if is_kept:
+                self._kept_scalars.append((step, losses, [], None, is_kept))
             else:
-                self._recent_scalars += (step, losses, (), None, keep)
+                self._recent_scalars += (step, losses, (), None, is_kept)
 
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
@@ -167,18 +167,18 @@ class Recorder:
                 recent_bytes=self._settings.recent_bytes,
                 history_bytes=self._settings.history_bytes,
             )
-            start_line = encode_line("start", self._start().model_dump())
-            self._files.write_history([start_line], needed=True)
+            start_line = encode_line("start", self._describe().model_dump())
+            self._files.write_history([start_line], is_required=True)
         was_full = self._files.is_full
-        self._files.write_history(self._sequence_lines(), needed=True)
+        self._files.write_history(self._sequence_lines(), is_required=True)
         self._files.write_history(
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._sampled_records),
                 *kept,
             ],
-            needed=False,
+            is_required=False,
         )
-        self._files.write_history(self._history_lines, needed=True)
+        self._files.write_history(self._history_lines, is_required=True)
         self._files.write_recent(
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._detail),
@@ -197,7 +197,7 @@ class Recorder:
                 "kind": "full",
                 "text": text,
             }
-            self._files.write_history([encode_line("note", note)], needed=True)
+            self._files.write_history([encode_line("note", note)], is_required=True)
         self._history_lines, self._sampled_records = [], []
         self._detail.clear()
         self._steps.clear()
@@ -214,10 +214,10 @@ class Recorder:
         return self._files is not None or bool(self._sequence_counts) or bool(self._history_lines)
 
     def _sequence_lines(self) -> Iterable[bytes]:
-        for index, thread, events in self.interner.unwritten:
+        for index, thread, events in self.interner.unwritten_sequences:
             # "word" and "marks" are the stored names of a sequence and its events.
             yield encode_line("word", {"index": index, "thread": thread, "marks": events})
-        self.interner.unwritten.clear()
+        self.interner.unwritten_sequences.clear()
         if self._sequence_counts:
             rows = [[key, *count_row] for key, count_row in self._sequence_counts.items()]
             # "order" is the stored name of the sequence counts.
@@ -250,15 +250,15 @@ class Recorder:
         rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
         self._recent_scalars.clear()
         self._kept_scalars = []
-        requested: list[Tensor | float] = []
+        requested_scalars: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
-            requested += losses
+            requested_scalars += losses
             for _, norm, _ in clips:
-                requested.append(norm)
+                requested_scalars.append(norm)
             if scale is not None:
-                requested.append(scale)
+                requested_scalars.append(scale)
         if rows:
-            self.device_reads.request(requested, functools.partial(self._on_scalars, rows))
+            self.device_reads.request(requested_scalars, functools.partial(self._on_scalars, rows))
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
         remaining = iter(values)

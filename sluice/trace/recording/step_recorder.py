@@ -31,8 +31,8 @@ class StepRecorder:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending", "_recorder",
-        "_sampling", "last", "numbers",
+        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending_steps",
+        "_recorder", "_sampling", "last", "numbers",
     )  # fmt: skip
 
     def __init__(
@@ -54,9 +54,9 @@ class StepRecorder:
         """Hands out the numbers of the next steps, which are unique across threads."""
         self._last_ns = began_ns
         """End time of the last fully recorded step [ns]."""
-        self._pending: list[tuple[Any, ...]] = []
+        self._pending_steps: list[tuple[Any, ...]] = []
         self._due_step = 0
-        """Number of the step after which the buffered steps are passed on."""
+        """Number of the step at whose end the buffered steps are passed on."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
@@ -83,14 +83,14 @@ class StepRecorder:
             if step.pending is not None:
                 self._sampling.after_step(step, entry, self.last)
             if thread.index < 0:  # its first event was a step, so it has no index yet
-                self._events.compact(thread)
+                self._events.assign_index(thread)
             now = self._clock()
             took_ns = now - self._last_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
             # passed on.
-            self._pending.append(
+            self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
                     now, step.began_ns, took_ns, statistics_ns,
@@ -104,13 +104,13 @@ class StepRecorder:
                 self.flush()
                 now = self._clock()
             self._last_ns = step.began_ns = now
-            if not self._sampling.norms:  # a next step that is sampled cannot be predicted
+            if not self._sampling.samples_norms:  # a sampled step cannot be predicted
                 self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
 
     def add_repeated(self, *fields: Any) -> None:
         """Buffer steps that matched their prediction, given the fields of an EndedStep."""
         with self._lock:
-            self._pending.append(fields)
+            self._pending_steps.append(fields)
 
     def pass_on_pending(self) -> None:
         """Pass the buffered steps on, and determine the step at which the next ones are passed on.
@@ -118,9 +118,9 @@ class StepRecorder:
         Passing on many steps at once costs far less than one at a time, because code and data stay
         in the processor's cache.
         """
-        if not self._pending:
+        if not self._pending_steps:
             return
-        steps, self._pending = [*starmap(EndedStep, self._pending)], []
+        steps, self._pending_steps = [*starmap(EndedStep, self._pending_steps)], []
         sampling = self._sampling
         sampling.add_steps(steps)
         self._due_step = self.last + min(

@@ -45,7 +45,7 @@ class TraceFiles:
     Args:
         folder: Created here; must not exist.
         recent_bytes: Size limit of both ring files together.
-        history_bytes: Maximum size of the history; beyond it only ``needed`` lines are written.
+        history_bytes: Maximum size of the history; beyond it only required lines are written.
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
@@ -56,29 +56,29 @@ class TraceFiles:
         self._max_history_bytes = history_bytes
         self._history = _open(folder / HISTORY)
         self._recent = [_open(folder / name) for name in RECENT]
-        self._turn = 0
-        """Index of the ring file that is written."""
-        self._size = {"history": 0, "recent": 0}
+        self._active_index = 0
+        """Index of the ring file to which lines are appended."""
+        self._num_bytes = {"history": 0, "recent": 0}
         self.is_full = False
 
-    def write_history(self, lines: Iterable[bytes], *, needed: bool) -> None:
-        """Append lines; lines that are not needed are dropped if the history is full."""
+    def write_history(self, lines: Iterable[bytes], *, is_required: bool) -> None:
+        """Append lines; lines that are not required are dropped if the history is full."""
         content = b"".join(lines)
-        if not needed and self._size["history"] + len(content) > self._max_history_bytes:
+        if not is_required and self._num_bytes["history"] + len(content) > self._max_history_bytes:
             self.is_full = True
             return
-        self._size["history"] += len(content)
+        self._num_bytes["history"] += len(content)
         _write(self._history, content)
 
     def write_recent(self, lines: Iterable[bytes]) -> None:
         """Append lines to the ring buffer; if it is full, the older half is dropped first."""
         content = b"".join(lines)
-        if self._size["recent"] + len(content) > self._max_recent_bytes:
-            self._turn = 1 - self._turn
-            os.ftruncate(self._recent[self._turn], 0)
-            self._size["recent"] = 0
-        self._size["recent"] += len(content)
-        _write(self._recent[self._turn], content)
+        if self._num_bytes["recent"] + len(content) > self._max_recent_bytes:
+            self._active_index = 1 - self._active_index
+            os.ftruncate(self._recent[self._active_index], 0)
+            self._num_bytes["recent"] = 0
+        self._num_bytes["recent"] += len(content)
+        _write(self._recent[self._active_index], content)
 
     def close(self) -> None:
         """Close the files; a second call does nothing."""
@@ -90,7 +90,7 @@ class TraceFiles:
 
 
 def encode_line(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return a record with its stored name as one JSON line."""
+    """Return a record as one JSON line; ``name`` is the kind of the record in the file."""
     return to_json({"record": name, **fields}, inf_nan_mode="constants") + b"\n"
 
 

@@ -94,8 +94,9 @@ class EpochRecord(Record):
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
-        description="Tensors of 32-bit or 64-bit floats. Empty after the first batches of the "
-        "loader, and if only the first tensor of a batch is one, which is not the target.",
+        description="Values of the tensors of 32-bit or 64-bit floats. Empty in epochs after the "
+        "first batches of the loader, and if only the first tensor has such values: it is the "
+        "input, and no tensor can be a target of floats.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 
@@ -116,10 +117,10 @@ class StateLoadRecord(Record):
     what: str = Field(description="'network', 'optimizer' or 'scheduler'.")
     kind: str = Field(description="Class name of the object whose state is loaded.")
     object_id: int = Field(description="Index of that object; -1 if unknown.")
-    num_keys: int = Field(description="Keys of the given state.")
-    num_loaded: int = Field(description="Keys of the given state that the object expected.")
+    num_keys: int = Field(description="Number of keys of the given state.")
+    num_loaded: int = Field(description="Number of its keys that the object expected.")
     num_aliased: int = Field(
-        0, description="Tensors of the state that share memory with the network's own parameters."
+        0, description="Number of its tensors that share memory with the network's own parameters."
     )
     content: int = Field(0, description="Fingerprint of the state of a network; otherwise 0.")
-    num_missing: int = Field(description="Keys that the object expected and the state lacks.")
+    num_missing: int = Field(description="Number of expected keys that the given state lacks.")

@@ -39,18 +39,21 @@ class DataParallelRecord(Record):
     """
 
     index: int = Field(
-        description="Index of the wrapper, in order of creation; larger for sharded networks, -1 "
-        "if the program reduces gradients."
+        description="Index of the wrapper, in order of creation. For a sharded network, its index "
+        "plus the number of wrappers; -1 if the program itself reduces gradients."
     )
-    kind: str = Field(description="Class name; 'all_reduce' if the program reduces gradients.")
+    kind: str = Field(
+        description="Class name; 'all_reduce' if the program itself reduces gradients."
+    )
     network: int = Field(
-        description="Network index of the wrapped module; -1 if it is not called directly."
+        description="Network index of the wrapped network; -1 unless it is called directly, not by "
+        "its wrapper."
     )
     wrapper: int = Field(
         description="Network index of the wrapper itself, or of the sharded network; -1 if it is "
         "not called."
     )
-    step: int
+    step: int = Field(description="Optimizer steps before the record.")
 
 
 class StateSaveRecord(Record):
@@ -58,7 +61,7 @@ class StateSaveRecord(Record):
 
     step: int
     path: str = Field(description="Path of the file; '' if there is no path.")
-    num_keys: int = Field(description="Keys of a saved mapping; 0 for other objects.")
+    num_keys: int = Field(description="Number of keys of a saved mapping; 0 for other objects.")
     to: Literal["file", "memory"] = Field(description="'memory' for ``state_dict()``.")
     content: int = Field(0, description="Fingerprint of the network state in it; 0 without one.")
 
@@ -74,7 +77,7 @@ class FileReadRecord(Record):
 
 
 class LearningRateRecord(Record):
-    """Learning rates of an optimizer after a change; decimated if they change at every step."""
+    """Learning rates of an optimizer after a change. Of many changes only a sample is recorded."""
 
     step: int = Field(description="First step with these learning rates.")
     optimizer: int

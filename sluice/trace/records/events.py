@@ -5,8 +5,7 @@ with counts. A sequence contains all events since the previous step of any optim
 thread. It ends with a step, or with a step that a gradient scaler skipped; the events after the
 last step of a thread are an open sequence. Most short steps that repeat a known sequence are only
 compared with it, event by event (``sluice.trace.prediction``); their flags are those of an earlier
-step that was recorded fully.
-Statistics are in ``sluice.trace.records.step_statistics``.
+step that was recorded fully. Statistics are in ``sluice.trace.records.step_statistics``.
 """
 
 from typing import Literal
@@ -41,7 +40,8 @@ TraceEventKind = Literal[
   gradients; "training" or "evaluating", the mode of the network itself; "sensitive training" and
   "sensitive evaluating" if submodules that depend on the mode (dropout, batch norm) are in it.
 - backward: ``backward()`` returns. Flags: "scaled" if the loss was scaled by an enabled gradient
-  scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is an undivided mean.
+  scaler; "leaf" if the loss has no graph; "unscaled mean" if the loss is a mean over the batch that
+  is not multiplied or divided further, for example by a number of accumulation steps.
 - grad: ``torch.autograd.grad`` returns: the program may set gradients itself.
 - zero: ``zero_grad()``. object_id: optimizer, -1 for ``zero_grad()`` of a module. Gradients that
   are cleared in another way cause no event; the flags of the step show it.
@@ -53,13 +53,15 @@ TraceEventKind = Literal[
   "fresh" (new since its last step), "none" (all absent), "zero" (all zero) and "stale" (those of
   its last step); "carried" if gradients were not cleared since its last step; "closure" if it has
   a closure (the step begins after the first run of the closure); "by scaler"; "in backward";
-  "edited" if the program itself changed gradients of several backward passes.
-- stepped: an optimizer that runs its closure several times per step, or never, ends its step. The
-  events of the later runs are between "step" and "stepped".
+  "edited" if the program itself changed accumulated gradients, for example divided them.
+- stepped: the end of a step whose optimizer was given a closure and did not call it exactly once,
+  in this or in an earlier step. Events of the second and later calls are between "step" and
+  "stepped". Other optimizers have only the event "step".
 - skip: a gradient scaler skips the step of an optimizer. object_id: optimizer.
 - schedule: a learning-rate scheduler makes a step. object_id: scheduler; related_id: its optimizer.
-- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule; flags: "train", "eval",
-  "restored".
+- mode: ``train()`` or ``eval()``. object_id: network, -1 for a submodule. Flags: "train" or "eval",
+  the new mode; "restored" if the program set evaluation mode by ``train(False)``, as code does that
+  restores an earlier mode.
 - load: ``load_state_dict``. object_id: network, optimizer or scheduler, as named by the flag.
 """
 
@@ -75,8 +77,8 @@ class TraceEvent(Record):
     flags: tuple[str, ...] = ()
     repeat_length: int = Field(
         0,
-        description="Number of events, this one last, that occurred several times in a row and are "
-        "stored once; 0 if they occurred once.",
+        description="Length of a block of events that ends with this event, occurred several times "
+        "in a row and is stored once; 0 if no repeated block ends here.",
     )
 
 
@@ -114,7 +116,7 @@ class RecentStep(Record):
         "time at which the repeats ended."
     )
     ended_us: int | None = Field(
-        None, description="End of the step [us since the start of the trace]."
+        None, description="End of the step [us since the start of the trace]; None if unknown."
     )
     began_us: int | None = Field(
         None,

@@ -42,10 +42,12 @@ class PaddingMaskRecord(Record):
     network: int
     module: str = Field(description="Name of the module; '' if found in the graph of the loss.")
     num_rows: int
-    num_masked: int = Field(description="Positions that are excluded from attention.")
+    num_masked: int = Field(description="Number of positions that are excluded from attention.")
     num_positions: int
-    num_padding: int = Field(description="Positions with the token that repeats at row ends.")
-    num_padding_masked: int = Field(description="Padding positions that are masked.")
+    num_padding: int = Field(
+        description="Number of positions with the token that repeats at the ends of rows."
+    )
+    num_padding_masked: int = Field(description="Number of padding positions that are masked.")
 
 
 class ProbeRecord(Record):
@@ -65,11 +67,13 @@ class ProbeRecord(Record):
     step: int
     network: int
     probe: Literal["later tokens", "own tokens", "padding", "weights"]
-    changed: int = Field(description="Number of changed positions or parameters.")
+    changed: int = Field(description="Number of changed positions or parameters (not a flag).")
     largest_effect: float = Field(
         description="Largest change of a compared output, relative to the largest output."
     )
     real_effect: float = Field(
-        float("nan"), description="Effect of changed real tokens; only for padding."
+        float("nan"),
+        description="Effect of changing real tokens instead of padding, relative to the largest "
+        "output; NaN for probes other than 'padding'.",
     )
-    parameters: tuple[int, ...] = Field((), description="Parameters that were changed.")
+    parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")

@@ -33,12 +33,17 @@ class TokenRecord(Record):
     largest: int
     first: int = Field(description="Most frequent first token of the rows in the first batch.")
     num_rows: int = Field(0, description="Rows of all batches.")
-    num_ignored: int = Field(0, description="Batches that contain only -100, which is no token.")
-    num_first: int = Field(description="Rows that begin with the first token.")
-    num_doubled: int = Field(
-        description="Rows that begin with the first token twice and do not contain it again."
+    num_ignored: int = Field(
+        0, description="Number of batches (not tokens) that contain only -100, which is no token."
     )
-    num_longer: int = Field(description="Rows that begin with the first token 3 or more times.")
+    num_first: int = Field(description="Number of rows that begin with the first token.")
+    num_doubled: int = Field(
+        description="Number of rows that begin with the first token twice and do not contain it "
+        "again."
+    )
+    num_longer: int = Field(
+        description="Number of rows that begin with the first token 3 or more times."
+    )
 
 
 class InputRecord(Record):
@@ -67,11 +72,12 @@ class InputRecord(Record):
     matches_model_output: bool = Field(
         False,
         description="Whether another network returns rows of this shape, so that the inputs may be "
-        "features.",
+        "computed by it and are not data.",
     )
     dtype: str
     by_position: bool = Field(
-        description="Whether a column is a position in the flattened row, and not in one dimension."
+        description="Whether a column is a position in the flattened row, and not in a single "
+        "dimension."
     )
     columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
     channels: tuple[ColumnRecord, ...] = Field(
@@ -79,8 +85,8 @@ class InputRecord(Record):
     )
     correlations: tuple[float, ...] = Field(
         (),
-        description="Correlations of the first 24 channels, or of columns without channels: the "
-        "upper triangle, row by row.",
+        description="Correlations of the first 24 channels or, without channels, of the first 24 "
+        "columns: the upper triangle, row by row.",
     )
     tokens: TokenRecord | None = Field(None, description="None if the input is not tokens.")
     other_tokens: tuple[TokenRecord, ...] = Field(

@@ -27,27 +27,31 @@ class NextTokenTargets(Record):
         "it reconstructs them.",
     )
     next_share: float = Field(
-        description="Share of supervised targets that equal the next input token, or the token "
-        "itself if targets are inputs."
+        description="Share of supervised targets that equal the next input token or, if targets "
+        "are inputs, the token at their own position."
     )
-    num_tails: int = Field(description="Rows whose last target is ignored.")
+    num_tails: int = Field(
+        description="Number of rows with a tail: ignored targets at the end of the row."
+    )
     shortest_tail: int = Field(description="Minimum number of ignored targets at the end of a row.")
     longest_tail: int = Field(
         0, description="Maximum number of ignored targets at the end of a row."
     )
-    num_last: int = Field(description="Distinct last supervised targets, in rows with a tail.")
+    num_last: int = Field(
+        description="Number of distinct last supervised targets, in rows with a tail."
+    )
     last_share: float = Field(
         description="Share of the most frequent last supervised target, in rows with a tail."
     )
-    num_unsupervised: int = Field(description="Rows in which every target is ignored.")
+    num_unsupervised: int = Field(description="Number of rows in which every target is ignored.")
 
 
 class LossRecord(Record):
     """One call of a loss function of ``torch.nn.functional``, or of a loss of the program itself.
 
-    Recorded are the first calls of each function and network, calls at some steps with statistics,
-    cross entropies before a backward pass of a non-finite loss, and calls of binary_cross_entropy
-    that raise an error.
+    These calls are recorded: the first calls of each function and network, calls at some steps with
+    statistics, cross entropies before a backward pass of a non-finite loss, and calls of
+    binary_cross_entropy that raise an error.
     """
 
     step: int = Field(description="Optimizer steps before the call.")
@@ -98,6 +102,6 @@ class EvaluationPassRecord(Record):
     kind: str = Field(description="Name of the loss function.")
     num_calls: int
     mean: float = Field(
-        description="Mean over the calls; a loss with another reduction is first averaged over its "
-        "targets."
+        description="Mean loss over the calls. A loss with the reduction 'sum' or 'none' is first "
+        "averaged over its targets."
     )

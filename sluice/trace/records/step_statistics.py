@@ -8,8 +8,8 @@ from sluice.base.settings import Record
 class OptimizerStatistics(Record):
     """One optimizer at one step. The tuples are aligned with ``parameters``.
 
-    Only parameters with a gradient are included. Gradients are those that the optimizer uses:
-    unscaled and clipped.
+    Only parameters with a gradient are included. Gradients are those that the optimizer uses, after
+    unscaling and clipping.
     """
 
     optimizer: int
@@ -23,8 +23,8 @@ class OptimizerStatistics(Record):
     )
     changed_shares: tuple[float, ...] = Field(
         (),
-        description="Share of sampled values with a gradient that the step changed; NaN for types "
-        "of more than 16 bits, empty without 16-bit parameters.",
+        description="Share of values that the step changed, among sampled values with a nonzero "
+        "gradient; NaN for types of more than 16 bits, empty without 16-bit parameters.",
     )
     moments: dict[str, float] = Field(
         description="Norm over all parameters of each tensor of the optimizer state, such as "
@@ -68,4 +68,8 @@ class StepScalars(Record):
     step: int
     losses: tuple[float, ...] = Field(description="Loss of each backward pass before the step.")
     clips: tuple[ClippingRecord, ...] = ()
-    scale: float | None = Field(None, description="Scale of the gradient scaler, after its update.")
+    scale: float | None = Field(
+        None,
+        description="Scale of the gradient scaler that an update before this step set; None if no "
+        "update preceded the step.",
+    )

@@ -63,7 +63,9 @@ class TraceEnd(Record):
         description="Exception that ended the program, as 'ValueError: ...'; '' without one."
     )
     peak_host_bytes: int = Field(0, description="Peak memory of the process; 0 if unknown.")
-    peak_device_bytes: int = Field(0, description="Peak memory of tensors on a GPU; 0 without one.")
+    peak_device_bytes: int = Field(
+        0, description="Peak memory of the tensors on all GPUs together; 0 without a GPU."
+    )
 
 
 class TraceNote(Record):
@@ -99,9 +101,9 @@ class Trace(Record):
     """Records of one process, from its first event to the last flush.
 
     Statistics and scalars cover the recent steps and a sample of earlier ones. Batches, random
-    states and recent steps cover only the recent steps. All other records cover the whole run.
-    These five kinds of records are sorted by step, and sequences by their first step; the others
-    are in the order in which they were written.
+    states and recent steps cover only the recent steps. These five kinds of records are sorted by
+    step. All other records cover the whole run; sequences are sorted by their first step, and the
+    others are in the order in which they were written.
     """
 
     start: TraceStart

@@ -58,11 +58,18 @@ def ran_out_of_memory(trace: Trace) -> bool:
     )
 
 
+def _is_stopped_by_guard(trace: Trace) -> bool:
+    """Return whether the non-finite guard stopped the program (setting ``stop_after``)."""
+    return any(note.kind == "stopped" for note in trace.notes)
+
+
 def _ending(trace: Trace) -> Ending:
     if any(note.kind == "failed" for note in trace.notes):
         return "tracing stopped before the program ended"
     if trace.end is None:
         return "killed or still running"
+    if _is_stopped_by_guard(trace):
+        return "failed"
     if not trace.end.raised or trace.end.raised in _CLEAN_EXITS:
         return "ended"
     return "interrupted" if trace.end.raised.startswith(_INTERRUPTS) else "failed"
@@ -84,22 +91,31 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
             f"the tracer failed after step {steps}, and the program continued without it",
             "A note in the report has the reason. Trace the program again to check later steps.",
         )
+    if _is_stopped_by_guard(trace):
+        return (
+            f"the tracer stopped the program after {pluralize(steps, 'step')}, because of "
+            "non-finite losses",
+            "Fix the cause of the non-finite losses. A note in the report states whether a good "
+            "state was saved, from which the training may continue.",
+        )
     message = " ".join(trace.end.raised.split())
-    shown = message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]}..."
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}..."
     verb = "was interrupted" if ending == "interrupted" else ending
-    what = f"the program {verb} at step {steps + 1}, after {pluralize(steps, 'step')}: {shown}"
+    what = f"the program {verb} at step {steps + 1}, after {pluralize(steps, 'step')}: {message}"
     if ending == "interrupted":
         return what, "Let the program finish to get a report on the whole training."
     if ran_out_of_memory(trace):
         return what, (
             "The program ran out of memory. Halve the batch size and accumulate gradients over two "
-            "batches; then use activation checkpointing (torch.utils.checkpoint); then bf16."
+            "batches. If that is not enough, use activation checkpointing "
+            "(torch.utils.checkpoint), then bf16."
         )
     return what, "Fix the error in the program's traceback, and trace the program again."
 
 
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield, for each kind of evidence, what was recorded ('' for nothing), and what is missing."""
+    """Yield for each kind of evidence what was recorded, or '', and the text if it is missing."""
     membership = trace.membership
     networks = () if membership is None else membership.networks
     optimizers = () if membership is None else membership.optimizers

@@ -45,12 +45,12 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Minimum shares of the step time at which a phase counts as the bottleneck although computing
-takes longer: waiting is easier to fix."""
+"""Minimum shares of the step time at which a phase is the bottleneck although the passes of the
+network take longer, because these phases are easier to shorten."""
 
 
 class PhaseTime(Record):
-    """One kind of work in a step."""
+    """Time of one phase of the step."""
 
     phase: Phase
     share: float = Field(ge=0, le=1, description="Share of the time of all steps.")
@@ -77,7 +77,7 @@ class StepProfile(Record):
 
 def profile_steps(trace: Trace) -> StepProfile | None:
     """Return the profile of a run; None if fewer than five steps have times."""
-    step_times = [times for times in _steps(trace) if times]
+    step_times = [times for times in _phase_times(trace) if times]
     if len(step_times) < _MIN_STEPS:
         return None
     totals = [sum(times.values()) for times in step_times]
@@ -85,11 +85,11 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     phases = [
         PhaseTime(
             phase=phase,
-            share=sum(column) / total,
-            mean_us=sum(column) / len(step_times),
+            share=sum(phase_times) / total,
+            mean_us=sum(phase_times) / len(step_times),
         )
         for phase in PHASES
-        if any(column := [times.get(phase, 0) for times in step_times])
+        if any(phase_times := [times.get(phase, 0) for times in step_times])
     ]
     phases.sort(key=lambda time: -time.share)
     bottleneck = _bottleneck(phases)
@@ -105,14 +105,14 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     )
 
 
-def _steps(trace: Trace) -> Iterator[dict[Phase, int]]:
-    """Yield the time of each phase [us]; without the first step, which includes one-time work."""
+def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
+    """Yield the time of each phase [us] by step, except the first step, which has one-time work."""
     for recent in trace.recent_steps:
         if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
-            yield _phases(trace.sequences[recent.sequence], recent.began_us, recent)
+            yield _time_by_phase(trace.sequences[recent.sequence], recent.began_us, recent)
 
 
-def _phases(sequence: StepSequence, began_us: int, recent: RecentStep) -> dict[Phase, int]:
+def _time_by_phase(sequence: StepSequence, began_us: int, recent: RecentStep) -> dict[Phase, int]:
     times = [began_us, *recent.times_us, recent.ended_us or began_us]
     time_by_phase: dict[Phase, int] = {}
     phases = [_phase(sequence, position) for position in range(len(sequence.events))]
@@ -153,14 +153,14 @@ def _advice(trace: Trace, bottleneck: Phase) -> str:
         "more, set persistent_workers=True, and preprocess rows once instead of in every epoch."
         if trace.loaders
         else "The step waits for its batch: use a DataLoader with workers.",
-        "forward": "Most time goes into the network itself: try a larger batch, bf16 autocast or "
+        "forward": "The forward pass takes the largest share: try a larger batch, bf16 autocast or "
         "torch.compile.",
-        "backward": "Most time goes into the network itself: try a larger batch, bf16 autocast or "
-        "torch.compile; activation checkpointing costs time here.",
+        "backward": "The backward pass takes the largest share: try a larger batch, bf16 autocast "
+        "or torch.compile; activation checkpointing costs time here.",
         "optimizer": "The optimizer takes a large share: use fused=True, fewer and larger "
         "parameters, or a larger batch, so that it steps less often.",
-        "evaluation": "Most time goes into passes without gradients: validate less often, on fewer "
-        "rows, and in torch.inference_mode().",
+        "evaluation": "Passes without gradients take the largest share: validate less often, on "
+        "fewer rows, and in torch.inference_mode().",
         "other": "Much time goes into the program's own code between the passes, such as .item(), "
         "logging, or copying tensors at every step.",
     }[bottleneck]

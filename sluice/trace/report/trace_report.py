@@ -43,7 +43,7 @@ def report_traces(out: Path) -> tuple[ProcessReport, ...]:
     """
     folders = find_traces(out)
     traces = [read_trace(folder) for folder in folders]
-    rank_findings = judge_ranks(_ranks(traces))
+    rank_findings = judge_ranks(_latest_by_rank(traces))
     return tuple(
         _report(folder, trace, rank_findings if number == 0 else ())
         for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
@@ -51,14 +51,14 @@ def report_traces(out: Path) -> tuple[ProcessReport, ...]:
 
 
 def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -> ProcessReport:
-    findings, failed = judge_with_failures(trace)
+    findings, rule_failures = judge_with_failures(trace)
     return ProcessReport(
         folder=str(folder),
         rank=trace.start.rank,
         steps=trace.num_steps,
         conclusion=conclude(trace),
         is_cut_off=any(note.kind == "failed" for note in trace.notes),
-        notes=(*(note.text for note in trace.notes), *failed),
+        notes=(*(note.text for note in trace.notes), *rule_failures),
         profile=profile_steps(trace),
         diagnoses=diagnose([*findings, *rank_findings]),
     )
@@ -66,12 +66,12 @@ def _report(folder: Path, trace: Trace, rank_findings: Sequence[TraceFinding]) -
 
 def format_report(report: ProcessReport) -> str:
     """Format a report for a terminal: root causes first, each with its consequences."""
-    end = report.conclusion
+    conclusion = report.conclusion
     steps = pluralize(report.steps, "step")
-    lines = [f"{report.folder}: rank {report.rank}, {steps}, {end.ending}"]
+    lines = [f"{report.folder}: rank {report.rank}, {steps}, {conclusion.ending}"]
     lines += [f"  note: {note}" for note in report.notes]
-    if end.what:
-        lines += [f"  {end.what}", f"    do:   {end.fix}"]
+    if conclusion.what:
+        lines += [f"  {conclusion.what}", f"    do:   {conclusion.fix}"]
     for diagnosis in report.diagnoses:
         lines += _diagnosis_lines(diagnosis)
     if report.is_cut_off:
@@ -86,15 +86,18 @@ def format_report(report: ProcessReport) -> str:
 
 
 def _no_finding(report: ProcessReport) -> Iterable[str]:
-    """Yield what was checked; "no problem" only if the program ended without an error."""
-    end = report.conclusion
-    if end.ending == "ended":
+    """Yield the lines of a report without findings.
+
+    They state "no problem found" only if the program ended without an error.
+    """
+    conclusion = report.conclusion
+    if conclusion.ending == "ended":
         yield f"  no problem found by {len(RULES)} rules"
     else:
         yield f"  no rule found the cause up to step {report.steps}"
-    yield f"    checked:     {'; '.join(end.checked)}"
-    if end.unchecked:
-        yield f"    not checked: {'; '.join(end.unchecked)}"
+    yield f"    checked:     {'; '.join(conclusion.checked)}"
+    if conclusion.unchecked:
+        yield f"    not checked: {'; '.join(conclusion.unchecked)}"
 
 
 def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
@@ -132,8 +135,8 @@ def _profile_lines(profile: StepProfile) -> Iterable[str]:
     yield f"    bottleneck: {profile.bottleneck}. {profile.advice}"
 
 
-def _ranks(traces: Sequence[Trace]) -> list[Trace]:
-    """Return the latest trace of each rank, for the largest world size in the folder."""
+def _latest_by_rank(traces: Sequence[Trace]) -> list[Trace]:
+    """Return the latest trace with steps of each rank, for the largest world size in the folder."""
     size = max((trace.start.world_size for trace in traces), default=1)
     by_time = sorted(traces, key=lambda trace: trace.start.began)
     by_rank = {t.start.rank: t for t in by_time if t.start.world_size == size and t.num_steps}

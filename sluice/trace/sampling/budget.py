@@ -25,7 +25,7 @@ class SamplingBudget:
     """
 
     def __init__(self, *, cost_share: float, max_interval: int) -> None:
-        self._share = cost_share
+        self._cost_share = cost_share
         self._max_interval = max_interval
         self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
         self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
@@ -33,7 +33,7 @@ class SamplingBudget:
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = self._num_untimed = 0
         """Number of steps so far, and of those whose time was not added yet."""
-        self._due = self._origin = 0
+        self._due_at = self._restarted_at = 0
         """Number of steps at which the next statistics are due, and at the last restart."""
         self._norm_samples_left = 0
         """Number of samples of norms alone until the next full sample."""
@@ -48,7 +48,7 @@ class SamplingBudget:
     @property
     def steps_until_due(self) -> int:
         """Number of steps to add before the next step with statistics."""
-        return self._due - self._num_steps
+        return self._due_at - self._num_steps
 
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Add the time of a flush, which read and wrote the statistics of some steps."""
@@ -78,28 +78,28 @@ class SamplingBudget:
         """
         self._step_times.append((step_ns - cost_ns) // (self._num_untimed + 1))
         self._num_untimed = 0
-        if cost_ns and self._num_steps >= self._due:
+        if cost_ns and self._num_steps >= self._due_at:
             self._schedule_next(cost_ns)
         self._num_steps += 1
-        return self._num_steps >= self._due
+        return self._num_steps >= self._due_at
 
     def restart(self) -> None:
         """Sample the next step, and those after it as often as at the beginning."""
-        self._origin = self._due = self._num_steps
+        self._restarted_at = self._due_at = self._num_steps
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        num_since_restart = self._num_steps - self._origin
+        num_since_restart = self._num_steps - self._restarted_at
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
             self._costs.append(cost_ns)
             cost = statistics.median(self._costs) + self._flush_cost_ns
-            allowed_cost_per_step = self._share * max(self.step_ns, 1)
+            allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
             self.interval = min(ideal_interval, self._max_interval)
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
         gap = min(self.interval, max(num_since_restart, 1))
         # An odd interval, so that both of two alternating optimizers are sampled.
-        self._due = self._num_steps + gap - (gap % 2 == 0)
+        self._due_at = self._num_steps + gap - (gap % 2 == 0)

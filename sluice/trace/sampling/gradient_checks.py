@@ -18,12 +18,12 @@ _MAX_RECORDS = 3
 """Maximum number of records of non-finite gradients."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of initial backward passes; all sampled gradients are checked after each of them."""
+"""Number of first backward passes after each of which all sampled gradients are checked."""
 
 _IDLE_PASSES = 5
-"""Number of passes per round without a check. An odd number, so that both of two alternating
-optimizers are checked. A non-finite loss would reveal anything missed. A round of one or two
-optimizers is shorter than 10 passes."""
+"""Number of passes without a check in a round. A round checks two gradients of each optimizer, one
+per pass, so a round of one or two optimizers has fewer than 10 passes. The number is odd, so that
+both of two alternating optimizers are checked. What the checks miss is seen in a later loss."""
 
 
 def check_gradients(sink: EventSink) -> None:
@@ -32,7 +32,7 @@ def check_gradients(sink: EventSink) -> None:
 
 
 class _GradientChecks:
-    """Checks a few gradients after each backward pass, and all gradients if one is non-finite."""
+    """Checks a few gradients after backward passes, and all gradients if one is non-finite."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -48,7 +48,7 @@ class _GradientChecks:
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.
 
-        After the initial passes, at most one gradient is checked per pass, in turn.
+        After the first passes, at most one gradient is checked per pass, in turn.
         """
         # Overflow under a loss scale that is too large is expected.
         if self._num_records >= _MAX_RECORDS or ended.is_scaled:
@@ -58,19 +58,16 @@ class _GradientChecks:
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                is_dormant = entry.is_dormant and _update_dormant(entry)
-                if not is_dormant and not entry.gradient_sample.is_finite(entry):
+                if not _was_dormant(entry) and not entry.gradient_sample.is_finite(entry):
                     self._record(entry, thread)
             return
-        turn = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
-        if 0 < turn <= 2 * len(entries):
-            entry = entries[(turn - 1) // 2]
+        position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
+        if 0 < position <= 2 * len(entries):
+            entry = entries[(position - 1) // 2]
             # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.num_steps or (
-                entry.is_dormant and _update_dormant(entry)
-            ):
+            if entry.last_clipped_step >= entry.num_steps or _was_dormant(entry):
                 return
-            if not entry.gradient_sample.is_finite(entry, turn % 2):
+            if not entry.gradient_sample.is_finite(entry, position % 2):
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
@@ -107,13 +104,13 @@ class _GradientChecks:
             sink.sampling.membership.sample_first(sink.steps.last)
 
 
-def _update_dormant(entry: OptimizerEntry) -> bool:
-    """Clear ``is_dormant`` once the optimizer has stepped or its gradients were cleared.
+def _was_dormant(entry: OptimizerEntry) -> bool:
+    """Return whether an optimizer was dormant, and update ``is_dormant`` for the next check.
 
-    A dormant optimizer has gradients from before the trace and was not used since.
-
-    Returns:
-        Always True: the change takes effect at the next check.
+    A dormant optimizer has gradients from before the trace and was not used since. It is no longer
+    dormant once it has stepped or its gradients were cleared.
     """
-    entry.is_dormant = not (entry.num_steps or entry.gradient_tracker.is_cleared)
-    return True
+    was_dormant = entry.is_dormant
+    if was_dormant:
+        entry.is_dormant = not (entry.num_steps or entry.gradient_tracker.is_cleared)
+    return was_dormant

@@ -13,7 +13,9 @@ class MembershipSampler:
     def __init__(self, objects: ObjectTracker, recorder: Recorder) -> None:
         self._objects, self._recorder = objects, recorder
         self._snapshots = MembershipSnapshots(objects)
-        self._last = self._next_membership = self._next_values = self._origin = 0
+        self._last_step = self._restart_step = 0
+        """Number of steps at the last sample of the membership, and at the last restart."""
+        self._next_membership_step = self._next_values_step = 0
         self._num_samples = 0
         self._values: list[list[ParameterValuesRecord]] = []
         self.due_step = 0
@@ -22,25 +24,26 @@ class MembershipSampler:
     def sample_if_due(self, step: int) -> None:
         """Take the samples that are due after ``step`` steps, before the next one."""
         # A program that adds modules at every step is sampled less and less often.
-        has_changed = self._objects.is_stale and step - self._last >= self._num_samples // 8
-        if has_changed or step >= self._next_membership:
-            self._last, self._next_membership = step, self._next_due(step)
+        has_changed = self._objects.is_stale and step - self._last_step >= self._num_samples // 8
+        if has_changed or step >= self._next_membership_step:
+            self._last_step, self._next_membership_step = step, self._next_due(step)
             self._num_samples += 1
             membership = self._snapshots.take(step + 1)
             if membership is not None:
                 self._recorder.write("membership", membership)
-        if step >= self._next_values:
-            self._next_values = self._next_due(step)
+        if step >= self._next_values_step:
+            self._next_values_step = self._next_due(step)
             self._values += request_values(self._objects, step + 1, self._recorder.device_reads)
-        self.due_step = min(self._next_membership, self._next_values)
+        self.due_step = min(self._next_membership_step, self._next_values_step)
 
     def restart(self, step: int) -> None:
         """Sample before the next step, and from there on again at powers of two."""
-        self._origin = self._next_membership = self._next_values = self.due_step = step
+        self._restart_step = self.due_step = step
+        self._next_membership_step = self._next_values_step = step
 
     def _next_due(self, step: int) -> int:
-        """Return the step count at which to sample again: twice as many since the restart."""
-        return step + max(step - self._origin, 1)
+        """Return the number of steps at which to sample again: twice as many since the restart."""
+        return step + max(step - self._restart_step, 1)
 
     def sample_first(self, step: int) -> None:
         """Sample if nothing was sampled yet."""

@@ -43,11 +43,11 @@ def request_values(
         Two passes over the parameters, and one device synchronization per parameter of two or more
         dimensions.
     """
-    live = [(entry.index, p) for entry, p in objects.parameters.live_items()]
+    live_parameters = [(entry.index, p) for entry, p in objects.parameters.live_items()]
     with torch.no_grad():
         return [
             _request_value(index, parameter, step, device_reads)
-            for index, parameter in live[:_MAX_PARAMETERS]
+            for index, parameter in live_parameters[:_MAX_PARAMETERS]
             if type(parameter) in (Tensor, nn.Parameter)
             and parameter.layout == torch.strided
             and parameter.is_floating_point()
@@ -62,29 +62,29 @@ def _request_value(
 ) -> list[ParameterValuesRecord]:
     values = parameter.detach()
     low, high = torch.aminmax(values)
-    digest = (
+    fingerprint = (
         row_fingerprints(values.reshape(1, -1), sample_size=_FINGERPRINT_SIZE)[0]
         & _MAX_EXACT_INTEGER
     )
-    rows = values.shape[0] if values.dim() >= 2 else 0
-    num_distinct = _num_distinct_rows(values) if rows else 0
+    num_rows = values.shape[0] if values.dim() >= 2 else 0
+    num_distinct = _num_distinct_rows(values) if num_rows else 0
     records: list[ParameterValuesRecord] = []
 
-    def on_values(read: Sequence[float]) -> None:
+    def on_values(values_read: Sequence[float]) -> None:
         records.append(
             ParameterValuesRecord(
                 parameter=index,
                 step=step,
-                fingerprint=int(read[0]),
-                smallest=read[1],
-                largest=read[2],
-                num_rows=rows,
+                fingerprint=int(values_read[0]),
+                smallest=values_read[1],
+                largest=values_read[2],
+                num_rows=num_rows,
                 num_distinct_rows=num_distinct,
-                num_non_finite=int(read[3]),
+                num_non_finite=int(values_read[3]),
             )
         )
 
-    device_reads.request([digest, low, high, (~values.isfinite()).sum()], on_values)
+    device_reads.request([fingerprint, low, high, (~values.isfinite()).sum()], on_values)
     return records
 
 
@@ -103,8 +103,8 @@ def corrupted_weights(
 
     Returns:
         A record of non-finite gradients; or of corrupted weights if the optimizer state of these
-        weights is finite, so that no gradient was the cause. None if all weights are finite, or all
-        are non-finite: the weights do not show the cause then.
+        weights is finite, so that no gradient was the cause. None if every parameter is finite, or
+        none is, because then the weights do not show the cause.
     """
     parameters = [p for p in entry.parameters() if p.requires_grad]
     positions = nonfinite_positions([p.detach() for p in parameters])

@@ -22,7 +22,7 @@ from sluice.trace.thread_state import OpenStep
 
 
 class Sampling:
-    """Sampling of statistics in one trace.
+    """Decides in one trace which steps are sampled, and requests and writes their statistics.
 
     Args:
         objects: Networks, parameters and optimizers of the program.
@@ -43,9 +43,9 @@ class Sampling:
         "every_step_needed_by",
         "fingerprints",
         "membership",
-        "norms",
         "phases",
-        "statistics",
+        "samples_norms",
+        "samples_statistics",
     )  # fmt: skip
 
     def __init__(
@@ -59,9 +59,9 @@ class Sampling:
     ) -> None:
         self._objects, self._recorder, self._settings = objects, recorder, settings
         self._bus, self._clock = bus, clock
-        self.norms = True
+        self.samples_norms = True
         """Whether the norms of gradients and weights are sampled in the next step."""
-        self.statistics = True
+        self.samples_statistics = True
         """Whether all other statistics are sampled in the next step, too."""
         self.every_step_needed_by: set[str] = set()
         """Parts of the tracer that need every step to be recorded fully."""
@@ -84,18 +84,18 @@ class Sampling:
         for network in self._objects.networks.entries:
             network.next_inspection_step = step
         self._bus.publish(PhaseBegan())
-        self.norms = True
+        self.samples_norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether something is sampled before the step that follows ``step``."""
-        return self.norms or self._objects.is_stale or step >= self.membership.due_step
+        """Return whether anything must be sampled before the step that follows ``step``."""
+        return self.samples_norms or self._objects.is_stale or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
         """Take the samples that are due before an optimizer updates its parameters."""
         began = self._clock()
         self.membership.sample_if_due(step)
-        if self.norms:
-            open_step.pending = begin_statistics(entry, sampled=self._settings.sampled_weights)
+        if self.samples_norms:
+            open_step.pending = begin_statistics(entry, sample_size=self._settings.sampled_weights)
         open_step.add_cost(self._clock() - began)
 
     def after_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:
@@ -109,7 +109,7 @@ class Sampling:
             pending,
             self._objects,
             self._recorder.device_reads,
-            sampled=self._settings.sampled_weights,
+            sample_size=self._settings.sampled_weights,
         )
         self._unwritten.append((step, statistics, open_step.output_statistics))
         open_step.pending, open_step.output_statistics = None, []
@@ -123,7 +123,7 @@ class Sampling:
                 is_due = self.budget.add_step(step_ns=row.took_ns, cost_ns=row.statistics_ns)
             else:
                 self.budget.add_repeats(len(row.losses) // 2)
-        self.norms, self.statistics = is_due, is_due and self.budget.is_full_sample
+        self.samples_norms, self.samples_statistics = is_due, is_due and self.budget.is_full_sample
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
@@ -134,7 +134,7 @@ class Sampling:
             record = StepStatistics(
                 step=step,
                 optimizers=tuple(optimizers),
-                outputs=tuple(output for read in outputs for output in read),
+                outputs=tuple(output for of_module in outputs for output in of_module),
             )
             self._recorder.write_statistics(record)
         self._unwritten = []

@@ -19,7 +19,7 @@ _HALF_PRECISION = (torch.bfloat16, torch.float16)
 
 @dataclass(slots=True)
 class PendingStep:
-    """Statistics requested before a step, and samples of the weights."""
+    """Statistics computed before a step, and samples of the weights."""
 
     parameters: list[Tensor]
     samples: list[Tensor]
@@ -34,22 +34,26 @@ class PendingStep:
     """Learning rate of each parameter group."""
 
 
-def begin_statistics(entry: OptimizerEntry, *, sampled: int) -> PendingStep:
-    """Request the norms of gradients and weights, and copy a sample of the weights.
+def begin_statistics(entry: OptimizerEntry, *, sample_size: int) -> PendingStep:
+    """Compute the norms of gradients and weights, and copy a sample of the weights.
 
     Args:
         entry: Optimizer that is about to step.
-        sampled: Maximum number of sampled elements per parameter.
+        sample_size: Maximum number of sampled elements per parameter.
 
     Cost:
         One pass over gradients and weights, and a copy of the samples.
     """
     parameters = [p for p in with_dense_gradient(entry.parameters()) if type(p) in TENSOR_TYPES]
     with torch.no_grad():
+        samples = [_sample(p, sample_size).clone() for p in parameters]
         return PendingStep(
             parameters=parameters,
-            samples=[_sample(p, sampled).clone() for p in parameters],
-            scales=[max(p.numel() / sampled, 1.0) ** 0.5 for p in parameters],
+            samples=samples,
+            scales=[
+                (p.numel() / max(len(sample), 1)) ** 0.5
+                for p, sample in zip(parameters, samples, strict=True)
+            ],
             grad_norms=_norms([p.grad for p in parameters if p.grad is not None]),
             weight_norms=_norms([p.detach() for p in parameters]),
             rates=tuple(float(group.get("lr", 0.0)) for group in entry.groups),
@@ -62,9 +66,9 @@ def end_statistics(
     objects: ObjectTracker,
     device_reads: BatchedDeviceReads,
     *,
-    sampled: int,
+    sample_size: int,
 ) -> list[OptimizerStatistics]:
-    """Compute update norms, changed shares and moments, and request all values.
+    """Compute update norms, changed shares and moments, and request all values of the step.
 
     Returns:
         A list that contains the statistics once they are read.
@@ -73,11 +77,11 @@ def end_statistics(
     num = len(pending.parameters)
     optimizer = entry.ref()
     with torch.no_grad():
-        after_samples = [_sample(p, sampled) for p in pending.parameters]
+        after_samples = [_sample(p, sample_size) for p in pending.parameters]
         updates = (
             _norms(torch._foreach_sub(after_samples, pending.samples)) if after_samples else []
         )
-        changed = _changed_shares(pending, after_samples, sampled)
+        changed_shares = _changed_shares(pending, after_samples, sample_size)
         moments, state_step = _moments(optimizer, pending.parameters)
     names = list(moments)
 
@@ -95,8 +99,8 @@ def end_statistics(
                     value * scale
                     for value, scale in zip(values[2 * num : 3 * num], pending.scales, strict=True)
                 ),
-                changed_shares=tuple(values[3 * num : 3 * num + len(changed)]),
-                moments=dict(zip(names, values[3 * num + len(changed) :], strict=False)),
+                changed_shares=tuple(values[3 * num : 3 * num + len(changed_shares)]),
+                moments=dict(zip(names, values[3 * num + len(changed_shares) :], strict=False)),
                 state_step=values[-1] if state_step is not None else -1.0,
             )
         )
@@ -106,7 +110,7 @@ def end_statistics(
         *pending.grad_norms,
         *pending.weight_norms,
         *updates,
-        *changed,
+        *changed_shares,
         *moments.values(),
         *step_count,
     ]
@@ -165,17 +169,19 @@ def peak_memory() -> tuple[int, int]:
     return host_bytes, sum(torch.cuda.max_memory_allocated(device) for device in devices)
 
 
-def _sample(parameter: Tensor, max_elements: int) -> Tensor:
+def _sample(parameter: Tensor, sample_size: int) -> Tensor:
+    """Return evenly spaced elements of a parameter, at most ``sample_size``."""
     flat = parameter.detach().reshape(-1)
-    return flat if flat.numel() <= max_elements else flat[:: -(-flat.numel() // max_elements)]
+    return flat if flat.numel() <= sample_size else flat[:: -(-flat.numel() // sample_size)]
 
 
 def _changed_shares(
-    pending: PendingStep, after_samples: list[Tensor], sampled: int
+    pending: PendingStep, after_samples: list[Tensor], sample_size: int
 ) -> list[Tensor]:
-    """Return, per parameter, the share of sampled elements with a nonzero gradient that changed.
+    """Return for each parameter the share of elements that the step changed.
 
-    Empty unless a parameter has a half-precision dtype; NaN for parameters with other dtypes.
+    Only sampled elements with a nonzero gradient are considered. Empty unless a parameter has a
+    half-precision dtype; NaN for parameters with other dtypes.
     """
     if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
         return []
@@ -185,7 +191,7 @@ def _changed_shares(
     ):
         grad = parameter.grad
         if parameter.dtype in _HALF_PRECISION and grad is not None:
-            has_gradient = _sample(grad, sampled) != 0
+            has_gradient = _sample(grad, sample_size) != 0
             share = ((before != after) & has_gradient).sum() / has_gradient.sum()
         else:
             share = torch.full((), float("nan"), device=parameter.device)

@@ -1,6 +1,6 @@
 """Restarts frequent sampling when a new phase of the training begins: faults may begin late.
 
-A phase begins with a new optimizer, as for a new head, or with a jump of the loss.
+A phase begins with a new optimizer, such as one that trains a new head, or with a jump of the loss.
 """
 
 import statistics
@@ -16,22 +16,23 @@ from sluice.trace.recording.device_reads import BatchedDeviceReads
 from sluice.trace.recording.ended_step import EndedStep
 
 _MIN_STEPS = 64
-"""Number of steps before a second phase may begin."""
+"""Minimum number of steps before a second phase begins."""
 
 _NUM_RECENT, _NUM_BASELINE = 32, 256
-"""A jump: the median of the last 32 losses exceeds the maximum of the 256 before them, or all 32
-are 0. Causes are other data, another loss function, or a failure."""
+"""Numbers of losses that are compared. The loss has jumped if the median of the last 32 losses
+exceeds the maximum of the 256 before them, or if all 32 are 0. Causes are other data, another loss
+function, or a failure."""
 
 _COMPARISON_INTERVAL = 16
-"""Number of losses between two comparisons. Half the recent losses, so that a jump is found while
-the baseline still precedes it."""
+"""Number of losses between two comparisons: half the number of recent losses, so that a jump is
+found before its losses enter the baseline."""
 
 
 class TrainingPhases:
     """Detects new phases of the training.
 
-    A phase begins at the earliest at twice the steps of the previous one. So the sampling rate
-    still falls in a search that creates many optimizers, or if the loss jumps often.
+    If a phase began at step n, the next one begins at step 2 n or later. So the sampling rate still
+    falls in a search that creates many optimizers, or if the loss jumps often.
     """
 
     def __init__(self) -> None:
@@ -60,12 +61,12 @@ class TrainingPhases:
         for row in rows:
             if row.ended_ns:
                 losses_by_step.append((row.step, row.losses))
-            else:
+            else:  # repeated steps: step numbers and losses alternate in ``row.losses``
                 losses_by_step += zip(row.losses[::2], row.losses[1::2], strict=True)
         # Repeated steps of two alternating optimizers arrive one optimizer after the other.
         losses_by_step.sort(key=itemgetter(0))
         losses = [*chain.from_iterable(of_step for _, of_step in losses_by_step)]
-        self._pending_reads.request(losses, self._compare)
+        self._pending_reads.request(losses, self._add_losses)
         self._is_on_device |= any(isinstance(loss, Tensor) and not loss.is_cpu for loss in losses)
         if not self._is_on_device:
             self.read()
@@ -75,7 +76,7 @@ class TrainingPhases:
         self._pending_reads.read()
         self._is_on_device = False
 
-    def _compare(self, losses: Sequence[float]) -> None:
+    def _add_losses(self, losses: Sequence[float]) -> None:
         for loss in losses:
             self._losses.append(loss)
             self._num_since_comparison += 1

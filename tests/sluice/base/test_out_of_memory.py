@@ -11,7 +11,7 @@ from torch import nn
 from sluice.base.errors import ContractError, OutOfMemory, TrainingFailed
 from sluice.base.out_of_memory import is_out_of_memory, out_of_memory_error
 from sluice.evaluation import outputs
-from sluice.findings.user_code import finding_from_error, wrap_user_errors
+from sluice.findings.user_code import outcome_from_error, wrap_user_errors
 from sluice.training.fold_run_job import fit_fold_run
 from sluice.training.loop import predict, train
 from sluice.training.settings import TrainSettings
@@ -143,7 +143,7 @@ def test_every_allocator_error_is_detected_in_the_gate_and_in_user_code(name):
     error = MESSAGES[name]
     assert is_out_of_memory(error)
 
-    finding = finding_from_error(error)
+    finding = outcome_from_error(error)
     assert finding.fault == "out of memory"
     assert "training.micro_batch_rows" in finding.fix
     refused = pytest.raises(OutOfMemory, match="Out of memory in compute_features")
@@ -157,7 +157,7 @@ def test_an_out_of_memory_of_a_step_keeps_its_advice_in_the_gate(rows):
     with pytest.raises(OutOfMemory) as caught:
         fit(rows, Greedy(while_training=True), batch_rows=64)
 
-    finding = finding_from_error(caught.value)
+    finding = outcome_from_error(caught.value)
     assert finding.fault == "out of memory"
     assert "training.micro_batch_rows: 32" in finding.fix
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from sluice.base.errors import ContractError, TrainingFailed
 from sluice.failfast.learning.example_sampling import sample_evenly
-from sluice.findings.user_code import finding_from_error, training_error, wrap_user_errors
+from sluice.findings.user_code import outcome_from_error, training_error, wrap_user_errors
 from sluice.training.loop import mean_loss, predict
 from tests.support.synthetic import SineWorkload
 
@@ -62,7 +62,7 @@ USERS = {
 def test_exception_raised_by_sluice_is_a_bug_in_sluice():
     error = caught(in_sluice)
 
-    finding = finding_from_error(error)
+    finding = outcome_from_error(error)
     assert finding.fault == "bug in Sluice"
     assert "failfast/learning/example_sampling.py" in finding.summary
     assert "bug in Sluice" in finding.cause
@@ -79,7 +79,7 @@ def test_exception_raised_by_sluice_is_a_bug_in_sluice():
 def test_an_exception_that_the_users_code_causes_is_the_users(name):
     error = caught(USERS[name])
 
-    finding = finding_from_error(error)
+    finding = outcome_from_error(error)
     assert finding.fault == "user code raised"
     assert "code of the workload or the model" in finding.response[0]
     assert "Correct the named line" in training_error(error).fix

@@ -94,7 +94,9 @@ def test_no_options_leave_no_trace_in_a_dump_so_digests_stay():
     assert "options" not in ModelSettings(options={}).model_dump(mode="json")
 
 
-@pytest.mark.parametrize("value", [None, {"a": 1}, [[1]]])
-def test_an_option_that_is_no_plain_value_is_rejected(value):
-    with pytest.raises(SettingsError, match=r"options\.width.*a list of these, got"):
+@pytest.mark.parametrize(
+    ("value", "received"), [(None, "NoneType"), ({"a": 1}, "dict"), ([1, [1]], "a list with list")]
+)
+def test_an_option_that_is_no_plain_value_is_rejected(value, received):
+    with pytest.raises(SettingsError, match=rf"options\.width.*a list of these, got {received}"):
         ModelSettings.parse({"options": {"width": value}}, where="defs.yaml")

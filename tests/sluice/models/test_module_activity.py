@@ -20,8 +20,8 @@ def test_units_count_as_active_when_they_ever_were():
     found = seen(relu, torch.tensor([[1.0, -1.0, -1.0]]), torch.tensor([[-1.0, 0.0, 2.0]]))["0"]
 
     assert (found.num_active, found.num_units, found.num_examples) == (2, 3, 2)
-    assert not found.dead
-    assert seen(relu, -torch.ones(4, 3))["0"].dead
+    assert not found.is_dead
+    assert seen(relu, -torch.ones(4, 3))["0"].is_dead
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_module_called_at_several_widths_is_not_judged():
     found = seen(Shared(), -torch.ones(2, 3), -torch.ones(2, 3))["relu"]
 
     assert found.num_units == 0
-    assert not found.dead
+    assert not found.is_dead
 
 
 def test_zero_inputs_are_distinguished_from_no_inputs():
@@ -66,7 +66,7 @@ def test_zero_inputs_are_distinguished_from_no_inputs():
     nn.init.zeros_(model[0].bias)
     found = seen(model, torch.ones(2, 3))
 
-    assert (found["0"].nonzero_input, found["1"].nonzero_input) == (True, False)
+    assert (found["0"].has_nonzero_input, found["1"].has_nonzero_input) == (True, False)
     assert found["1"].previous_weighted == "0"
     assert seen(model, torch.ones(0, 3))["0"].num_examples == 0
 

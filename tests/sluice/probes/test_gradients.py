@@ -95,7 +95,7 @@ def test_an_unused_parameter_is_no_fault():
         (torch.round, "Non-differentiable operation on its path: round()", "first.weight"),
         (lambda h: h * h.detach(), "A part of the path is cut", "first.weight"),
         (WrongSquare.apply, "backward of WrongSquare does not match", "first.weight"),
-        (SingleNorm(), "Single precision inside: _to_copy() to float32 in 'between'", None),
+        (SingleNorm(), "Reduced precision inside: _to_copy() to float32 in 'between'", None),
     ],
 )
 def test_the_reason_and_the_parameter_are_named(between, why, tensor):

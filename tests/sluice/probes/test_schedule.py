@@ -96,6 +96,7 @@ def test_torchs_own_schedules_pass(make, plan):
         (lambda step: share(step, steps=200), "does not reach its end"),
         (lambda step: abs(math.cos(step / 20)) if step > 10 else share(step), "rises again"),
         (lambda step: share(step) / 2, "The largest rate is 0.05, planned is 0.1"),
+        (lambda step: share(step) * 2, "The largest rate is 0.2, planned is 0.1"),
         (lambda step: math.nan if step == 40 else share(step), "rate of step 40 is nan"),
         (lambda step: share(step) - 0.01, "rate of step 0 is -"),
     ],

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from sluice.models.settings import ModelSettings
-from sluice.probes.seeds import probe_seeds, result_of_audit
+from sluice.probes.seeds import probe_seeds, result_from_report
 from sluice.training.generator_sharing import SharedGenerator
 from sluice.training.nondeterminism import NondeterministicOperation
 from sluice.training.randomness_report import examine_randomness
@@ -29,7 +29,7 @@ def report():
 
 
 def test_a_seeded_workload_passes(report):
-    answer = result_of_audit(report)
+    answer = result_from_report(report)
 
     assert answer.outcome == "pass"
     assert answer.numbers["sources"] >= 8
@@ -47,14 +47,14 @@ def test_a_part_that_draws_from_a_global_generator_is_named():
 
 def test_a_shared_and_an_unseeded_generator_are_named(report):
     shared = SharedGenerator(users=("dropout", "order"), why="both draw the same numbers")
-    answer = result_of_audit(report.model_copy(update={"shared": (shared,)}))
+    answer = result_from_report(report.model_copy(update={"shared": (shared,)}))
     assert answer.outcome == "fail"
     assert "dropout and order: both draw the same numbers" in answer.seen
 
     torch_source = next(s for s in report.audit.sources if s.name == "torch CPU")
     unseeded = torch_source.model_copy(update={"status": "other seed"})
     audit = report.audit.model_copy(update={"sources": (unseeded,)})
-    answer = result_of_audit(report.model_copy(update={"audit": audit}))
+    answer = result_from_report(report.model_copy(update={"audit": audit}))
     assert answer.outcome == "fail"
     assert "torch CPU, other seed" in answer.seen
     assert "other code can change" in answer.why
@@ -64,7 +64,7 @@ def test_a_nondeterministic_operation_alone_is_not_blamed_on_other_code(report):
     operation = NondeterministicOperation(
         operation="put_", place="at w.py:3 in loss", num_calls=1, ended_the_run=False
     )
-    answer = result_of_audit(report.model_copy(update={"nondeterministic": (operation,)}))
+    answer = result_from_report(report.model_copy(update={"nondeterministic": (operation,)}))
 
     assert answer.outcome == "fail"
     assert "an operation is nondeterministic" in answer.why

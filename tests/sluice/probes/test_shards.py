@@ -69,7 +69,7 @@ def shuffled(rank, world):
             lambda r, _: range(0, 900) if r == 0 else range(900, ROWS),
             "Rank 0 has 900 rows and rank 1 has 101",
         ),
-        (lambda r, w: [*range(r, ROWS, w), *range(r, 40, w)], "rows are duplicated on one rank"),
+        (lambda r, w: [*range(r, ROWS, w), *range(r, 40, w)], "rows are duplicated within a rank"),
     ],
 )
 def test_each_fault_of_membership_is_named(make, said):

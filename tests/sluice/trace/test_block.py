@@ -72,6 +72,7 @@ def test_a_block_without_training_says_so(tmp_path):
 
     assert (block.findings, block.num_steps) == ((), 0)
     assert "no training was traced" in block._repr_html_()
+    assert "stored in" not in block._repr_html_()  # the folder does not exist
     with pytest.raises(StorageError, match="No training was traced"):
         block.replay()
 
@@ -80,8 +81,10 @@ def test_inside_another_trace_the_outer_one_records(tmp_path):
     with traced(tmp_path / "outer", TraceSettings()), sluice.trace(tmp_path / "inner") as block:
         train(clears=False)
 
-    assert "recorded by the outer trace" in repr(block)
+    assert repr(block) == "<TracedBlock: recorded by the outer trace>"
     assert block.findings == ()
+    with pytest.raises(StorageError, match="an outer trace recorded it"):
+        block.replay()
     assert not list((tmp_path / "inner").rglob("*.*"))
 
 

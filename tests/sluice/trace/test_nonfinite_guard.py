@@ -12,6 +12,7 @@ from torch import nn
 from sluice.trace.attach import traced
 from sluice.trace.nonfinite_guard import LAST_GOOD, STOPPED_EXIT_CODE, NonFiniteGuard, bundle_name
 from sluice.trace.prediction import step_patterns
+from sluice.trace.report.conclusion import conclude
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import read_trace
 
@@ -70,6 +71,9 @@ def test_three_consecutive_nonfinite_losses_stop_the_program_with_its_last_good_
     (note,) = [n for n in trace.notes if n.kind == "stopped"]
     assert "3 consecutive losses" in note.text
     assert trace.num_steps == 22  # the program stops before the step of the third one
+    conclusion = conclude(trace)
+    assert conclusion.ending == "failed"
+    assert "stopped the program after 22 steps, because of non-finite losses" in conclusion.what
 
 
 def test_the_message_of_a_stop_is_grammatical_and_names_a_state_only_if_it_was_saved(

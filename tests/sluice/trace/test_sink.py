@@ -60,8 +60,8 @@ def sequences(trace):
 def test_without_the_fast_path_every_step_is_recorded_fully(trace_of, monkeypatch):
     monkeypatch.setattr(step_patterns, "_MIN_REPEATS", 8)
     fast = trace_of(train)
-    hooks = tuple(hook for hook in attach._HOOKS if hook is not install_fast_path)
-    monkeypatch.setattr(attach, "_HOOKS", hooks)
+    installers = tuple(part for part in attach._INSTALLERS if part is not install_fast_path)
+    monkeypatch.setattr(attach, "_INSTALLERS", installers)
     full = trace_of(train)
 
     assert len(fast.recent_steps) < 40

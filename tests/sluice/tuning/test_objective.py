@@ -101,7 +101,9 @@ def assert_same_bits(state, expected):
 
 
 def checkpoint(objective, folder, fold_id):
-    return load_checkpoint(folder / f"fold-{fold_id}", subject=objective._checkpoint_subject()).state
+    return load_checkpoint(
+        folder / f"fold-{fold_id}", subject=objective._checkpoint_subject()
+    ).state
 
 
 def curve(report):

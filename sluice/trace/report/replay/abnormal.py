@@ -1,4 +1,4 @@
-"""Finds the first abnormal tensor of a run: non-finite values, or a dead ReLU layer."""
+"""Finds the first abnormal tensor of a run: non-finite values, or an all-zero ReLU output."""
 
 import math
 from collections.abc import Iterator
@@ -85,11 +85,11 @@ def _outputs(trace: Trace, statistics: StepStatistics) -> Iterator[_OrderedTenso
 def _parameters(
     trace: Trace, step: int, optimizer: OptimizerStatistics
 ) -> Iterator[_OrderedTensor]:
-    checked = (
+    norms_by_kind = (
         (_GRADIENT, "gradient of", optimizer.grad_norms),
         (_WEIGHT, "weights of", optimizer.weight_norms),
     )
-    for order, prefix, norms in checked:
+    for order, prefix, norms in norms_by_kind:
         # The last parameter is nearest to the loss, where the backward pass starts.
         pairs = zip(reversed(optimizer.parameters), reversed(norms), strict=True)
         index = next((index for index, norm in pairs if not math.isfinite(norm)), None)

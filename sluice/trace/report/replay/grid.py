@@ -14,7 +14,7 @@ MAX_STEPS = 360
 """Maximum number of evenly spaced columns of the map; required steps are added."""
 
 Values = list[list[float | None]]
-"""One list for each module, aligned with ``steps``; None if not sampled."""
+"""One list for each module, aligned with ``steps``; None where the module was not sampled."""
 
 
 class ModuleGrid(Record):
@@ -33,13 +33,14 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
     Args:
         trace: Trace of one process.
-        required_steps: Steps of which the nearest sampled step and its neighbors are included.
+        required_steps: Steps for each of which the nearest sampled step, and its neighbors, are
+            included.
     """
-    sampled = _choose_steps(trace, required_steps)
+    chosen_steps = _choose_steps(trace, required_steps)
     owners = _owners(trace)
     rows: dict[str, dict[str, dict[int, float]]] = {}
     kinds: dict[str, str] = {}
-    for column, statistics in enumerate(sampled):
+    for column, statistics in enumerate(chosen_steps):
         for output in statistics.outputs:
             name = network_name(trace.membership, output.network)
             module = f"{name}.{output.module}" if output.module else name
@@ -48,7 +49,7 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
             row["forward"][column] = output.norm / math.sqrt(output.numel)
             row["zeros"][column] = output.zero_share
         for optimizer in statistics.optimizers:
-            squares: dict[str, list[float]] = {}
+            squared_norms: dict[str, list[float]] = {}
             for index, *norms in zip(
                 optimizer.parameters,
                 optimizer.grad_norms,
@@ -56,21 +57,23 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
                 optimizer.update_norms,
                 strict=True,
             ):
-                sums = squares.setdefault(owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0])
+                sums = squared_norms.setdefault(
+                    owners.get(index, f"parameter {index}"), [0.0, 0.0, 0.0]
+                )
                 for position, norm in enumerate(norms):
                     sums[position] += norm * norm
-            for owner, (gradient, weight, update) in squares.items():
+            for owner, (gradient, weight, update) in squared_norms.items():
                 row = _row(rows, owner)
                 row["backward"][column] = math.sqrt(gradient)
                 row["update"][column] = math.sqrt(update / weight) if weight > 0 else math.nan
-    num = len(sampled)
 
     def values(kind: str) -> Values:
-        return [[row[kind].get(column) for column in range(num)] for row in rows.values()]
+        columns = range(len(chosen_steps))
+        return [[row[kind].get(column) for column in columns] for row in rows.values()]
 
     return ModuleGrid(
         modules=tuple(_labels(list(rows), kinds)),
-        steps=tuple(statistics.step for statistics in sampled),
+        steps=tuple(statistics.step for statistics in chosen_steps),
         forward=values("forward"),
         backward=values("backward"),
         update=values("update"),
@@ -79,33 +82,36 @@ def module_grid(trace: Trace, *, required_steps: tuple[int, ...]) -> ModuleGrid:
 
 
 def _choose_steps(trace: Trace, required_steps: tuple[int, ...]) -> list[StepStatistics]:
-    """Return sampled steps, evenly spaced over the run, and those around required steps."""
-    sampled = [s for s in trace.statistics if s.outputs or s.optimizers]
-    if len(sampled) <= MAX_STEPS:
-        return sampled
-    near = {
+    """Return statistics of steps evenly spaced over the run, and of those near required steps."""
+    sampled_steps = [s for s in trace.statistics if s.outputs or s.optimizers]
+    if len(sampled_steps) <= MAX_STEPS:
+        return sampled_steps
+    near_required = {
         nearest + offset
         for step in required_steps
-        for nearest in [min(range(len(sampled)), key=lambda i: abs(sampled[i].step - step))]
+        for nearest in [
+            min(range(len(sampled_steps)), key=lambda i: abs(sampled_steps[i].step - step))
+        ]
         for offset in range(-2, 3)
     }
     # Spaced by step, not by index: the last steps of a long run are sampled more densely.
-    limits = [sampled[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
-    even, index = set[int](), 0
+    limits = [sampled_steps[-1].step * (i + 1) / MAX_STEPS for i in range(MAX_STEPS)]
+    evenly_spaced, index = set[int](), 0
     for limit in limits:
-        while index < len(sampled) - 1 and sampled[index].step < limit:
+        while index < len(sampled_steps) - 1 and sampled_steps[index].step < limit:
             index += 1
-        even.add(index)
-    return [sampled[i] for i in sorted(even | {i for i in near if 0 <= i < len(sampled)})]
+        evenly_spaced.add(index)
+    near_required &= set(range(len(sampled_steps)))
+    return [sampled_steps[i] for i in sorted(evenly_spaced | near_required)]
 
 
 def _labels(modules: Sequence[str], kinds: Mapping[str, str]) -> Iterator[str]:
     """Yield the label of each module: name and class, without the network if there is only one."""
-    is_one = len({module.partition(".")[0] for module in modules}) == 1
+    has_one_network = len({module.partition(".")[0] for module in modules}) == 1
     for module in modules:
-        network, dot, inside = module.partition(".")
+        network, dot, name_inside = module.partition(".")
         kind = kinds.get(module, "")
-        name = inside if is_one and dot else module
+        name = name_inside if has_one_network and dot else module
         yield f"{name} {kind}" if kind and kind != network else name
 
 

@@ -38,20 +38,20 @@ def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
         trace: Trace of one process.
         diagnoses: Ranked diagnoses of the trace.
     """
-    program = _command(trace.start.program)
-    title = f"Replay of {_name(trace.start.program)}"
-    first, end = first_abnormal(trace), conclude(trace)
+    program = _command_line(trace.start.program)
+    title = f"Replay of {_program_name(trace.start.program)}"
+    abnormal, conclusion = first_abnormal(trace), conclude(trace)
     parts = [
-        f"<h1>{escape(title)} {_outcome(diagnoses, first, end)}</h1>",
-        f'<p class="soft">{escape(_about(trace, program))}</p>',
-        _ending_card(end),
+        f"<h1>{escape(title)} {_outcome_tag(diagnoses, abnormal, conclusion)}</h1>",
+        f'<p class="soft">{escape(_subtitle(trace, program))}</p>',
+        _ending_card(conclusion),
         *(_card(diagnosis) for diagnosis in diagnoses),
-        _summary(diagnoses, first, end),
-        _abnormal_card(first),
+        _summary(diagnoses, abnormal, conclusion),
+        _abnormal_card(abnormal),
         *(f'<div class="card unsure"><p>{escape(note.text)}</p></div>' for note in trace.notes),
         (_HERE / "player.html").read_text(),
-        _step_time(profile_steps(trace)),
-        _data(trace, diagnoses, first),
+        _step_time_section(profile_steps(trace)),
+        _data_script(trace, diagnoses, abnormal),
     ]
     return html_page(
         title,
@@ -72,48 +72,53 @@ def rename_replay(name: str, page: str) -> str:
     return re.sub(r"(<title>|<h1>)[^<]*?(?= ?<)", lambda match: f"{match[1]}{title}", page, count=2)
 
 
-def _command(program: Sequence[str]) -> str:
+def _command_line(program: Sequence[str]) -> str:
     """Return the command line. Python replaces the program by '-c' or '-m' if it runs no file."""
     line = " ".join(program).strip()
     return f"python {line}" if line.startswith("-") else line or "a Python process"
 
 
-def _name(program: Sequence[str]) -> str:
+def _program_name(program: Sequence[str]) -> str:
+    """Return the file name of a program, or the folder name of a package that was run."""
     if not program or not program[0]:
-        return _command(())
+        return _command_line(())
     if program[0].startswith("-"):
-        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command(program[:1]))
+        return _PROGRAMS_WITHOUT_FILE.get(program[0], _command_line(program[:1]))
     path = Path(program[0])
     return path.parent.name if path.name == "__main__.py" and path.parent.name else path.name
 
 
-def _outcome(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+def _outcome_tag(
+    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
+) -> str:
     severities = [diagnosis.finding.severity for diagnosis in diagnoses]
     if "error" in severities:
         return tag(diagnoses[0].fault, "bad")
-    if end.ending != "ended":
-        return tag(end.ending, "bad" if end.ending == "failed" else "unsure")
-    if severities or first is not None:
+    if conclusion.ending != "ended":
+        return tag(conclusion.ending, "bad" if conclusion.ending == "failed" else "unsure")
+    if severities or abnormal is not None:
         return tag("needs review", "unsure")
     return tag("no problem found", "good")
 
 
-def _ending_card(end: Conclusion) -> str:
-    if not end.what:
+def _ending_card(conclusion: Conclusion) -> str:
+    if not conclusion.what:
         return ""
-    tone: Tone = "bad" if end.ending == "failed" else "unsure"
+    tone: Tone = "bad" if conclusion.ending == "failed" else "unsure"
     return (
-        f'<div class="card {tone}"><h3>{tag(end.ending, tone)}</h3><dl><dt>seen</dt>'
-        f"<dd>{escape(end.what)}</dd><dt>do</dt><dd>{escape(end.fix)}</dd></dl></div>"
+        f'<div class="card {tone}"><h3>{tag(conclusion.ending, tone)}</h3><dl><dt>seen</dt>'
+        f"<dd>{escape(conclusion.what)}</dd><dt>do</dt><dd>{escape(conclusion.fix)}</dd></dl></div>"
     )
 
 
-def _summary(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: Conclusion) -> str:
+def _summary(
+    diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None, conclusion: Conclusion
+) -> str:
     if diagnoses:
         return ""
-    is_sound = first is None and end.ending == "ended"
+    is_sound = abnormal is None and conclusion.ending == "ended"
     text = "No problem was found." if is_sound else "No rule found the cause."
-    lists = [("checked", end.checked), ("not checked", end.unchecked)]
+    lists = [("checked", conclusion.checked), ("not checked", conclusion.unchecked)]
     rows = "".join(f"<dt>{name}</dt><dd>{escape('; '.join(items))}</dd>" for name, items in lists)
     return (
         f'<div class="card {"good" if is_sound else "unsure"}"><p><b>{text}</b></p>'
@@ -121,7 +126,7 @@ def _summary(diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None, end: 
     )
 
 
-def _about(trace: Trace, program: str) -> str:
+def _subtitle(trace: Trace, program: str) -> str:
     ranks = f", rank {trace.start.rank} of {trace.start.world_size}"
     end = "killed or still running" if trace.end is None else f"{trace.end.seconds:,.1f} s"
     return (
@@ -144,28 +149,28 @@ def _card(diagnosis: Diagnosis) -> str:
     return (
         f'<div class="card {tone}"><h3>'
         f"{tag(SEVERITY_LABELS[finding.severity], tone)} {escape(diagnosis.fault)} "
-        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> {_jump(diagnosis.step)}'
-        "</h3><dl>"
+        f'<span class="soft">{100 * diagnosis.confidence:.0f} %</span> '
+        f"{_jump_button(diagnosis.step)}</h3><dl>"
         + "".join(f"<dt>{name}</dt><dd>{text}</dd>" for name, text in rows)
         + "</dl></div>"
     )
 
 
-def _jump(step: int) -> str:
+def _jump_button(step: int) -> str:
     return f'<button class="jump" data-step="{step}">show step {step:,}</button>'
 
 
-def _abnormal_card(first: AbnormalTensor | None) -> str:
-    if first is None:
+def _abnormal_card(abnormal: AbnormalTensor | None) -> str:
+    if abnormal is None:
         return ""
     return (
         '<div class="card bad"><h3>First abnormal tensor '
-        f"{_jump(first.step)}</h3><p><code>{escape(first.tensor)}</code> at step "
-        f"{first.step:,}: {escape(first.what)}.</p></div>"
+        f"{_jump_button(abnormal.step)}</h3><p><code>{escape(abnormal.tensor)}</code> at step "
+        f"{abnormal.step:,}: {escape(abnormal.what)}.</p></div>"
     )
 
 
-def _step_time(profile: StepProfile | None) -> str:
+def _step_time_section(profile: StepProfile | None) -> str:
     if profile is None:
         return ""
     bars = "".join(
@@ -195,32 +200,36 @@ def _step_time(profile: StepProfile | None) -> str:
     )
 
 
-def _data(trace: Trace, diagnoses: Sequence[Diagnosis], first: AbnormalTensor | None) -> str:
-    marked = tuple(d.step for d in diagnoses) + (() if first is None else (first.step,))
+def _data_script(
+    trace: Trace, diagnoses: Sequence[Diagnosis], abnormal: AbnormalTensor | None
+) -> str:
+    marked_steps = tuple(d.step for d in diagnoses) + (() if abnormal is None else (abnormal.step,))
     data: dict[str, Any] = {
         "steps": max((sequence.last_step for sequence in trace.sequences), default=0),
         "curves": curves(trace),
-        "grid": module_grid(trace, required_steps=marked).model_dump(),
+        "grid": module_grid(trace, required_steps=marked_steps).model_dump(),
         "findings": [
             {"step": f.step, "severity": f.severity, "fault": f.fault}
             for d in diagnoses
             for f in (d.findings[0], *d.explains)
         ],
-        "abnormal": None if first is None else first.model_dump(),
+        "abnormal": None if abnormal is None else abnormal.model_dump(),
         "sequences": _sequences(trace),
     }
     # A "<" in the data could close the script element.
-    text = json.dumps(_plain(data), separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    text = json.dumps(_to_json_values(data), separators=(",", ":"), allow_nan=False).replace(
+        "<", "\\u003c"
+    )
     return f'<script type="application/json" id="run">{text}</script>'
 
 
-def _plain(value: Any) -> Any:
+def _to_json_values(value: Any) -> Any:
     """Round floats to five digits, and convert non-finite floats to strings."""
     if isinstance(value, float):
         return float(f"{value:.5g}") if math.isfinite(value) else str(value)
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _to_json_values(item) for key, item in value.items()}
+    return [_to_json_values(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _sequences(trace: Trace) -> list[dict[str, Any]]:
@@ -238,12 +247,12 @@ def _sequences(trace: Trace) -> list[dict[str, Any]]:
 
 def _event_labels(trace: Trace, sequence: StepSequence) -> Iterable[str]:
     for event in sequence.events:
-        yield _label(trace, event) + (
+        yield _event_label(trace, event) + (
             f" (last {event.repeat_length} repeated)" if event.repeat_length else ""
         )
 
 
-def _label(trace: Trace, event: TraceEvent) -> str:
+def _event_label(trace: Trace, event: TraceEvent) -> str:
     flags = f": {', '.join(event.flags)}" if event.flags else ""
     if event.kind in ("forward", "mode") and event.object_id >= 0:
         return f"{event.kind} {network_name(trace.membership, event.object_id)}{flags}"

@@ -9,7 +9,11 @@ from sluice.trace.records.trace import Trace
 MAX_POINTS = 1500
 """Maximum number of points of a curve; more than the width of a chart in pixels."""
 
+_CLIP_WINDOW = 100
+"""Number of the latest recorded clip calls over which their share above ``max_norm`` is taken."""
+
 Point = tuple[int, float]
+"""Step and value."""
 Curve = list[Point]
 
 
@@ -20,7 +24,9 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
         "loss": {"training": _losses(trace), **_evaluations(trace)},
         "learning rate": _rates(trace),
         "gradient norm": {**_clips(trace), **optimizers["gradient"]},
-        "share of steps clipped": {"last 100": _clip_share(trace)},
+        "share of clip calls above max_norm": {
+            f"last {_CLIP_WINDOW} recorded calls": _clip_share(trace)
+        },
         "update-to-weight ratio": optimizers["update"],
         "optimizer moments": optimizers["moments"],
         "loss scale": {"scale": [(n.step, n.scale) for n in trace.scalars if n.scale is not None]},
@@ -36,20 +42,20 @@ def curves(trace: Trace) -> dict[str, dict[str, Curve]]:
 def decimate(curve: Curve, max_points: int = MAX_POINTS) -> Curve:
     """Return a curve with a limited number of points that keeps all peaks and gaps.
 
-    Of every segment, the minimum, the maximum and the first non-finite point are kept.
+    The minimum, the maximum and the first non-finite point of every segment are kept.
     """
     if len(curve) <= max_points:
         return curve
     segment = math.ceil(3 * len(curve) / max_points)
-    kept: Curve = []
+    kept_points: Curve = []
     for _, group in groupby(enumerate(curve), key=lambda item: item[0] // segment):
         points = [point for _, point in group]
         finite = [point for point in points if math.isfinite(point[1])]
-        chosen = {next((p for p in points if not math.isfinite(p[1])), points[0])}
+        chosen_points = {next((p for p in points if not math.isfinite(p[1])), points[0])}
         if finite:
-            chosen |= {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
-        kept += sorted(chosen)
-    return kept
+            chosen_points |= {min(finite, key=lambda p: p[1]), max(finite, key=lambda p: p[1])}
+        kept_points += sorted(chosen_points)
+    return kept_points
 
 
 def _losses(trace: Trace) -> Curve:
@@ -64,17 +70,20 @@ def _evaluations(trace: Trace) -> dict[str, Curve]:
 
 
 def _rates(trace: Trace) -> dict[str, Curve]:
-    """Join the rates at their changes, which are decimated, with those at sampled steps."""
-    by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
-    by_step |= {
+    """Combine the learning rates recorded at changes with those recorded at sampled steps.
+
+    Only some of many changes are recorded.
+    """
+    rates_by_step = {(record.step, record.optimizer): record.rates for record in trace.rates}
+    rates_by_step |= {
         (statistics.step, optimizer.optimizer): optimizer.rates
         for statistics in trace.statistics
         for optimizer in statistics.optimizers
     }
     lines: dict[str, Curve] = {}
-    for (step, optimizer), rates in sorted(by_step.items()):
-        for group, rate in enumerate(dict.fromkeys(rates)):
-            name = f"optimizer {optimizer}" + (f", rate {group + 1}" if group else "")
+    for (step, optimizer), rates in sorted(rates_by_step.items()):
+        for number, rate in enumerate(dict.fromkeys(rates), 1):
+            name = f"optimizer {optimizer}" + (f", rate {number}" if number > 1 else "")
             lines.setdefault(name, []).append((step, rate))
     return lines
 
@@ -89,11 +98,11 @@ def _clips(trace: Trace) -> dict[str, Curve]:
 
 
 def _clip_share(trace: Trace) -> Curve:
-    clipped = [(n.step, c.norm > c.max_norm) for n in trace.scalars for c in n.clips]
-    window = 100
+    """Return the share of recorded clip calls in which the norm exceeded ``max_norm``."""
+    calls = [(n.step, c.norm > c.max_norm) for n in trace.scalars for c in n.clips]
     shares: Curve = []
-    for end, (step, _) in enumerate(clipped, 1):
-        recent = clipped[max(0, end - window) : end]
+    for end, (step, _) in enumerate(calls, 1):
+        recent = calls[max(0, end - _CLIP_WINDOW) : end]
         shares.append((step, sum(is_clipped for _, is_clipped in recent) / len(recent)))
     return shares
 
@@ -129,8 +138,8 @@ def _inputs(trace: Trace) -> dict[str, Curve]:
                 lines.setdefault(name, []).append((batch.step + 1, value))
     return {
         name: [
-            min(same) if name == "smallest" else max(same)
-            for _, same in groupby(curve, key=lambda point: point[0])
+            min(points) if name == "smallest" else max(points)
+            for _, points in groupby(curve, key=lambda point: point[0])
         ]
         for name, curve in lines.items()
     }

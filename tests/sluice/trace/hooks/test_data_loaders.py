@@ -20,7 +20,7 @@ def test_only_the_first_batches_are_fingerprinted_if_a_step_has_no_statistics(
         for _ in range(3):
             model(torch.ones(4, 2)).mean().backward()
             optimizer.step()
-        active_tracer().sampling.statistics = False
+        active_tracer().sampling.samples_statistics = False
         for _ in torch.utils.data.DataLoader(torch.arange(12.0)[:, None], batch_size=4):
             pass
 

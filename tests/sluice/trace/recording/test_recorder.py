@@ -133,6 +133,18 @@ def test_statistics_equal_those_of_torch(tmp_path):
     assert read_trace(folder).scalars[0].losses == (float(loss.detach()),)
 
 
+@pytest.mark.parametrize("num_inputs", [8, 9, 15, 16, 17])
+def test_update_norms_of_a_sample_are_scaled_to_the_whole_parameter(tmp_path, num_inputs):
+    model = torch.nn.Linear(num_inputs, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with traced(tmp_path, TraceSettings(sampled_weights=8)) as folder:
+        model(torch.ones(1, num_inputs)).sum().backward()
+        optimizer.step()
+    ((own,),) = (step.optimizers for step in read_trace(folder).statistics)
+
+    assert own.update_norms == pytest.approx((num_inputs**0.5,))
+
+
 @pytest.mark.parametrize("name", [HISTORY, RECENT[0]])
 def test_an_incomplete_last_line_is_skipped_and_counted(folder, tmp_path, name):
     torn = copy_of(folder, tmp_path / "torn")
@@ -160,11 +172,13 @@ def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
     ("change", "match"),
     [
         (lambda lines: [lines[0], b"{]\n", *lines[1:]], "line 2"),
+        (lambda lines: [lines[0], b"[1]\n", *lines[1:]], "line 2"),
+        (lambda lines: [lines[0], b'{"step":1}\n', *lines[1:]], "line 2"),
         (lambda lines: lines[1:], "must begin with a start"),
         (lambda lines: [lines[0].replace(b'"version":1', b'"version":9'), *lines[1:]], "got 9"),
         (lambda lines: [*lines, b'{"record":"note","step":1}\n'], "damaged record"),
     ],
-    ids=["broken line", "no start", "newer version", "not a note"],
+    ids=["broken line", "a list", "no record", "no start", "newer version", "not a note"],
 )
 def test_a_damaged_trace_is_refused(folder, tmp_path, change, match):
     damaged = copy_of(folder, tmp_path / "damaged")
@@ -197,8 +211,8 @@ def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
 
 
 def test_a_series_grows_with_the_logarithm_of_its_length():
-    thin = LogSpacedSampler(16)
-    kept = [step for step in range(10_000) if thin.keeps_next()]
+    sampler = LogSpacedSampler(16)
+    kept = [step for step in range(10_000) if sampler.keeps_next()]
 
     assert kept[:16] == list(range(16))
     assert len(kept) < 16 + 8 * 12
@@ -216,7 +230,7 @@ def test_repeats_are_folded_and_each_sequence_is_stored_once(times):
     assert interner.intern_step([a, b, a, b, c], 0)[0] == sequence
     assert interner.intern_step([a, b, c], 0)[0] != sequence
     assert interner.intern_step([a, b, a, b, c], 1)[0] != sequence
-    marks = {index: marks for index, _, marks in interner.unwritten}[sequence]
+    marks = {index: marks for index, _, marks in interner.unwritten_sequences}[sequence]
     assert json.loads(json.dumps(marks)) == [
         ["batch", 0, -1, [], 0],
         ["batch", 1, -1, [], 2],
