@@ -150,7 +150,7 @@ def trained_models_asset(
             config=tuned.config,
         )
         identity = identify_code(workload, tuned.model)
-        curves = epochs(event_log, sluice_state.store)
+        curves = read_epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
             workload,
@@ -229,10 +229,10 @@ def trained_models_asset(
     return trained_models
 
 
-def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
+def read_epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
     """Return one row per finished epoch: seed, fold_id, epoch, train_loss, val_loss, ..."""
     events = read_events(store.path(event_log)).events
-    return pd.DataFrame([e for e in events if e["event"] == "epoch_complete"])
+    return pd.DataFrame([e for e in events if e.get("event") == "epoch_complete"])
 
 
 class _TrainingProgress:

@@ -100,6 +100,7 @@ def _checks() -> "list[dict[str, Any]]":
         WHOLE_GATE_CHECK_ID,
         WHOLE_GATE_DESCRIPTION,
     )
+    from sluice.failfast.result import check_page
 
     times = TimeLimits()
     whole = (WHOLE_GATE_CHECK, WHOLE_GATE_CHECK_ID, WHOLE_GATE_DESCRIPTION, (), times.whole_gate)
@@ -111,7 +112,7 @@ def _checks() -> "list[dict[str, Any]]":
             "description": description,
             "needs": list(needs),
             "time_limits": f"warns after {limit.typical_s:g} s, fails after {limit.max_s:g} s",
-            "page": f"docs/checks/README.md#{name}",
+            "page": check_page(name),
         }
         for name, check_id, description, needs, limit in [*rows, whole]
     ]
