@@ -54,6 +54,5 @@ def open_inputs(
         if source is None or ledger.production_number(pipeline) is not None:
             return opened
         frame = load_table(features.table, state.store)
-        rows = inputs.workload, frame, features.folds
-        load_baseline(ledger, pipeline, source, state.store, *rows)
+        load_baseline(ledger, pipeline, source, state.store, inputs.workload, frame, features.folds)
     return (*opened, f"the predictions of {source}")

@@ -35,7 +35,7 @@ class ProgressReporter(Protocol):
             done: Number of finished parts.
             total: Number of all parts.
             rows: Table of the parts in progress, for receivers that display one.
-            important: Whether receivers should display the text also where they omit some.
+            important: Whether receivers should display the text even if they omit others.
         """
 
 

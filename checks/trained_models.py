@@ -16,7 +16,7 @@ from sluice.assets.resources import SluiceState
 from sluice.assets.trained_models import read_epochs
 from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 from sluice.config.poc_settings import PredictionSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import load_table
@@ -49,19 +49,23 @@ def trained_models_checks(
     @dg.multi_asset_check(
         name=f"{pipeline}__trained_models_checks",
         specs=[
-            blocking(LOG, asset, "Every event of the merged event log has the required fields."),
-            blocking(
+            blocking_spec(
+                LOG, asset, "Every event of the merged event log has the required fields."
+            ),
+            blocking_spec(
                 ALL_TRAINED, asset, "There is exactly one trained network for each seed and fold."
             ),
-            blocking(FINITE, asset, "All losses and gradient norms are finite."),
-            blocking(
+            blocking_spec(FINITE, asset, "All losses and gradient norms are finite."),
+            blocking_spec(
                 NOT_CONSTANT,
                 asset,
                 "The standard deviation of the predictions is plausible for the targets: the "
                 "networks do not predict a constant.",
                 reads=[features_key, best_key],
             ),
-            blocking(TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."),
+            blocking_spec(
+                TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."
+            ),
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
@@ -102,8 +106,8 @@ def _check_log(
             headline=f"mean_{headline}",
         )
     except ContractError as error:
-        return result(LOG, asset, passed=False, message=str(error))
-    return result(
+        return blocking_result(LOG, asset, passed=False, message=str(error))
+    return blocking_result(
         LOG,
         asset,
         passed=report.valid,
@@ -121,7 +125,7 @@ def _check_all_trained(
     unexpected = sorted(trained_runs.keys() - required_runs)
     repeated = sorted(run for run, count in trained_runs.items() if count > 1)
     passed = not (missing or unexpected or repeated)
-    return result(
+    return blocking_result(
         ALL_TRAINED,
         asset,
         passed=passed,
@@ -152,7 +156,7 @@ def _check_finite(
         message = "The event log has no finished epoch. Materialize trained_models again."
     else:
         message = f"All losses and gradient norms of {pluralize(len(curves), 'epoch')} are finite."
-    return result(
+    return blocking_result(
         FINITE,
         asset,
         passed=not bad_epochs and not curves.empty,
@@ -193,7 +197,7 @@ def _check_trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResul
             f"{pluralize(len(traced), 'training')} traced: no errors, "
             f"{pluralize(findings, 'other finding')}."
         )
-    return result(
+    return blocking_result(
         TRACE_CLEAN, asset, passed=not shared, message=message, metadata={"traced": len(traced)}
     )
 
@@ -225,7 +229,7 @@ def _check_prediction_spread(
             }
         )
     bad = [row for row in rows if row["problem"]]
-    return result(
+    return blocking_result(
         NOT_CONSTANT,
         asset,
         passed=not bad,

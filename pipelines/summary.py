@@ -63,11 +63,12 @@ def print_summary(
     console.print()
     console.print("next", style="bold")
     commands = [
-        (f"{program} {arguments}", does) for arguments, does in next_commands(report, pipeline)
+        (f"{program} {arguments}", purpose)
+        for arguments, purpose in next_commands(report, pipeline)
     ]
     width = max(len(command) for command, _ in commands)
-    for command, does in commands:
-        console.print(f"  {escape(command):<{width}}   {does}", highlight=False, soft_wrap=True)
+    for command, purpose in commands:
+        console.print(f"  {escape(command):<{width}}   {purpose}", highlight=False, soft_wrap=True)
 
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:

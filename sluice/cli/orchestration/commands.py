@@ -162,7 +162,7 @@ def register(app: typer.Typer) -> None:
         """
         from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
         from sluice.pipelines.definitions import PIPELINES_VARIABLE
-        from sluice.pipelines.instance import close_ghost_runs, open_instance
+        from sluice.pipelines.instance import close_killed_runs, open_instance
 
         _require_free(port)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
@@ -171,7 +171,7 @@ def register(app: typer.Typer) -> None:
         for file in files:
             read_pipeline(file)
         with open_instance(home) as instance:
-            close_ghost_runs(instance)
+            close_killed_runs(instance)
         os.environ |= {
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
@@ -254,7 +254,7 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
             fix="Correct the variable or unset it.",
         ) from None
     address = start_server(
-        home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
+        home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
     if is_local or not wanted.hostname:  # another host is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
