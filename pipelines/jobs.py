@@ -66,7 +66,7 @@ def search_name(pipeline: str) -> str:
 
 
 def rollout_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that starts a rollout, and runs its approval check if ``checks_approval``."""
+    """Return the job that starts a rollout; ``checks_approval`` adds its approval check."""
     selection = dg.AssetSelection.assets([pipeline, ROLLOUT])
     return dg.define_asset_job(
         rollout_name(pipeline),
@@ -117,7 +117,7 @@ def promotion_name(pipeline: str) -> str:
 
 
 def promotion_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that promotes a version, and runs its approval check if ``checks_approval``."""
+    """Return the job that promotes a version; ``checks_approval`` adds its approval check."""
     # The check of the registry reads every artifact and has a schedule of its own.
     selection = dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks()
     return dg.define_asset_job(

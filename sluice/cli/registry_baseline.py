@@ -125,7 +125,7 @@ def _import(
             timeout_s=timeout_s,
             environ=os.environ,
         )
-        table = _read(fetched.path)
+        table = _read_table(fetched.path)
     if predictions is None:
         table = imported_baseline.label_predictions(table, rows.frame, what=what)
     table = imported_baseline.normalize_predictions(table, rows.frame.index, what=what)
@@ -140,7 +140,7 @@ def _import(
     )
 
 
-def _read(path: Path) -> "pd.DataFrame":
+def _read_table(path: Path) -> "pd.DataFrame":
     from sluice.data.schema import Schema
     from sluice.data.source_settings import CsvSource, ParquetSource
     from sluice.data.sources import load_rows

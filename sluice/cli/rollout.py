@@ -12,7 +12,7 @@ import typer
 
 from sluice.base.home import Home
 from sluice.cli import rollout_control
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.cli.registry_access import AsJson, Model
 from sluice.cli.rollout_rehearsal import rehearse
 
@@ -64,7 +64,7 @@ def watch(
         if as_json:
             _print_json_lines(statuses, once=once)
         elif once:
-            results().print(status_view(next(statuses)))
+            results_console().print(status_view(next(statuses)))
         else:
             _follow(statuses)
 
@@ -88,7 +88,7 @@ def _follow(statuses: "Iterator[RolloutStatus]") -> None:
 
     from sluice.rollout_control.view import status_view, transition_line
 
-    console = results()
+    console = results_console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for status in statuses:

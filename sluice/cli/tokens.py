@@ -87,8 +87,8 @@ def remove(
             f"{file} has no token '{name}'; it has {', '.join(known.tokens) or 'none'}.",
             fix="Give one of them." if known.tokens else "Check the path of the file.",
         )
-    rest = {key: entry for key, entry in known.tokens.items() if key != name}
-    TokenFile(tokens=rest).write(file)
+    remaining = {key: entry for key, entry in known.tokens.items() if key != name}
+    TokenFile(tokens=remaining).write(file)
     if as_json:
         print_json({"removed": name})
 

@@ -10,7 +10,7 @@ from rich.progress import Progress
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
@@ -58,10 +58,10 @@ def register(group: typer.Typer) -> None:
 def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
     from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
 
-    show = Console(stderr=True)
-    with show.status("measuring the speed of resampling"):
+    stderr = Console(stderr=True)
+    with stderr.status("measuring the speed of resampling"):
         speeds = measure_resampling_speeds(resamples=200 if quick else 2000)
-    cells, families = _simulate(show, quick=quick, simulations=simulations)
+    cells, families = _simulate(stderr, quick=quick, simulations=simulations)
     passed = all(map(holds, cells)) and all(map(family_holds, families))
     if as_json:
         printed = {
@@ -74,13 +74,13 @@ def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
         }
         print(json.dumps(printed, indent=1))
     else:
-        results().print(cell_table(cells), family_table(families), speed_table(speeds))
+        results_console().print(cell_table(cells), family_table(families), speed_table(speeds))
     if not passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _simulate(
-    show: Console, *, quick: bool, simulations: int
+    stderr: Console, *, quick: bool, simulations: int
 ) -> tuple[list["ScenarioRates"], list["RetrainingRates"]]:
     from sluice.bench.gate.error_rates import measure_cells, measure_family
     from sluice.bench.gate.grid import full_grid, quick_grid
@@ -91,7 +91,7 @@ def _simulate(
     scenarios = quick_grid() if quick else full_grid()
     settings, processes = GateSettings(), count_cores()
     cells, families = [], []
-    with Progress(console=show, transient=True) as progress:
+    with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("scenarios", total=len(scenarios))
         for cell in measure_cells(
             scenarios, settings, simulations=simulations, seed=_SEED, processes=processes
