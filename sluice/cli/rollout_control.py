@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from sluice.rollout.state import Rollout, Transition
 
 _MAX_ATTEMPTS = 20
-"""Maximum number of attempts to record a change. The controller runs every few seconds and may change
-the rollout in between."""
+"""Maximum number of attempts to record a change. The controller runs every few seconds and may
+change the rollout in between."""
 
 OptionalReason = Annotated[
     str,

@@ -15,8 +15,8 @@ from typing import Any
 from sluice.base.errors import StorageError
 from sluice.base.files import make_folder
 from sluice.base.redaction import redact, redact_data
+from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.line_process import LineProcess
-from sluice.tracking.mirror_process import MirrorFailed
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, stats_settings, wandb_environment
 from sluice.tracking.wandb_run_end import RunEnd
@@ -103,7 +103,7 @@ class RunSender:
         """End the writer process, which closes the runs that have not ended.
 
         Raises:
-            MirrorFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was not finished in time and was killed.
         """
         process, self._process = self._process, None
         if process is not None:
@@ -114,7 +114,7 @@ class RunSender:
         """Report a failure of the block, if it is the first one, instead of raising it."""
         try:
             yield
-        except (MirrorFailed, OSError, StorageError) as error:
+        except (ClientFailed, OSError, StorageError) as error:
             if self.has_failed:
                 return
             self.has_failed = True
