@@ -93,16 +93,16 @@ def describe_rates(rates: ErrorRates, fault: str) -> str:
     healthy = rates.healthy_runs
     errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
     others = Rate(count=fault_rates.false_others, total=healthy).exact_text
-    caught = "Detection was not measured: the benchmark has no program with this fault."
+    detection = "Detection was not measured: the benchmark has no program with this fault."
     if fault_rates.planted:
         detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
-        caught = (
+        detection = (
             f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
             f"{fault_rates.first}."
         )
     seeds = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
     return (
-        f"{caught} False alarms in healthy runs: errors in {errors}, warnings or findings to "
+        f"{detection} False alarms in healthy runs: errors in {errors}, warnings or findings to "
         f"confirm in {others}. Measured with `sluice bench faults` on {seeds} at commit "
         f"{rates.commit[:7]}, for all rules that report this fault together."
     )

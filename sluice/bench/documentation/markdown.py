@@ -41,8 +41,8 @@ def settings_rows(settings: BaseModel, prefix: str = "") -> list[tuple[str, str,
         if isinstance(value, BaseModel):
             rows += settings_rows(value, f"{prefix}{name}.")
         else:
-            shown = ", ".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
-            rows.append((f"`{prefix}{name}`", shown, _range(field), field.description or ""))
+            default = ", ".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
+            rows.append((f"`{prefix}{name}`", default, _range(field), field.description or ""))
     return rows
 
 

@@ -21,8 +21,8 @@ def metric_page() -> dict[str, str]:
     parts = [
         "# Metrics",
         "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics` and "
-        "return their `numbers`. A metric that is undefined on the given rows is NaN there and is "
-        "listed in `absent` with the reason; it is never replaced by 0.",
+        "return their `numbers`. A metric that is undefined on the given rows is NaN in `numbers`, "
+        "and `absent` names it with the reason; it is never replaced by 0.",
         "A metric is used by its name in `guards.metrics`, `guards.limits` and "
         "`headline_metric`. Directions of these names are known; declare others in "
         "`metric_directions` of the workload. A suffix after `@`, as in `ndcg@10`, is ignored.",
@@ -34,9 +34,9 @@ def metric_page() -> dict[str, str]:
     for topic in _TOPICS:
         module = import_module(f"sluice.metrics.{topic}")
         parts.append(f"## {markdown.title(topic)}")
-        parts.append(_first_sentence(module))
+        parts.append(_first_paragraph(module))
         rows = [
-            (f"`{module.__name__}.{name}`", _arguments(function), _first_sentence(function))
+            (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
             for name, function in _functions(module)
         ]
         parts.append(markdown.table(("function", "arguments", "returns"), rows))
@@ -84,5 +84,5 @@ def _arguments(function: Callable[..., Any]) -> str:
     return ", ".join(f"`{name}`" for name in inspect.signature(function).parameters)
 
 
-def _first_sentence(described: object) -> str:
+def _first_paragraph(described: object) -> str:
     return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())

@@ -45,7 +45,7 @@ def register(group: typer.Typer) -> None:
 
 
 def _drift(*, quick: bool, as_json: bool) -> None:
-    from sluice.bench.drift.table import cell_table, holds
+    from sluice.bench.drift.table import cell_table, meets_targets
 
     stderr = Console(stderr=True)
     with stderr.status("measuring the speed"):
@@ -53,13 +53,15 @@ def _drift(*, quick: bool, as_json: bool) -> None:
     cells = _simulate(stderr, quick=quick)
     if as_json:
         printed = {
-            "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
+            "cells": [
+                cell.model_dump(mode="json") | {"holds": meets_targets(cell)} for cell in cells
+            ],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print(json.dumps(printed, indent=1))
     else:
         results_console().print(cell_table(cells), speed_table(speeds))
-    if not all(map(holds, cells)):
+    if not all(map(meets_targets, cells)):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
