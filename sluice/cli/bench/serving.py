@@ -1,4 +1,4 @@
-"""``sluice bench serve``: latency and throughput of the server, beside a minimal FastAPI app."""
+"""``sluice bench serve``: latency and throughput of the server and of a minimal FastAPI app."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +48,7 @@ def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
     measurements = measure_kinds(
         rounds=rounds,
         seconds=seconds,
-        watch=lambda steps: track(steps, "rounds", console=stderr, transient=True),
+        with_progress=lambda steps: track(steps, "rounds", console=stderr, transient=True),
     )
     speeds = serving_speeds(measurements)
     if as_json:
