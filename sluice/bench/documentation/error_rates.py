@@ -64,8 +64,8 @@ class ErrorRates(Record):
             for fault in [f for f in run.right if f in reported] or run.right:
                 count = counts.setdefault(fault, Counter())
                 count["planted"] += 1
-                count["caught"] += fault in reported and run.place is not None
-                count["first"] += reported[:1] == [fault] and run.place == 1
+                count["caught"] += fault in reported and run.correct_rank is not None
+                count["first"] += reported[:1] == [fault] and run.correct_rank == 1
         for run in healthy:
             errors = {a.fault for a in run.answers if a.severity == "error"}
             for fault in errors:

@@ -39,10 +39,10 @@ def run_line(run: RunResult) -> Text | None:
             ("false error", "bold red") if run.causes_of("error") else ("false warning", "yellow")
         )
         what = f"reported {reported}"
-    elif run.place is None:
+    elif run.correct_rank is None:
         word, style, what = "missed", "bold red", f"reported {reported}"
-    elif run.place > 1:
-        word, style, what = f"place {run.place}", "yellow", f"reported {reported}"
+    elif run.correct_rank > 1:
+        word, style, what = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
     elif not run.is_in_time:
         word, style = "wrong step", "yellow"
         what = f"the fault starts at step {run.starts_at}, reported {reported}"

@@ -80,7 +80,7 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
     from sluice.bench.tracer.case import NetName
     from sluice.bench.tracer.faults.library import FAULT_CASES
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
-    from sluice.bench.tracer.running import runs_of
+    from sluice.bench.tracer.running import plan_runs
 
     known = get_args(NetName)
     chosen: list[NetName] = [net for net in known if net in nets]
@@ -93,7 +93,7 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
         )
     cases: Sequence[FaultCase] = [c for c in FAULT_CASES if not numbers or c.number in numbers]
     max_seed = max(seeds)
-    return runs_of(
+    return plan_runs(
         cases,
         () if numbers else HEALTHY_CASES,
         nets=chosen,
