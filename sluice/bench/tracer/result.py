@@ -67,7 +67,7 @@ class RunResult(Record):
     failed: str = Field("", description="Why the run has no verdict; empty when it has one.")
     has_same_bits: bool | None = Field(
         None,
-        description="Whether the final weights are equal, traced and untraced; None if not compared.",
+        description="Whether final weights are equal, traced and untraced; None if not compared.",
     )
     alarms: dict[str, int] | None = Field(
         None, description="Baselines that raised an alarm, with the step; None if no baseline ran."
