@@ -109,10 +109,14 @@ def candidate_asset(
         require_same_codec(f"The candidate of {pipeline}", trained_models.codec, codec)
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
-            known = ledger.version_of(pipeline, trained_models.candidate)
-            is_trained_here = known is not None and not known.is_imported
-            if known and is_trained_here and ledger.receipts(pipeline, known.number):
-                git = known.lineage.git
+            existing_version = ledger.version_of(pipeline, trained_models.candidate)
+            is_trained_here = existing_version is not None and not existing_version.is_imported
+            if (
+                existing_version
+                and is_trained_here
+                and ledger.receipts(pipeline, existing_version.number)
+            ):
+                git = existing_version.lineage.git
             else:  # a new version, or an imported one, whose file records another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [

@@ -122,12 +122,12 @@ def reference_of_version(
     settings have changed, they are rebuilt from the version's training rows, if these are still
     available. Otherwise the stored references are used, with the settings at that time.
     """
-    stored = ReferenceArtifacts.of(version.lineage.artifacts)
-    if stored is not None and _has_current_settings(drift, stored, state):
-        return stored
+    reference = ReferenceArtifacts.of(version.lineage.artifacts)
+    if reference is not None and _has_current_settings(drift, reference, state):
+        return reference
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     if features is None or features.table.digest != version.lineage.data:
-        return stored or (
+        return reference or (
             f"Version {version.number} has no drift reference, and its training rows are no longer "
             "available to build one. The next version will have a reference."
         )
@@ -228,9 +228,9 @@ def collect_monitor_inputs(
 
 
 def _has_current_settings(
-    drift: DriftSettings, stored: ReferenceArtifacts, state: SluiceState
+    drift: DriftSettings, reference: ReferenceArtifacts, state: SluiceState
 ) -> bool:
-    digest = stored.features or stored.predictions
+    digest = reference.features or reference.predictions
     if digest is None:
         return True  # it could not be built; another attempt would fail for the same reason
     try:

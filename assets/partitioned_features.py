@@ -127,11 +127,11 @@ def compute_partitioned_features(
     """
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
-    known = {(each.name, each.raw): each for each in previous}
+    previous_by_key = {(each.name, each.raw): each for each in previous}
     stored: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
     for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
-        previous_partition = known.get((partition.name, digest))
+        previous_partition = previous_by_key.get((partition.name, digest))
         # A missing or damaged file is no error: the partition is computed again.
         with contextlib.suppress(IntegrityError):
             if previous_partition is not None:
@@ -184,13 +184,13 @@ def _compute(
         )
         yield number, features
     partition_s = (time.perf_counter() - started) / (2 * len(checked_numbers))
-    rest = [number for number in missing if number not in checked_numbers]
-    if compute.workers == 1 or partition_s * len(rest) < MIN_POOL_S:
-        for number in rest:
+    unchecked = [number for number in missing if number not in checked_numbers]
+    if compute.workers == 1 or partition_s * len(unchecked) < MIN_POOL_S:
+        for number in unchecked:
             yield number, compute_here(partitions[number])
         return
-    with _open_pool(compute, len(rest)) as pool:
-        waiting, num_running = list(reversed(rest)), 0
+    with _open_pool(compute, len(unchecked)) as pool:
+        waiting, num_running = list(reversed(unchecked)), 0
         while waiting or num_running:
             while waiting and pool.has_capacity():
                 partition = partitions[waiting[-1]]

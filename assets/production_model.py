@@ -108,12 +108,12 @@ def _promote(
         ApprovalMissing: A required approval is missing or has expired.
         GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
-    before = ledger.production_number(pipeline)
-    if not has_rollout or before in (None, number):
+    previous_number = ledger.production_number(pipeline)
+    if not has_rollout or previous_number in (None, number):
         return ledger.promote(
             pipeline,
             number,
-            expected=before,
+            expected=previous_number,
             actor="promotion_job",
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,

@@ -272,5 +272,5 @@ def _describe_progress(event: FoldRunEvent) -> str:
         return f"epoch {event.epochs_done}/{event.max_epochs}"
     if event.kind != "started" or not (event.epochs_done or event.steps_done):
         return event.kind
-    after = f" after its step {event.steps_done:,}" if event.steps_done else ""
-    return f"resumes at epoch {event.epochs_done + 1}/{event.max_epochs}{after}"
+    step_note = f" after its step {event.steps_done:,}" if event.steps_done else ""
+    return f"resumes at epoch {event.epochs_done + 1}/{event.max_epochs}{step_note}"

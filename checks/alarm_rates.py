@@ -112,10 +112,10 @@ def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], wanted: int) -> list[p
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
     for table, frame in (("raw_data", raw), ("features", features)):
         for expectation in _suite(workload, table):  # type: ignore[arg-type]
-            missing = [c for c in columns_of(expectation) if c not in frame]
-            if missing:
+            missing_columns = [c for c in columns_of(expectation) if c not in frame]
+            if missing_columns:
                 raise ContractError(
-                    f"Every column of an expectation must exist, but '{missing[0]}' of "
+                    f"Every column of an expectation must exist, but '{missing_columns[0]}' of "
                     f"'{describe(expectation)}' is not in {table}.",
                     fix="Correct the workload's expectation; no data can satisfy it.",
                 )

@@ -31,10 +31,14 @@ def evaluation_inputs_check(
         sluice_state: dg.ResourceParam[SluiceState], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
-            opened = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
+            descriptions = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
         except SluiceError as error:
             return blocking_result(READABLE, asset, passed=False, message=str(error))
-        message = f"Opened: {', '.join(opened)}." if opened else "The baseline needs no artifacts."
+        message = (
+            f"Opened: {', '.join(descriptions)}."
+            if descriptions
+            else "The baseline needs no artifacts."
+        )
         return blocking_result(READABLE, asset, passed=True, message=message)
 
     return evaluation_inputs_are_readable

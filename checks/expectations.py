@@ -203,15 +203,15 @@ def _check_bounds(expectation: Expectation) -> None:
 
 def _unmeasurable_reason(frame: pd.DataFrame, expectation: Expectation) -> str:
     """Return why the expectation cannot be measured on this table, or an empty string."""
-    known = [str(column) for column in frame.columns]
+    column_names = [str(column) for column in frame.columns]
     is_about_existence = (
         isinstance(expectation, EngineExpectation) and expectation.name == "ExpectColumnToExist"
     )
     for column in () if is_about_existence else columns_of(expectation):
-        if column not in known:
-            return f"Column '{column}' is missing.{suggest_nearest(column, known)}"
-        if known.count(column) > 1:
-            return f"The table has {known.count(column)} columns named '{column}'."
+        if column not in column_names:
+            return f"Column '{column}' is missing.{suggest_nearest(column, column_names)}"
+        if column_names.count(column) > 1:
+            return f"The table has {column_names.count(column)} columns named '{column}'."
     if frame.empty and not isinstance(expectation, RowCount):
         return "The table has no rows."
     if isinstance(expectation, EngineExpectation):

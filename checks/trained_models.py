@@ -121,10 +121,10 @@ def _check_all_trained(
 ) -> dg.AssetCheckResult:
     trained_runs = Counter((m.seed, m.fold_id) for m in trained.members)
     required_runs = {(seed, fold.fold_id) for seed in seeds for fold in features.folds}
-    missing = sorted(required_runs - trained_runs.keys())
+    missing_runs = sorted(required_runs - trained_runs.keys())
     unexpected = sorted(trained_runs.keys() - required_runs)
     repeated = sorted(run for run, count in trained_runs.items() if count > 1)
-    passed = not (missing or unexpected or repeated)
+    passed = not (missing_runs or unexpected or repeated)
     return blocking_result(
         ALL_TRAINED,
         asset,
@@ -132,7 +132,8 @@ def _check_all_trained(
         message=f"{pluralize(len(trained.members), 'member')} for {pluralize(len(seeds), 'seed')} "
         f"and {pluralize(len(features.folds), 'fold')}."
         if passed
-        else f"Missing (seed, fold): {missing}, unexpected: {unexpected}, repeated: {repeated}. "
+        else f"Missing (seed, fold): {missing_runs}, unexpected: {unexpected}, "
+        f"repeated: {repeated}. "
         "Materialize trained_models again.",
     )
 

@@ -58,18 +58,21 @@ def _rows_pass(
     num_windows: int,
     expectation: Expectation,
 ) -> NDArray[np.bool_]:
-    bad = np.bincount(window_N, weights=is_violation_N, minlength=num_windows)
+    num_violations = np.bincount(window_N, weights=is_violation_N, minlength=num_windows)
     if isinstance(expectation, NotNull):
         measured_N: NDArray[np.float64] = np.ones(len(rows))
     else:
-        known = rows[list(columns_of(expectation))].notna().all(axis=1)
-        measured_N = known.to_numpy().astype(np.float64)
-    measured = np.bincount(window_N, weights=measured_N, minlength=num_windows)
+        has_all_values = rows[list(columns_of(expectation))].notna().all(axis=1)
+        measured_N = has_all_values.to_numpy().astype(np.float64)
+    num_measured = np.bincount(window_N, weights=measured_N, minlength=num_windows)
     mostly = expectation.mostly if isinstance(expectation, Between) else 1.0
     passed_share = np.divide(
-        measured - bad, measured, out=np.zeros(num_windows), where=measured > 0
+        num_measured - num_violations,
+        num_measured,
+        out=np.zeros(num_windows),
+        where=num_measured > 0,
     )
-    passed: NDArray[np.bool_] = (measured > 0) & (passed_share >= mostly)
+    passed: NDArray[np.bool_] = (num_measured > 0) & (passed_share >= mostly)
     return passed
 
 

@@ -56,10 +56,10 @@ def run_raw_corruptions(
     workload: Workload, windows: Sequence[pd.DataFrame], settings: AlarmSettings
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of the raw rows in each window."""
-    for corruption, columns, changed in _corrupted_frames(
+    for corruption, columns, corrupted in _corrupted_frames(
         windows, workload.raw_schema, "raw", settings
     ):
-        yield run_through_pipeline(workload, changed, corruption, columns)
+        yield run_through_pipeline(workload, corrupted, corruption, columns)
 
 
 def run_feature_corruptions(
@@ -67,15 +67,15 @@ def run_feature_corruptions(
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of a feature column, which simulates faulty code."""
     schema = workload.feature_schema
-    for corruption, columns, changed in _corrupted_frames(frames, schema, "features", settings):
+    for corruption, columns, corrupted in _corrupted_frames(frames, schema, "features", settings):
         if corruption.inserted_into != "column":
             continue
-        is_rejected = _is_rejected(lambda c=changed: validate_schema(c, schema, "features"))  # type: ignore[misc]
+        is_rejected = _is_rejected(lambda c=corrupted: validate_schema(c, schema, "features"))  # type: ignore[misc]
         yield WindowTrial(
             corruption=corruption,
             columns=columns,
             raw=None,
-            features=changed,
+            features=corrupted,
             refusals=("the feature schema",) if is_rejected else (),
         )
 
@@ -89,9 +89,9 @@ def _corrupted_frames(
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
             rng = np.random.default_rng(seed)
             for frame in frames:
-                changed = corruption.plant(frame, columns, rng)
-                if not changed.equals(frame):
-                    yield corruption, columns, changed
+                corrupted = corruption.plant(frame, columns, rng)
+                if not corrupted.equals(frame):
+                    yield corruption, columns, corrupted
 
 
 def run_through_pipeline(

@@ -198,15 +198,15 @@ def request_drift_check(
     load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | str:
     """Return the request of a drift check for new rows or samples, or why none is needed."""
-    answer = source.read_state(load_asset)
-    if isinstance(answer, SourceUnavailable):
-        return answer.reason
-    if answer.index.empty:
+    source_state = source.read_state(load_asset)
+    if isinstance(source_state, SourceUnavailable):
+        return source_state.reason
+    if source_state.index.empty:
         return "The source has no rows."
     samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
         pending = find_pending_windows(
-            _labels(version, answer.index, store, horizon_rows=horizon_rows),
+            _labels(version, source_state.index, store, horizon_rows=horizon_rows),
             samples,
             monitor_state,
             settings,
@@ -217,7 +217,7 @@ def request_drift_check(
     if monitor_state is not None and not pending.signals:
         return " ".join(pending.wait_reasons) or "Neither the source nor a server has new data."
     key = _key(
-        version, pending, str(answer.index[-1]), samples[-1].at.isoformat() if samples else ""
+        version, pending, str(source_state.index[-1]), samples[-1].at.isoformat() if samples else ""
     )
     if key == cursor.last_check:
         return _check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
@@ -247,11 +247,11 @@ def _labels(
 ) -> SourceLabels | None:
     if horizon_rows == 0:
         return None
-    kept = ReferenceArtifacts.of(version.lineage.artifacts)
+    references = ReferenceArtifacts.of(version.lineage.artifacts)
     return SourceLabels(
         index=index[:-horizon_rows],  # the newest rows have no target yet
-        known_until=last_known_label(kept, deployed_members(version.lineage.members), store),
-        has_losses=kept is not None and kept.losses is not None,
+        known_until=last_known_label(references, deployed_members(version.lineage.members), store),
+        has_losses=references is not None and references.losses is not None,
     )
 
 

@@ -85,19 +85,19 @@ def request_retraining(
     trained = read_latest_record(TrainedModels, state.home.records, pipeline, "trained_models")
     with state.ledger() as ledger:
         version = ledger.version_of(pipeline, trained.candidate) if trained else None
-    answer = source.read_state(load_asset)
-    if isinstance(answer, SourceUnavailable):
-        if answer.is_slow:  # trains when it is unknown whether the rows are the same
-            return dg.RunRequest(tags={"sluice/changed": f"unknown: {answer.reason}"})
-        return dg.SkipReason(answer.reason)
+    source_state = source.read_state(load_asset)
+    if isinstance(source_state, SourceUnavailable):
+        if source_state.is_slow:  # trains when it is unknown whether the rows are the same
+            return dg.RunRequest(tags={"sluice/changed": f"unknown: {source_state.reason}"})
+        return dg.SkipReason(source_state.reason)
     if trained is None or version is None:
         return dg.RunRequest(tags={"sluice/changed": "no candidate exists yet"})
-    changes = find_changes(pipeline, inputs, seeds, trained, answer.digest, state)
+    changes = find_changes(pipeline, inputs, seeds, trained, source_state.digest, state)
     if changes:
         return dg.RunRequest(
             tags={"sluice/changed": ", ".join(changes), "sluice/since_version": str(version.number)}
         )
-    return dg.SkipReason(_no_change_reason(version, answer.digest))
+    return dg.SkipReason(_no_change_reason(version, source_state.digest))
 
 
 def find_changes(

@@ -118,12 +118,12 @@ def _metrics(report: RunReport) -> Table:
     for column in table.columns[1:3]:
         column.justify = "right"
     for name, value in report.metrics.items():
-        other = report.reference_metrics.get(name)
+        reference_value = report.reference_metrics.get(name)
         unit = f" [{report.loss_unit}]" if name == "loss" and report.loss_unit else ""
         table.add_row(
             f"  {escape(name + unit)}",
             f"{value:.4g}",
-            "" if other is None else f"{other:.4g}",
+            "" if reference_value is None else f"{reference_value:.4g}",
             report.metric_directions.get(name, ""),
         )
     return table

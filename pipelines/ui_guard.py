@@ -140,5 +140,5 @@ class UiGuard:
             await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
             allow = {"Allow": "POST"} if rejection.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
-            answer: Any = PlainTextResponse(rejection.reason, rejection.status, allow)
-            await answer(scope, receive, send_with_headers)
+            response: Any = PlainTextResponse(rejection.reason, rejection.status, allow)
+            await response(scope, receive, send_with_headers)

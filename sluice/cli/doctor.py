@@ -214,10 +214,12 @@ def _check_registry(home: Home) -> str:
     from sluice.registry.ledger import Ledger
 
     try:
-        opened = Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC), create=False)
+        read_only_ledger = Ledger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        )
     except UnknownVersion:
         return "none yet; the first run creates it"
-    with opened as ledger:
+    with read_only_ledger as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
     if findings:

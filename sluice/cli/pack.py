@@ -104,9 +104,9 @@ def pack(
 
 def _print(packed: "PackResult") -> None:
     console = results_console(markup=False)
-    kept = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
+    kept_note = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
     console.print(
-        f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept}, "
+        f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept_note}, "
         f"{packed.num_bytes:,} bytes: {packed.folder}",
         soft_wrap=True,
     )

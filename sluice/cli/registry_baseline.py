@@ -110,7 +110,7 @@ def _import(
 
     workload = resolve(settings).workload
     rows = SourceRows.load(workload)
-    what = f"The predictions of {model}"
+    description = f"The predictions of {model}"
     with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
         folder, features = Path(name), None
         if predictions is None:
@@ -127,9 +127,9 @@ def _import(
         )
         table = _read_table(fetched.path)
     if predictions is None:
-        table = imported_baseline.label_predictions(table, rows.frame, what=what)
-    table = imported_baseline.normalize_predictions(table, rows.frame.index, what=what)
-    imported_baseline.outputs_by_fold(table, workload, rows.frame, rows.folds, what=what)
+        table = imported_baseline.label_predictions(table, rows.frame, what=description)
+    table = imported_baseline.normalize_predictions(table, rows.frame.index, what=description)
+    imported_baseline.outputs_by_fold(table, workload, rows.frame, rows.folds, what=description)
     return imported_baseline.store_predictions(
         table,
         artifact_store(),

@@ -225,5 +225,5 @@ def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
 
 
 def _print_transition(when: str, transition: "Transition") -> None:
-    what = transition.outcome.replace("_", " ")
-    show_result(Text(f"{when}: {what}. {transition.reason} {transition.remedy}".rstrip()))
+    outcome_text = transition.outcome.replace("_", " ")
+    show_result(Text(f"{when}: {outcome_text}. {transition.reason} {transition.remedy}".rstrip()))

@@ -79,20 +79,26 @@ def show(
     """Show the rows of a suite, each with the reason why it is in the suite."""
     from sluice.evaluation.suites.suite import describe_origin
 
-    stored = _library(_settings(pipeline).name).load(name, version)
+    version_of_suite = _library(_settings(pipeline).name).load(name, version)
     if as_json:
-        print_json(stored.model_dump(mode="json") | {"digest": stored.suite.digest})
+        print_json(
+            version_of_suite.model_dump(mode="json") | {"digest": version_of_suite.suite.digest}
+        )
         return
-    table = Table(title=f"{name} version {stored.version}", title_justify="left", box=None)
+    table = Table(
+        title=f"{name} version {version_of_suite.version}", title_justify="left", box=None
+    )
     table.add_column("row")
     table.add_column("why")
-    for row in stored.suite.rows[:_MAX_ROWS_SHOWN]:
+    for row in version_of_suite.suite.rows[:_MAX_ROWS_SHOWN]:
         table.add_row(row.label, row.reason)
     console = results_console(markup=False)
     console.print(table)
-    if len(stored.suite.rows) > _MAX_ROWS_SHOWN:
-        console.print(f"and {len(stored.suite.rows) - _MAX_ROWS_SHOWN} more; --json lists all")
-    console.print(describe_origin(stored.suite.origin))
+    if len(version_of_suite.suite.rows) > _MAX_ROWS_SHOWN:
+        console.print(
+            f"and {len(version_of_suite.suite.rows) - _MAX_ROWS_SHOWN} more; --json lists all"
+        )
+    console.print(describe_origin(version_of_suite.suite.origin))
 
 
 def add(

@@ -30,10 +30,10 @@ def inspect_images(folder: Path) -> ImageGuess:
     table = image_folder_table(folder, sizes=True)
     counts = table["label"].value_counts().sort_index()
     if len(counts) < 2:
-        found = f"only {counts.index[0]!r}" if counts.index[0] else "no subfolder"
+        subfolders_text = f"only {counts.index[0]!r}" if counts.index[0] else "no subfolder"
         raise ContractError(
             f"{folder} must have a subfolder of images for each of at least two classes, got "
-            f"{found}.",
+            f"{subfolders_text}.",
             cause="The class of an image is the name of its subfolder.",
             fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
             "above them.",

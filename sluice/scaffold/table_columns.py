@@ -80,12 +80,12 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
         parts.append("yearday")
     if not parts:
         return _excluded_input(name, "dates of a single weekday within half a year")
-    shown = ", ".join(f'"{part}"' for part in parts)
+    quoted_parts = ", ".join(f'"{part}"' for part in parts)
     comma = "," if len(parts) == 1 else ""
     return InputGuess(
         name=name,
         kind="Calendar",
-        code=f"Calendar({quote(name)}, ({shown}{comma}))",
+        code=f"Calendar({quote(name)}, ({quoted_parts}{comma}))",
         reason=f"dates, {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}, as "
         "cyclic features",
     )
@@ -93,18 +93,18 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
 
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
     """Return whether a column determines the target: a scaled copy, or other class names."""
-    both = series.notna() & target.notna()
-    if both.sum() < 3:
+    has_both = series.notna() & target.notna()
+    if has_both.sum() < 3:
         return False
-    one, other = series[both], target[both]
-    if one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
-        x, y = one.to_numpy(np.float64), other.to_numpy(np.float64)
+    column_values, target_values = series[has_both], target[has_both]
+    if column_values.dtype.kind in "iuf" and target_values.dtype.kind in "iuf":
+        x, y = column_values.to_numpy(np.float64), target_values.to_numpy(np.float64)
         if not (np.isfinite(x).all() and x.std() > 0 and y.std() > 0):
             return False
         return bool(abs(np.corrcoef(x, y)[0, 1]) > _COPY_CORRELATION)
-    labels, classes = as_labels(one), as_labels(other)
+    labels, classes = as_labels(column_values), as_labels(target_values)
     num_labels, num_classes = labels.nunique(), classes.nunique()
-    if num_labels != num_classes or num_labels > len(one) / 10:
+    if num_labels != num_classes or num_labels > len(column_values) / 10:
         return False
     return bool(classes.groupby(labels).nunique().max() == 1)
 
@@ -191,11 +191,11 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
     missing_argument = ", missing=True" if num_missing else ""
     if num_missing:
         reason += f"; {_share(num_missing, series)} missing, as a value of its own"
-    listed = ", ".join(map(quote, chosen_values)) + ("," if len(chosen_values) == 1 else "")
+    quoted_values = ", ".join(map(quote, chosen_values)) + ("," if len(chosen_values) == 1 else "")
     return InputGuess(
         name=name,
         kind="Category",
-        code=f"Category({quote(name)}, ({listed}){missing_argument})",
+        code=f"Category({quote(name)}, ({quoted_values}){missing_argument})",
         reason=reason,
     )
 

@@ -143,13 +143,13 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
     tags = {"sluice.version": str(payload["version"]), "sluice.candidate": payload["candidate"]}
     condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     runs = client.search_runs([experiment_id], condition, max_results=1)
-    at = payload["registered_ms"]
+    registered_ms = payload["registered_ms"]
     run = (
         runs[0]
         if runs
         else client.create_run(
             experiment_id,
-            start_time=at,
+            start_time=registered_ms,
             tags=tags,
             run_name=f"{payload['registered_model']}-{payload['version']}",
         )
@@ -157,7 +157,7 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
     if run.info.status == "FINISHED":
         return run
     _log_run(client, run.info.run_id, payload)
-    client.set_terminated(run.info.run_id, end_time=at)
+    client.set_terminated(run.info.run_id, end_time=registered_ms)
     return run
 
 
@@ -165,9 +165,11 @@ def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
     from mlflow.entities import Metric, Param
 
     # Metrics with equal times are equal to the server, so a repetition adds none.
-    at = payload["registered_ms"]
+    registered_ms = payload["registered_ms"]
     params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flatten(payload["config"])]
-    metrics = [Metric(name, value, at, epoch) for name, epoch, value in payload["scalars"]]
+    metrics = [
+        Metric(name, value, registered_ms, epoch) for name, epoch, value in payload["scalars"]
+    ]
     for start in range(0, len(params), _MAX_PARAMS):
         client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
     for start in range(0, len(metrics), _MAX_METRICS):

@@ -107,8 +107,8 @@ def _ending(error: BaseException) -> tuple[RunEnd, str]:
     """Return state and reason of the runs that an error has ended."""
     if not isinstance(error, Exception):
         return "interrupted", "The training was interrupted. Run it again to resume it."
-    what = error.what if isinstance(error, SluiceError) else str(error)
-    return "interrupted" if isinstance(error, Interrupted) else "stopped", what
+    reason = error.what if isinstance(error, SluiceError) else str(error)
+    return "interrupted" if isinstance(error, Interrupted) else "stopped", reason
 
 
 class _FoldRuns:

@@ -126,10 +126,10 @@ class RunSender:
 
     def _sync_hint(self) -> str:
         """Return how to send what wandb has stored on this machine; "" if it stored nothing."""
-        stored = self._folder / "wandb"
-        if self._settings.mode != "online" or not any(stored.glob("run-*/*.wandb")):
+        offline_folder = self._folder / "wandb"
+        if self._settings.mode != "online" or not any(offline_folder.glob("run-*/*.wandb")):
             return ""
-        return f" Send what was not sent with: wandb sync {stored}/run-*"
+        return f" Send what was not sent with: wandb sync {offline_folder}/run-*"
 
 
 def _line(message: Mapping[str, Any]) -> bytes:

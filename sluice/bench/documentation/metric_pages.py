@@ -28,7 +28,10 @@ def metric_page() -> dict[str, str]:
         "`metric_directions` of the workload. A suffix after `@`, as in `ndcg@10`, is ignored.",
         markdown.table(
             ("better if", "metrics"),
-            [(way, ", ".join(f"`{name}`" for name in _names(way))) for way in ("higher", "lower")],
+            [
+                (direction, ", ".join(f"`{name}`" for name in _names(direction)))
+                for direction in ("higher", "lower")
+            ],
         ),
     ]
     for topic in _TOPICS:
@@ -68,9 +71,9 @@ def event_page() -> dict[str, str]:
     }
 
 
-def _names(way: str) -> Iterator[str]:
-    known = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
-    return (name for name in known if directions.direction_of(name, {}) == way)
+def _names(direction: str) -> Iterator[str]:
+    names = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
+    return (name for name in names if directions.direction_of(name, {}) == direction)
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:

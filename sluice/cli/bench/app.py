@@ -208,11 +208,11 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
 
     rng = np.random.default_rng(_SEED)
     close = 100 * np.exp(np.cumsum(rng.normal(scale=1e-3, size=num_rows)))
-    opened = close * np.exp(rng.normal(scale=5e-4, size=num_rows))
-    top, bottom = np.maximum(opened, close), np.minimum(opened, close)
+    open_price = close * np.exp(rng.normal(scale=5e-4, size=num_rows))
+    top, bottom = np.maximum(open_price, close), np.minimum(open_price, close)
     return pd.DataFrame(
         {
-            "open": opened,
+            "open": open_price,
             "high": top * np.exp(rng.exponential(5e-4, size=num_rows)),
             "low": bottom * np.exp(-rng.exponential(5e-4, size=num_rows)),
             "close": close,

@@ -82,9 +82,9 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
     from sluice.bench.tracer.running import plan_runs
 
-    known = get_args(NetName)
-    chosen: list[NetName] = [net for net in known if net in nets]
-    _refuse_unknown("--nets", nets, known)
+    permitted = get_args(NetName)
+    requested_nets: list[NetName] = [net for net in permitted if net in nets]
+    _refuse_unknown("--nets", nets, permitted)
     _refuse_unknown("--faults", numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
@@ -96,7 +96,7 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
     return plan_runs(
         cases,
         () if numbers else HEALTHY_CASES,
-        nets=chosen,
+        nets=requested_nets,
         seeds=seeds,
         more_seeds=range(max_seed + 1, max_seed + 1 + _NUM_HEALTHY_SEEDS),
     )
@@ -153,11 +153,11 @@ def _numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def _refuse_unknown(option: str, requested: Sequence[object], known: Sequence[object]) -> None:
-    unknown = [item for item in requested if item not in known]
+def _refuse_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
+    unknown = [item for item in requested if item not in permitted]
     if unknown or (option == "--nets" and not requested):
         raise ContractError(
-            f"{option} must be of {', '.join(map(str, known))}; got "
+            f"{option} must be of {', '.join(map(str, permitted))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",
             fix="Give some of these.",
         )

@@ -132,9 +132,9 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
     from sluice.bench.gate.resampling_speed import measure_resampling
 
     speeds = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
-    what = f"{resamples:,} two-way resamples of 8 x 100,000"
+    work = f"{resamples:,} two-way resamples of 8 x 100,000"
     return [
-        Speed(name=what, value=speeds.own_seconds, unit="s", target=1.0),
+        Speed(name=work, value=speeds.own_seconds, unit="s", target=1.0),
         Speed(
             name="the same through the loop of arch, ratio",
             value=speeds.ratio,

@@ -161,6 +161,6 @@ def _best_detector(caught_by: dict[str, int]) -> str:
 
 
 def _join_columns(missed_in: dict[str, int]) -> str:
-    shown = list(missed_in)[:_MAX_MISSED_COLUMNS]
-    more = len(missed_in) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    first_columns = list(missed_in)[:_MAX_MISSED_COLUMNS]
+    more = len(missed_in) - len(first_columns)
+    return ", ".join(first_columns) + (f" and {more} more" if more else "")
