@@ -264,7 +264,7 @@ class _TrainingProgress:
             )
         is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
         text = f"{fold_run} {_describe_progress(event)}"
-        self._progress(text, done=self._num_finished, total=self._total, important=is_resumed)
+        self._progress(text, done=self._num_finished, total=self._total, is_important=is_resumed)
 
 
 def _describe_progress(event: FoldRunEvent) -> str:

@@ -74,7 +74,7 @@ class RunConsole:
         done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
-        important: bool = False,
+        is_important: bool = False,
     ) -> None:
         """Report a finished piece of the running stage, and the table to show below the bar.
 
@@ -87,7 +87,7 @@ class RunConsole:
         tenth, now = 10 * done // max(total, 1), self._clock()
         is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._last_tenth
         is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
-        if important or (is_due and not self._console.is_terminal):
+        if is_important or (is_due and not self._console.is_terminal):
             self._last_tenth, self._printed_at = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 

@@ -51,10 +51,10 @@ class RunReport(Record):
         (), description="Problems of the candidate's trainings, with what to do."
     )
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
-    version: int
-    created: bool
-    production: int | None
-    promoted: bool
+    version: int = Field(description="Number of the candidate's version.")
+    created: bool = Field(description="Whether the run registered the version; else it existed.")
+    production: int | None = Field(description="Version in production after the run, if any.")
+    promoted: bool = Field(description="Whether the run put the version into production.")
     rolls_out: bool = Field(False, description="Whether the rollout of the version is in progress.")
     waits_for: str = Field(
         "",
