@@ -15,7 +15,7 @@ _MIN_ORACLE_SHARE = 0.9
 """Required share of the power of an oracle test where that is below ``MIN_POWER``."""
 
 
-def meets_targets(cell: DriftRates) -> bool:
+def reaches_targets(cell: DriftRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
     Where even an oracle test misses ``MIN_POWER``, nine tenths of its power are required.

@@ -15,7 +15,7 @@ MAX_FAMILY_RATE = 0.05
 """Maximum share of simulations in which any of the attempts on one window is promoted falsely."""
 
 
-def meets_targets(cell: ScenarioRates) -> bool:
+def reaches_targets(cell: ScenarioRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
     With 1,000 simulations this allows for about 1.5 percentage points of chance; the table shows
@@ -26,7 +26,7 @@ def meets_targets(cell: ScenarioRates) -> bool:
     return has_few_false_promotions and (min_power is None or cell.power.interval[1] >= min_power)
 
 
-def family_meets_target(family: RetrainingRates) -> bool:
+def family_reaches_target(family: RetrainingRates) -> bool:
     """Return whether false promotions with shared alpha are not significantly above the target."""
     return family.with_budget.interval[0] <= MAX_FAMILY_RATE
 

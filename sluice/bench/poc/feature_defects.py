@@ -164,7 +164,7 @@ class TokensOutOfRange(DigitTokens):
 class UnseenCategories(Diabetes):
     """The only input is the number of the patient; all patients after the 280th share number 0.
 
-    The network cannot tell patients that are not in the list apart, so that its predictions for
+    The network cannot distinguish patients that are not in the list, so that its predictions for
     validation rows are constant.
     """
 

@@ -16,7 +16,7 @@ def rollout_table(measurements: Sequence[RolloutMeasurement]) -> Table:
     for name in ("", "median [s]", "p90 [s]", "rolled back [%]", "z-test, false [%]"):
         table.add_column(escape(name), justify="right" if name else "left", no_wrap=not name)
     for measurement in measurements:
-        style = "" if measurement.meets_targets else "bold red"
+        style = "" if measurement.reaches_targets else "bold red"
         table.add_row(
             measurement.name,
             Text(_seconds(measurement.median_s, measurement.max_median_s), style),

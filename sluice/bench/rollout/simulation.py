@@ -60,7 +60,7 @@ class RolloutMeasurement(Record):
     max_rollback_rate: float | None = Field(description="Maximum rate of rollbacks without harm.")
 
     @property
-    def meets_targets(self) -> bool:
+    def reaches_targets(self) -> bool:
         """Whether no target is missed; the rate of rollbacks may exceed its own by chance only."""
         from scipy.stats import binomtest
 

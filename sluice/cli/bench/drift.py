@@ -45,7 +45,7 @@ def register(group: typer.Typer) -> None:
 
 
 def _drift(*, quick: bool, as_json: bool) -> None:
-    from sluice.bench.drift.table import cell_table, meets_targets
+    from sluice.bench.drift.table import cell_table, reaches_targets
 
     stderr = Console(stderr=True)
     with stderr.status("measuring the speed"):
@@ -54,14 +54,14 @@ def _drift(*, quick: bool, as_json: bool) -> None:
     if as_json:
         printed = {
             "cells": [
-                cell.model_dump(mode="json") | {"holds": meets_targets(cell)} for cell in cells
+                cell.model_dump(mode="json") | {"holds": reaches_targets(cell)} for cell in cells
             ],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print(json.dumps(printed, indent=1))
     else:
         results_console().print(cell_table(cells), speed_table(speeds))
-    if not all(map(meets_targets, cells)):
+    if not all(map(reaches_targets, cells)):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 

@@ -59,11 +59,11 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
             progress.advance(bar)
     if as_json:
         printed = [
-            measurement.model_dump(mode="json") | {"holds": measurement.meets_targets}
+            measurement.model_dump(mode="json") | {"holds": measurement.reaches_targets}
             for measurement in measurements
         ]
         print(json.dumps({"scenarios": printed}, indent=1))
     else:
         results_console().print(rollout_table(measurements))
-    if not all(measurement.meets_targets for measurement in measurements):
+    if not all(measurement.reaches_targets for measurement in measurements):
         raise typer.Exit(EXIT_GATE_BLOCKED)
