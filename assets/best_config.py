@@ -44,7 +44,7 @@ from sluice.tuning.study_summary import StudySummary, summarize_study
 from sluice.tuning.tune_space import decode
 from sluice.tuning.workload_search import search_workload
 
-SHOWN_DIFFERENCES = 5
+MAX_LOGGED_DIFFERENCES = 5
 """Maximum number of differing settings in a log line; Dagster stores its log in a database."""
 
 
@@ -97,8 +97,10 @@ def best_config_asset(
         data = features.table.digest
         subject = search_subject(inputs, data)
         with sluice_state.ledger() as ledger:
-            gated = poc_subject(base, poc, data)
-            require(ledger.find_receipt("poc", gated), gate="poc", subject=gated)
+            required_subject = poc_subject(base, poc, data)
+            require(
+                ledger.find_receipt("poc", required_subject), gate="poc", subject=required_subject
+            )
         if inputs.search is not None:
             open_inputs(pipeline, base, planned, sluice_state, features=features)
             write_run(
@@ -163,7 +165,7 @@ def _search(
     if inputs.search is None:
         return None
     space, setup = inputs.space, inputs.setup
-    _, searched = plan_search(space, inputs.search, setup)
+    _, searched_space = plan_search(space, inputs.search, setup)
     if idle := describe_idle_workers(inputs.search, inputs.compute):
         context.log.warning(idle)
     # The same data and settings resume the stored search; any difference starts another one.
@@ -171,7 +173,7 @@ def _search(
     if differences := record_request(folder, _search_request(pipeline, inputs, features)):
         context.log.warning(
             "An unfinished search has other settings or rows, so a new search starts. "
-            f"Differences: {'; '.join(differences[:SHOWN_DIFFERENCES])}. Restore the earlier "
+            f"Differences: {'; '.join(differences[:MAX_LOGGED_DIFFERENCES])}. Restore the earlier "
             "values to resume it."
         )
     result = search_workload(
@@ -192,7 +194,7 @@ def _search(
             tracking,
             group=f"{pipeline}-{folder.name}",
             folder=state.home.wandb,
-            values=partial(decode, searched, setup),
+            values=partial(decode, searched_space, setup),
             environ=os.environ,
             warn=context.log.warning,
         ),
@@ -205,7 +207,7 @@ def _search(
 
 
 def search_folder(home: Home, subject: Mapping[str, str]) -> Path:
-    """Return the folder of the search with these receipt digests."""
+    """Return the folder of the search whose receipt has this subject."""
     return home.searches / short(digest_json(dict(subject)))
 
 
@@ -253,22 +255,22 @@ class _SearchProgress:
         self._search_progress = SearchProgress(
             num_trials=self._total, is_population=is_population(search.scheduler)
         )
-        self._damaged = 0
-        self._tenth = 0
+        self._num_damaged = 0
+        self._last_tenth = 0
 
     def __call__(self, trial: TrialRecord, trials: tuple[TrialRecord, ...]) -> None:
-        damaged = sum(each.damaged_checkpoints for each in trials)
-        if damaged > self._damaged:
+        num_damaged = sum(each.damaged_checkpoints for each in trials)
+        if num_damaged > self._num_damaged:
             self._log.warning(
                 f"trial {trial.id}: skipped a damaged checkpoint and resumed from an older one"
             )
-        self._damaged = damaged
+        self._num_damaged = num_damaged
         best = min(trials, key=lambda each: (each.loss, each.id))
         for line in self._search_progress.new_messages(trials):
             self._log.info(line)
         rows, ended = live_rows(trials), self._search_progress.num_ended
-        if 10 * ended // self._total > self._tenth:
-            self._tenth = 10 * ended // self._total
+        if 10 * ended // self._total > self._last_tenth:
+            self._last_tenth = 10 * ended // self._total
             self._log.info(f"{ended} of {self._total} trials ended\n{table_text(rows)}")
         self._progress(
             f"trial {trial.id} at epoch {len(trial.epochs)}, best {best.loss:.4g} "

@@ -37,7 +37,7 @@ CANDIDATE = "candidate"
 VERSION = "version"
 RECEIPT = "receipt"
 NEW = "new"
-WORSE = "worse"
+WORSE_METRICS = "worse"
 """Metadata keys that the promotion sensor and the command line read."""
 
 
@@ -109,11 +109,15 @@ def candidate_asset(
         require_same_codec(f"The candidate of {pipeline}", trained_models.codec, codec)
         own_modules = collect_own_modules(workload, tuned.model)
         with sluice_state.ledger() as ledger:
-            known = ledger.version_of(pipeline, trained_models.candidate)
-            is_trained_here = known is not None and not known.is_imported
-            if known and is_trained_here and ledger.receipts(pipeline, known.number):
-                git = known.lineage.git
-            else:  # new, or imported from a file that records another checkout
+            existing_version = ledger.version_of(pipeline, trained_models.candidate)
+            is_trained_here = existing_version is not None and not existing_version.is_imported
+            if (
+                existing_version
+                and is_trained_here
+                and ledger.receipts(pipeline, existing_version.number)
+            ):
+                git = existing_version.lineage.git
+            else:  # a new version, or an imported one, whose file records another checkout
                 git = read_git(source, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
@@ -154,7 +158,7 @@ def candidate_asset(
                 ),
                 [*receipts, receipt],
             )
-            mirrored = mirror_history(
+            publications = mirror_history(
                 ledger,
                 pipeline,
                 tracking,
@@ -163,15 +167,17 @@ def candidate_asset(
                 environ=os.environ,
             )
         version = registration.version
-        new = "new" if registration.created else "existing, same data, config, code and weights"
-        context.log.info(f"version {version.number} ({new}), {receipt.outcome}: {receipt.reason}")
+        novelty = "new" if registration.created else "existing, same data, config, code and weights"
+        context.log.info(
+            f"version {version.number} ({novelty}), {receipt.outcome}: {receipt.reason}"
+        )
         return dg.MaterializeResult(
             value=registration,
             data_version=dg.DataVersion(version.candidate),
             metadata={
                 VERDICT: receipt.outcome,
                 REASON: receipt.reason,
-                WORSE: ", ".join(c.metric for c in promotion_verdict.verdict.worse_metrics),
+                WORSE_METRICS: ", ".join(c.metric for c in promotion_verdict.verdict.worse_metrics),
                 CANDIDATE: version.candidate,
                 RECEIPT: receipt.digest,
                 VERSION: version.number,
@@ -207,7 +213,8 @@ def candidate_asset(
                     f"`sluice registry show {pipeline} {version.number}`"
                 ),
                 "tracking": " ".join(
-                    to.reasons[-1] if to.reasons else "Already mirrored." for to in mirrored
+                    publication.reasons[-1] if publication.reasons else "Already mirrored."
+                    for publication in publications
                 ),
             },
         )

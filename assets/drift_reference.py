@@ -21,9 +21,9 @@ from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
 DRIFT_REFERENCE = "drift_reference"
-SEED = 0
+CALIBRATION_SEED = 0
 """Seed of the threshold calibration, fixed so that equal rows give an equal reference."""
-SWITCHED_OFF = ReferenceArtifacts(
+NO_REFERENCES = ReferenceArtifacts(
     features=None,
     predictions=None,
     losses=None,
@@ -75,7 +75,7 @@ def drift_reference_asset(
             remedy="Materialize trained_models first.",
         )
         if drift is None:
-            references = SWITCHED_OFF
+            references = NO_REFERENCES
         else:
             references = store_references(
                 tuned.workload,
@@ -85,7 +85,7 @@ def drift_reference_asset(
                 lambda member: load_member(member, tuned.workload, tuned.model, sluice_state.store),
                 drift,
                 store=sluice_state.store,
-                seed=SEED,
+                seed=CALIBRATION_SEED,
                 threads=count_cores(),
                 on_progress=context.log.info,
             )

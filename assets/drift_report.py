@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 
 from sluice.assets.config_schema import NO_CONFIG
-from sluice.assets.drift_reference import SEED
+from sluice.assets.drift_reference import CALIBRATION_SEED
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import picture, table
 from sluice.assets.record_io_manager import read_latest_record
@@ -39,8 +39,8 @@ from sluice.rollout_control.controller import live_servers
 from sluice.workloads.workload import Workload
 
 DRIFT_REPORT = "drift_report"
-_WINDOWS_READ = 8
-"""Maximum number of windows of the newest samples that are read."""
+_MAX_WINDOWS_READ = 8
+"""Maximum number of windows whose samples are read, newest first."""
 
 
 def drift_report_asset(
@@ -71,7 +71,9 @@ def drift_report_asset(
         sluice_state: dg.ResourceParam[SluiceState],
         **inputs: object,
     ) -> dg.MaterializeResult[MonitorState]:
-        before = read_latest_record(MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT)
+        previous = read_latest_record(
+            MonitorState, sluice_state.home.records, pipeline, DRIFT_REPORT
+        )
         with (
             provided_source(workload, inputs),
             wrap_user_errors("load_rows of the workload"),
@@ -87,7 +89,7 @@ def drift_report_asset(
                 raw,
                 on_progress=context.log.info,
             )
-        run = run_drift_monitor(monitored, before)
+        run = run_drift_monitor(monitored, previous)
         state = run.state
         context.log.info(f"{state.verdict}: {state.reason}")
         page = save_page(
@@ -120,12 +122,12 @@ def reference_of_version(
     settings have changed, they are rebuilt from the version's training rows, if these are still
     available. Otherwise the stored references are used, with the settings at that time.
     """
-    stored = ReferenceArtifacts.of(version.lineage.artifacts)
-    if stored is not None and _has_current_settings(drift, stored, state):
-        return stored
+    reference = ReferenceArtifacts.of(version.lineage.artifacts)
+    if reference is not None and _has_current_settings(drift, reference, state):
+        return reference
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     if features is None or features.table.digest != version.lineage.data:
-        return stored or (
+        return reference or (
             f"Version {version.number} has no drift reference, and its training rows are no longer "
             "available to build one. The next version will have a reference."
         )
@@ -140,25 +142,28 @@ def reference_of_version(
         lambda member: by_weights[member.weights],
         drift,
         store=state.store,
-        seed=SEED,
+        seed=CALIBRATION_SEED,
         threads=count_cores(),
         on_progress=on_progress,
     )
 
 
 def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) -> list[Sample]:
-    """Return the newest samples of the servers, oldest first; enough for the windows evaluated."""
-    newest = min(_WINDOWS_READ * window_rows, MAX_SAMPLES)
+    """Return the newest samples of at most ``_MAX_WINDOWS_READ`` windows, oldest first."""
+    newest = min(_MAX_WINDOWS_READ * window_rows, MAX_SAMPLES)
     return ledger.observations.samples(pipeline, newest=newest)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
-    """Return the time at which the version in production was promoted."""
+    """Return the time since which the present version is in production.
+
+    It became the production version by a promotion or by a rollback.
+    """
     return [entry.at for entry in ledger.history(model) if entry.revision is not None][-1]
 
 
 def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str, ...]:
-    """Send the alert for a drift alarm, once for each alarm; return the problems of sending it."""
+    """Send the alert for a drift alarm, once for each alarm; return why it could not be sent."""
     names = ", ".join(SIGNALS[name] for name in alarm.signals)
     actions = {
         "train": "The drift sensor starts the training job. Review the candidate that it produces.",
@@ -223,9 +228,9 @@ def collect_monitor_inputs(
 
 
 def _has_current_settings(
-    drift: DriftSettings, stored: ReferenceArtifacts, state: SluiceState
+    drift: DriftSettings, reference: ReferenceArtifacts, state: SluiceState
 ) -> bool:
-    digest = stored.features or stored.predictions
+    digest = reference.features or reference.predictions
     if digest is None:
         return True  # it could not be built; another attempt would fail for the same reason
     try:
@@ -272,10 +277,10 @@ def _metadata(state: MonitorState) -> dict[str, dg.MetadataValue | str | int | b
 
 def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int | bool]:
     """Return the results of the newest windows as Dagster metadata, with a plot of each window."""
-    shown: dict[str, dg.MetadataValue | str | int | bool] = {}
+    metadata: dict[str, dg.MetadataValue | str | int | bool] = {}
     for signal, report in run.reports.items():
         name = SIGNALS[signal]
-        shown[f"columns: {name}"] = table(
+        metadata[f"columns: {name}"] = table(
             [
                 {
                     "column": c.column,
@@ -287,14 +292,14 @@ def window_metadata(run: MonitorRun) -> dict[str, dg.MetadataValue | str | int |
                 for c in report.columns
             ]
         )
-        shown[f"plot: {name}"] = picture(overview_png(report), f"distances of {name}")
+        metadata[f"plot: {name}"] = picture(overview_png(report), f"distances of {name}")
     if run.embedding is not None:
         rows = [{"quantity": each, "value": value} for each, value in run.embedding.numbers.items()]
-        shown["embedding of the network"] = table(rows)
-        shown["plot: embedding of the network"] = picture(
+        metadata["embedding of the network"] = table(rows)
+        metadata["plot: embedding of the network"] = picture(
             run.embedding.plot(), "embeddings of held-out rows and requests"
         )
-    return shown
+    return metadata
 
 
 def _link(url: str) -> dict[str, dg.MetadataValue | str | int | bool]:

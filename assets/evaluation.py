@@ -51,10 +51,20 @@ def evaluation_asset(
     *,
     baseline_rules: BaselineSettings,
     suites: SuiteSettings,
-    approved: str | None,
+    approved_candidate: str | None,
     production_code: CodeSource,
 ) -> dg.AssetsDefinition:
-    """Build the asset for one pipeline."""
+    """Build the asset for one pipeline.
+
+    Args:
+        pipeline: Name of the pipeline.
+        inputs: Inputs of search and training.
+        baseline_rules: Settings of the baseline.
+        suites: Settings of the regression suites.
+        approved_candidate: Candidate digest of the version that ``guards.approved`` names; None
+            without that guard.
+        production_code: Code with which the reference is scored.
+    """
 
     @dg.asset(
         key=[pipeline, "evaluation"],
@@ -103,12 +113,14 @@ def evaluation_asset(
             reference = choose_reference(
                 ledger, pipeline, candidate=trained_models.candidate, window=window
             )
-            approved_version = ledger.version_of(pipeline, approved) if approved else None
-            rows = workload, frame, features.folds
+            approved_version = (
+                ledger.version_of(pipeline, approved_candidate) if approved_candidate else None
+            )
+            scored_rows = workload, frame, features.folds
             rule = (
-                find_baseline(ledger, pipeline, baseline_rules, store, *rows)
+                find_baseline(ledger, pipeline, baseline_rules, store, *scored_rows)
                 if reference is None
-                else choose_baseline(*rows, baseline_rules)
+                else choose_baseline(*scored_rows, baseline_rules)
             )
 
         def scores_of(version: Version) -> ModelScores:
@@ -122,7 +134,7 @@ def evaluation_asset(
                 code=production_code,
             )
 
-        ours = score_candidate(
+        candidate_scores = score_candidate(
             workload,
             frame,
             features.folds,
@@ -132,19 +144,19 @@ def evaluation_asset(
         )
         baseline = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
         if reference is None:
-            name = rule.name
-            theirs = ModelScores(by_seed=baseline, deployed=baseline)
+            reference_name = rule.name
+            reference_scores = ModelScores(by_seed=baseline, deployed=baseline)
         else:
-            name = f"version {reference.number} ({short(reference.candidate)})"
-            theirs = scores_of(reference)
-            if theirs.note:
-                context.log.warning(theirs.note)
-        context.log.info(f"compared with {name}")
+            reference_name = f"version {reference.number} ({short(reference.candidate)})"
+            reference_scores = scores_of(reference)
+            if reference_scores.note:
+                context.log.warning(reference_scores.note)
+        context.log.info(f"compared with {reference_name}")
         library = SuiteLibrary(sluice_state.home.suites / pipeline, store)
         if reference == production:  # false when the candidate itself is in production
             refresh_hard_suite(
                 library,
-                theirs.by_seed.losses,
+                reference_scores.by_seed.losses,
                 frame,
                 workload.feature_columns,
                 share=suites.hard_share,
@@ -152,7 +164,11 @@ def evaluation_asset(
             )
         report = run_suites(
             library.newest(),
-            SuiteScores(candidate=ours.by_seed, reference=theirs.by_seed, baseline=baseline),
+            SuiteScores(
+                candidate=candidate_scores.by_seed,
+                reference=reference_scores.by_seed,
+                baseline=baseline,
+            ),
             workload,
             frame,
             trained_models.members,
@@ -161,10 +177,10 @@ def evaluation_asset(
         record = Evaluation(
             subject=subject,
             window=window,
-            candidate=_store_arm(ours, sluice_state),
-            reference=_store_arm(theirs, sluice_state),
-            reference_name=name,
-            reference_code=theirs.note,
+            candidate=_store_arm(candidate_scores, sluice_state),
+            reference=_store_arm(reference_scores, sluice_state),
+            reference_name=reference_name,
+            reference_code=reference_scores.note,
             symptoms=trained_models.symptoms,
             approved=StoredTable.put(scores_of(approved_version).by_seed.losses, store)
             if approved_version
@@ -175,14 +191,18 @@ def evaluation_asset(
             value=record,
             data_version=dg.DataVersion(digest_json(record.model_dump(mode="json"))),
             metadata={
-                "compared with": name,
-                **({"baseline rules": _rules(rule)} if rule.losses else {}),
-                **({"reference code": theirs.note} if theirs.note else {}),
-                "test rows": ours.by_seed.losses.num_rows,
-                "metrics": table(_rows(ours.by_seed, theirs.by_seed, name)),
+                "compared with": reference_name,
+                **({"baseline rules": _rule_losses(rule)} if rule.losses else {}),
+                **({"reference code": reference_scores.note} if reference_scores.note else {}),
+                "test rows": candidate_scores.by_seed.losses.num_rows,
+                "metrics": table(
+                    _metric_rows(candidate_scores.by_seed, reference_scores.by_seed, reference_name)
+                ),
                 "cumulative gain": picture(
                     loss_over_time_png(
-                        ours.by_seed.losses, theirs.by_seed.losses, unit=workload.loss_unit
+                        candidate_scores.by_seed.losses,
+                        reference_scores.by_seed.losses,
+                        unit=workload.loss_unit,
                     ),
                     "cumulative gain over the test rows",
                 ),
@@ -203,9 +223,15 @@ def _store_arm(scores: ModelScores, state: SluiceState) -> EvaluatedArm:
     )
 
 
-def _rows(candidate: Scores, reference: Scores, name: str) -> list[dict[str, object]]:
+def _metric_rows(
+    candidate: Scores, reference: Scores, reference_name: str
+) -> list[dict[str, object]]:
     return [
-        {"metric": metric, "candidate": value, name: reference.metrics.get(metric, float("nan"))}
+        {
+            "metric": metric,
+            "candidate": value,
+            reference_name: reference.metrics.get(metric, float("nan")),
+        }
         for metric, value in candidate.metrics.items()
     ]
 
@@ -227,7 +253,7 @@ def suite_metadata(
             "suite": f"{result.name} v{result.version}",
             "scored": f"{len(result.rows)} of {result.num_rows}",
             **{change: result.count(change) for change in CHANGES},
-            "data suspected": result.suspects("data"),
+            "suspected data errors": result.suspects("data"),
             "gain": result.gain.gain,
             "outcome": result.gain.outcome,
         }
@@ -241,7 +267,7 @@ def suite_metadata(
     }
 
 
-def _rules(rule: Baseline) -> dg.MetadataValue:
+def _rule_losses(rule: Baseline) -> dg.MetadataValue:
     """Return the validation loss of every baseline rule, by fold."""
     return table(
         [

@@ -40,7 +40,7 @@ def open_inputs(
         ContractError: See ``load_baseline``.
     """
     with state.ledger() as ledger:
-        opened = open_evaluation_inputs(
+        descriptions = open_evaluation_inputs(
             ledger,
             pipeline,
             SuiteLibrary(state.home.suites / pipeline, state.store),
@@ -52,8 +52,7 @@ def open_inputs(
         )
         source = planned.baseline.predictions
         if source is None or ledger.production_number(pipeline) is not None:
-            return opened
+            return descriptions
         frame = load_table(features.table, state.store)
-        rows = inputs.workload, frame, features.folds
-        load_baseline(ledger, pipeline, source, state.store, *rows)
-    return (*opened, f"the predictions of {source}")
+        load_baseline(ledger, pipeline, source, state.store, inputs.workload, frame, features.folds)
+    return (*descriptions, f"the predictions of {source}")

@@ -14,7 +14,7 @@ from sluice.evaluation.suites.result import SuiteReport
 
 
 class StoredTable(Record):
-    """Names the losses of one model in the artifact store."""
+    """Reference to the losses of one model in the artifact store."""
 
     subject: str = Field(description="Digest of the model, or 'baseline'.")
     digest: str = Field(description="Artifact digest of the losses (Parquet).")
@@ -105,10 +105,10 @@ class Evaluation(Record):
 
     def mistakes(self, store: ArtifactStore) -> tuple[LossTable, LossTable] | None:
         """Read the 0/1 losses of both arms; None unless both are classifiers."""
-        ours, theirs = self.candidate.mistakes, self.reference.mistakes
-        if ours is None or theirs is None:
+        candidate, reference = self.candidate.mistakes, self.reference.mistakes
+        if candidate is None or reference is None:
             return None
-        return ours.get(store, window=self.window), theirs.get(store, window=self.window)
+        return candidate.get(store, window=self.window), reference.get(store, window=self.window)
 
     def suite_report(self, store: ArtifactStore) -> SuiteReport:
         """Read the results of the candidate on the regression suites."""

@@ -43,7 +43,7 @@ class StoredPartition(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSource:
-    """What a worker process needs to build the workload."""
+    """Import path and settings from which a worker process builds the workload."""
 
     path: str
     settings: Mapping[str, object]
@@ -103,7 +103,7 @@ def compute_partitioned_features(
     store: ArtifactStore,
     progress: ProgressReporter,
 ) -> PartitionedFeatures:
-    """Return the features, of which unchanged partitions are read from the store.
+    """Return the features of all partitions; those of unchanged ones are read from the store.
 
     The features of some computed partitions are computed a second time with a larger context, and
     must not change.
@@ -127,18 +127,20 @@ def compute_partitioned_features(
     """
     partitions = _declared_partitions(workload).split(raw, horizon_rows=workload.horizon_rows)
     digests = [digest_frame(raw.iloc[partition.rows]) for partition in partitions]
-    known = {(each.name, each.raw): each for each in previous}
+    previous_by_key = {(each.name, each.raw): each for each in previous}
     stored: dict[int, StoredPartition] = {}
     frames: dict[int, pd.DataFrame] = {}
     for number, (partition, digest) in enumerate(zip(partitions, digests, strict=True)):
-        found = known.get((partition.name, digest))
+        previous_partition = previous_by_key.get((partition.name, digest))
         # A missing or damaged file is no error: the partition is computed again.
         with contextlib.suppress(IntegrityError):
-            if found is not None:
+            if previous_partition is not None:
                 frames[number] = (
-                    raw.iloc[:0] if found.table is None else load_table(found.table, store)
+                    raw.iloc[:0]
+                    if previous_partition.table is None
+                    else load_table(previous_partition.table, store)
                 )
-                stored[number] = found
+                stored[number] = previous_partition
     num_reused = len(stored)
     missing = [number for number in range(len(partitions)) if number not in stored]
     for number, features in _compute(workload, raw, partitions, missing, source, compute):
@@ -170,35 +172,35 @@ def _compute(
     def compute_here(partition: Partition) -> pd.DataFrame:
         return compute_partition(workload, partition.name, raw.iloc[partition.rows])
 
-    wide = _declared_partitions(workload).split(
+    widened = _declared_partitions(workload).split(
         raw, horizon_rows=workload.horizon_rows, is_widened=True
     )
-    checked = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
+    checked_numbers = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
     started = time.perf_counter()
-    for number in checked:
+    for number in checked_numbers:
         features = compute_here(partitions[number])
         check_partition_context(
-            workload, partitions[number].name, features, compute_here(wide[number])
+            workload, partitions[number].name, features, compute_here(widened[number])
         )
         yield number, features
-    partition_s = (time.perf_counter() - started) / (2 * len(checked))
-    rest = [number for number in missing if number not in checked]
-    if compute.workers == 1 or partition_s * len(rest) < MIN_POOL_S:
-        for number in rest:
+    partition_s = (time.perf_counter() - started) / (2 * len(checked_numbers))
+    unchecked = [number for number in missing if number not in checked_numbers]
+    if compute.workers == 1 or partition_s * len(unchecked) < MIN_POOL_S:
+        for number in unchecked:
             yield number, compute_here(partitions[number])
         return
-    with _open_pool(compute, len(rest)) as pool:
-        waiting, running = list(reversed(rest)), 0
-        while waiting or running:
+    with _open_pool(compute, len(unchecked)) as pool:
+        waiting, num_running = list(reversed(unchecked)), 0
+        while waiting or num_running:
             while waiting and pool.has_capacity():
                 partition = partitions[waiting[-1]]
                 rows = raw.iloc[partition.rows]
                 job = PartitionJob(source=source, partition=partition.name, raw=rows)
                 pool.submit(waiting.pop(), job)
-                running += 1
+                num_running += 1
             match pool.next_message():
                 case JobResult(key=int(number), result=pd.DataFrame() as features):
-                    running -= 1
+                    num_running -= 1
                     yield number, features
                 case WorkerLost(key=int(number), will_retry=False) as lost:
                     raise TrainingFailed(

@@ -35,7 +35,7 @@ def poc_report_asset(
         description="Proof-of-concept gate: quick checks of data, loss, gradients and learning on "
         "a small part of the real data, before hours of training. Writes the receipt that search "
         "and training require. Requires features that passed their checks. Runs in a separate "
-        "process that is stopped when it hangs.",
+        "process, which is stopped if it hangs.",
     )
     @spanned
     def poc_report(
@@ -67,10 +67,14 @@ def poc_report_asset(
             seed=seed,
         )
         with sluice_state.ledger() as ledger:
-            checked = features_subject(
+            required_subject = features_subject(
                 inputs.workload, data, path=inputs.path, look_ahead=poc.look_ahead
             )
-            require(ledger.find_receipt("features", checked), gate="features", subject=checked)
+            require(
+                ledger.find_receipt("features", required_subject),
+                gate="features",
+                subject=required_subject,
+            )
             run = supervise(
                 request,
                 folder=sluice_state.home.gates,
@@ -128,7 +132,7 @@ class _GateProgress:
 
 
 def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
-    """Return the hardest examples of the mini training as metadata; empty without any."""
+    """Return the hardest examples of the mini training as metadata; empty if it reported none."""
     rows = [
         {
             "row": example.row,

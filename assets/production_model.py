@@ -1,4 +1,4 @@
-"""Asset ``production_model``: version in production, moved on the evidence in the registry."""
+"""Asset ``production_model``: the version in production; it promotes on recorded evidence."""
 
 import os
 
@@ -19,7 +19,7 @@ from sluice.tracking.settings import TrackingSettings
 def production_model_asset(
     pipeline: str,
     *,
-    rolls_out: bool,
+    has_rollout: bool,
     rules: str,
     approvals: ApprovalSettings,
     tracking: TrackingSettings,
@@ -28,7 +28,7 @@ def production_model_asset(
 
     Args:
         pipeline: Name of the pipeline.
-        rolls_out: Whether a rollout precedes a promotion.
+        has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
         approvals: Approval that a promotion requires.
         tracking: Servers to which the promotion is mirrored.
@@ -36,7 +36,7 @@ def production_model_asset(
 
     @dg.asset(
         key=[pipeline, "production_model"],
-        deps=[dg.AssetKey([pipeline, ROLLOUT if rolls_out else "candidate"])],
+        deps=[dg.AssetKey([pipeline, ROLLOUT if has_rollout else "candidate"])],
         config_schema=VERSION_CONFIG,
         io_manager_key=RECORDS,
         group_name=pipeline,
@@ -51,12 +51,12 @@ def production_model_asset(
     ) -> dg.MaterializeResult[Promotion]:
         number = read_requested_version(context)
         with sluice_state.ledger() as ledger:
-            promotion = _move(
+            promotion = _promote(
                 pipeline,
                 ledger,
                 number,
                 sluice_state,
-                rolls_out=rolls_out,
+                has_rollout=has_rollout,
                 rules=rules,
                 approvals=approvals,
                 run_id=context.run.run_id,
@@ -88,13 +88,13 @@ def production_model_asset(
     return production_model
 
 
-def _move(
+def _promote(
     pipeline: str,
     ledger: RolloutLedger,
     number: int,
     state: SluiceState,
     *,
-    rolls_out: bool,
+    has_rollout: bool,
     rules: str,
     approvals: ApprovalSettings,
     run_id: str,
@@ -108,12 +108,12 @@ def _move(
         ApprovalMissing: A required approval is missing or has expired.
         GateBlocked: The evidence is insufficient, or the rollout has not succeeded.
     """
-    before = ledger.production_number(pipeline)
-    if not rolls_out or before in (None, number):
+    previous_number = ledger.production_number(pipeline)
+    if not has_rollout or previous_number in (None, number):
         return ledger.promote(
             pipeline,
             number,
-            expected=before,
+            expected=previous_number,
             actor="promotion_job",
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,

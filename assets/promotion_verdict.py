@@ -85,13 +85,16 @@ def promotion_verdict_asset(
         suites = evaluation.suite_report(sluice_state.store)
         caveats = tuple(
             caveat
-            for caveat in (identify_code(workload, model).coverage_warning, _headline_gap(workload))
+            for caveat in (
+                identify_code(workload, model).coverage_warning,
+                _headline_caveat(workload),
+            )
             if caveat
         )
 
-        is_recorded = True
+        is_recorded = True  # unless ``judge`` is called
 
-        def answer(earlier: Sequence[Receipt]) -> Receipt:
+        def judge(earlier: Sequence[Receipt]) -> Receipt:
             nonlocal is_recorded
             is_recorded = False
             verdict = decide_promotion(
@@ -108,13 +111,13 @@ def promotion_verdict_asset(
                 {**evaluation.subject, "rules": rules, **approvals.subject}, decided_at=utc_now()
             )
 
-        question = {
+        decision_subject = {
             "candidate": evidence.candidate.subject,
             "reference": evidence.reference.subject,
             "window": evaluation.window,
         }
         with sluice_state.ledger() as ledger:
-            receipt = ledger.decide(pipeline, question, answer)
+            receipt = ledger.decide(pipeline, decision_subject, judge)
         verdict = Verdict.of(receipt)
         if receipt.subject.get("rules") != rules:
             context.log.warning(
@@ -161,7 +164,7 @@ def promotion_verdict_asset(
                 "alpha": verdict.alpha_summary,
                 "guards": guard_table(verdict),
                 **verdict_pictures(verdict, evidence, advised_power=gate.advised_power),
-                **_numbers(verdict, tests),
+                **_verdict_numbers(verdict, tests),
                 **_mcnemar_metadata(
                     evaluation, sluice_state.store, verdict, horizon_rows=workload.horizon_rows
                 ),
@@ -173,7 +176,7 @@ def promotion_verdict_asset(
     return promotion_verdict
 
 
-def _headline_gap(workload: Workload) -> str:
+def _headline_caveat(workload: Workload) -> str:
     """Return a caveat if the direction of the headline metric is unknown; "" otherwise."""
     name = workload.headline_metric
     if direction_of(name, workload.metric_directions) is not None:
@@ -185,7 +188,9 @@ def _headline_gap(workload: Workload) -> str:
     )
 
 
-def _numbers(verdict: Verdict, tests: SecondaryTests) -> Mapping[str, float | dg.MetadataValue]:
+def _verdict_numbers(
+    verdict: Verdict, tests: SecondaryTests
+) -> Mapping[str, float | dg.MetadataValue]:
     unit = verdict.unit
     results = {
         "two-way bootstrap interval": f"{tests.percentile_low:.4g} to {tests.percentile_high:.4g}",
@@ -213,7 +218,7 @@ def _mcnemar_metadata(
     mistakes = evaluation.mistakes(store)
     if mistakes is None or horizon_rows > 0 or verdict.num_clusters is not None:
         return {}
-    found: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
+    report: McNemarReport = mcnemar(*mistakes, alpha=verdict.alpha_of_all)
     rows = [
         {
             "seed": test.seed,
@@ -222,6 +227,6 @@ def _mcnemar_metadata(
             "p": test.p_value,
             "adjusted p (Holm)": test.adjusted_p,
         }
-        for test in found.tests
+        for test in report.tests
     ]
-    return {"McNemar": str(found), "McNemar by seed": table(rows)}
+    return {"McNemar": str(report), "McNemar by seed": table(rows)}

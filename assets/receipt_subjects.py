@@ -58,7 +58,7 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     """
     plan = [
         inputs.search.model_dump(mode="json") if inputs.search else None,
-        _ordered(inputs.given_space) if inputs.given_space else None,
+        _parameter_list(inputs.given_space) if inputs.given_space else None,
         inputs.search is not None and inputs.compute.gpus_per_worker > 0,
         # Changed search code may select other trials, so it starts a separate search.
         search_code() if inputs.search else None,
@@ -66,8 +66,8 @@ def search_subject(inputs: SearchInputs, data: str) -> dict[str, str]:
     return candidate_subject(inputs.base, data) | {"rules": digest_json(plan)}
 
 
-def _ordered(space: Space) -> list[object]:
-    """Return the parameters as a list, because their order matters and JSON objects have none."""
+def _parameter_list(space: Space) -> list[object]:
+    """Return the parameters as a list: their order matters, and a JSON object has no order."""
     return [[path, p.model_dump(mode="json")] for path, p in space.parameters.items()]
 
 

@@ -10,6 +10,7 @@ from sluice.trace.report.replay.page import rename_replay
 from sluice.training.members import Member
 
 _MAX_PAGES = 6
+"""Maximum number of replay pages of members with findings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def save_replays(
         StorageError: A page cannot be written.
     """
     with_findings = [member for member in members if member.diagnoses]
-    shown = [*with_findings[:_MAX_PAGES], *(m for m in members[:1] if not m.diagnoses)]
+    members_with_page = [*with_findings[:_MAX_PAGES], *(m for m in members[:1] if not m.diagnoses)]
     replays = {
         _name(member): save_page(
             rename_replay(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
@@ -43,7 +44,7 @@ def save_replays(
             home=state.home,
             environ=environ,
         ).url
-        for member in shown
+        for member in members_with_page
         if member.replay
     }
     lines = [
@@ -51,16 +52,16 @@ def save_replays(
         for member in with_findings
         for d in member.diagnoses
     ]
-    traced = sum(bool(member.replay) for member in members)
+    num_traced = sum(bool(member.replay) for member in members)
     return TraceSummary(
-        markdown="\n".join(lines) or f"No findings in the traces of {traced} trainings.",
+        markdown="\n".join(lines) or f"No findings in the traces of {num_traced} trainings.",
         errors=tuple(error for member in members for error in trace_errors(member)),
         replays=replays,
     )
 
 
 def trace_errors(member: Member, *, faults: Container[str] | None = None) -> tuple[str, ...]:
-    """Return one text for each error in the member's trace, or for each error with these faults."""
+    """Return one text for each error in a member's trace; with ``faults``, only for those."""
     return tuple(
         f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
         f"False alarm if: {d.finding.contradicted_by}"

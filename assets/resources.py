@@ -26,7 +26,7 @@ class ProgressReporter(Protocol):
         done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
-        important: bool = False,
+        is_important: bool = False,
     ) -> None:
         """Report that ``done`` of ``total`` parts are finished.
 
@@ -35,7 +35,7 @@ class ProgressReporter(Protocol):
             done: Number of finished parts.
             total: Number of all parts.
             rows: Table of the parts in progress, for receivers that display one.
-            important: Whether receivers should display the text also where they omit some.
+            is_important: Whether receivers should display the text even if they omit others.
         """
 
 
@@ -45,10 +45,10 @@ def ignore_progress(
     done: int,
     total: int,
     rows: Sequence[Mapping[str, object]] = (),
-    important: bool = False,
+    is_important: bool = False,
 ) -> None:
     """Discard progress; the assets also write to Dagster's log."""
-    del text, done, total, rows, important
+    del text, done, total, rows, is_important
 
 
 def utc_now() -> datetime:

@@ -83,7 +83,7 @@ def rollout_asset(
 def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str | int | float]:
     """Return the metadata of one transition for Dagster's UI."""
     rollout = transition.rollout
-    shown: dict[str, dg.MetadataValue | str | int | float] = {
+    metadata: dict[str, dg.MetadataValue | str | int | float] = {
         "summary": transition.summary,
         "version": rollout.version,
         "replaces": rollout.production_version,
@@ -96,14 +96,14 @@ def rollout_metadata(transition: Transition) -> dict[str, dg.MetadataValue | str
     if transition.window is not None:
         window = transition.window
         arms = {"challenger": window.challenger, "production": window.production}
-        shown["requests"] = table([{"arm": arm, **c.model_dump()} for arm, c in arms.items()])
+        metadata["requests"] = table([{"arm": arm, **c.model_dump()} for arm, c in arms.items()])
     if transition.guards:
-        shown["guards"] = table([reading.model_dump() for reading in transition.guards])
+        metadata["guards"] = table([reading.model_dump() for reading in transition.guards])
     if transition.quality is not None:
-        shown["live quality"] = transition.quality
+        metadata["live quality"] = transition.quality
     if transition.drift is not None:
-        shown["prediction difference / difference on held-out rows"] = transition.drift.distance
-    return shown
+        metadata["prediction difference / difference on held-out rows"] = transition.drift.distance
+    return metadata
 
 
 def steps_rows(rollout: Rollout) -> list[dict[str, object]]:

@@ -79,7 +79,7 @@ def rollout_review_asset(
                 failed = save_failures_suite(
                     ledger, rollout.id, workload, frame, library, utc_now()
                 )
-            known = ledger.observations.quality(rollout.id)
+            quality_results = ledger.observations.quality(rollout.id)
             page = save_rollout_page(
                 ledger,
                 rollout.id,
@@ -91,7 +91,9 @@ def rollout_review_asset(
         review = RolloutReview(
             rollout=rollout.id,
             phase=rollout.phase,
-            quality=known[-1].reason if known else "No result yet: too few labels have arrived.",
+            quality=quality_results[-1].reason
+            if quality_results
+            else "No result yet: too few labels have arrived.",
             failed=failed,
         )
         context.log.info(f"{'new result' if verdict else 'no new result'}: {review.quality}")
@@ -100,7 +102,7 @@ def rollout_review_asset(
             metadata={
                 "rollout": rollout.id,
                 "phase": rollout.phase,
-                "live quality": known[-1].outcome if known else "none yet",
+                "live quality": quality_results[-1].outcome if quality_results else "none yet",
                 "reason": review.quality,
                 "failed rows": failed.reason if failed else "The rollout was not rolled back.",
                 "rollout report": dg.MetadataValue.url(page.url),

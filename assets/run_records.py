@@ -15,7 +15,7 @@ from sluice.training.run_record import read_run
 
 def write_run(
     inputs: TrainingInputs,
-    searched: SearchInputs,
+    search_inputs: SearchInputs,
     home: Home,
     run_id: str,
     stage: str,
@@ -27,17 +27,20 @@ def write_run(
 
     Args:
         inputs: Inputs of the training that the stage starts from.
-        searched: Search and machines of the pipeline.
+        search_inputs: Search and machines of the pipeline.
         home: State folder.
         run_id: Dagster's run id.
         stage: 'search' or 'training'.
         seeds: Seeds of the trainings.
         data: Digest of the feature frame.
     """
-    search = searched.search.model_dump(mode="json") if searched.search else None
-    used = {"seeds": list(seeds), "compute": searched.compute.model_dump(mode="json")}
+    search = search_inputs.search.model_dump(mode="json") if search_inputs.search else None
+    seeds_and_machines = {
+        "seeds": list(seeds),
+        "compute": search_inputs.compute.model_dump(mode="json"),
+    }
     run = read_run(
-        inputs.config | used | {"search": search},
+        inputs.config | seeds_and_machines | {"search": search},
         data=data,
         code=identify_code(inputs.workload, inputs.model),
         source=Path(inspect.getfile(type(inputs.workload))).parent,

@@ -50,7 +50,7 @@ def provided_source(workload: Workload, inputs: Mapping[str, object]) -> Iterato
         yield
 
 
-def loader(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> LoadAsset:
+def asset_loader(context: dg.ScheduleEvaluationContext | dg.SensorEvaluationContext) -> LoadAsset:
     """Return a function that loads the value of an asset during a tick of a schedule or sensor.
 
     The repository is needed only when an asset is loaded: Dagster's test contexts have none.

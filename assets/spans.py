@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def spanned(
-    make: Callable[Concatenate[dg.AssetExecutionContext, P], R],
+    compute: Callable[Concatenate[dg.AssetExecutionContext, P], R],
 ) -> Callable[Concatenate[dg.AssetExecutionContext, P], R]:
     """Record each call of an asset function as a span; apply it below ``dg.asset``.
 
@@ -25,10 +25,10 @@ def spanned(
     a tag of the run.
     """
 
-    @functools.wraps(make)
+    @functools.wraps(compute)
     def call(context: dg.AssetExecutionContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not spans.configure(os.environ, service="sluice"):
-            return make(context, *args, **kwargs)
+            return compute(context, *args, **kwargs)
         run = context.instance.get_run_by_id(context.run.run_id)
         parent = "" if run is None else run.tags.get(TRACEPARENT, "")
         pipeline, name = context.asset_key.path
@@ -38,7 +38,7 @@ def spanned(
             if run is not None and not parent:
                 context.instance.add_run_tags(run.run_id, {TRACEPARENT: current.traceparent})
             current.set_attributes(outcome="failed")  # overwritten on success
-            result = make(context, *args, **kwargs)
+            result = compute(context, *args, **kwargs)
             current.set_attributes(outcome="materialized")
         return result
 

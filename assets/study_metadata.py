@@ -13,8 +13,8 @@ from sluice.tuning.schedule_to_settings import NO_SEARCH_NOTE, changed_settings,
 from sluice.tuning.study_page import study_page
 from sluice.tuning.study_summary import StudySummary, display_value, trial_rows
 
-SHOWN_TRIALS = 12
-SHOWN_SENSITIVITIES = 3
+MAX_TABLE_TRIALS = 12
+MAX_SENSITIVITY_PLOTS = 3
 
 
 def study_metadata(
@@ -45,7 +45,7 @@ def study_metadata(
             sensitivity_png(report, result, study.space, at_epoch=importance.at_epoch, unit=unit),
             f"loss over {report.path}",
         ).value
-        for report in importance.parameters[:SHOWN_SENSITIVITIES]
+        for report in importance.parameters[:MAX_SENSITIVITY_PLOTS]
     ]
     return {
         "trials": result.num_trials,
@@ -67,7 +67,7 @@ def study_metadata(
         ),
         "parameter importance": picture(importance_png(importance), "importance by parameter"),
         **({"sensitivity": dg.MetadataValue.md("\n\n".join(pictures))} if pictures else {}),
-        f"best {SHOWN_TRIALS} trials": table(trial_rows(study.ranking[:SHOWN_TRIALS])),
+        f"best {MAX_TABLE_TRIALS} trials": table(trial_rows(study.ranking[:MAX_TABLE_TRIALS])),
     }
 
 

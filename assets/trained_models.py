@@ -140,7 +140,7 @@ def trained_models_asset(
                 log_to_wandb(event)
                 progress(event)
 
-            members, reused = train_members(specs, compute=inputs.compute, on_event=on_event)
+            members, num_reused = train_members(specs, compute=inputs.compute, on_event=on_event)
         seconds = time.perf_counter() - started
         event_log = merge_logs(
             members,
@@ -150,7 +150,7 @@ def trained_models_asset(
             config=tuned.config,
         )
         identity = identify_code(workload, tuned.model)
-        curves = epochs(event_log, sluice_state.store)
+        curves = read_epochs(event_log, sluice_state.store)
         symptoms = diagnose_members(
             members,
             workload,
@@ -169,7 +169,7 @@ def trained_models_asset(
             members=tuple(members),
             event_log=event_log,
             seconds=seconds,
-            reused=reused,
+            reused=num_reused,
             symptoms=tuple(
                 symptom.advice(pipeline)
                 for symptom in symptoms
@@ -188,8 +188,8 @@ def trained_models_asset(
             data_version=dg.DataVersion(record.candidate),
             metadata={
                 "members": len(members),
-                "reused": reused,
-                **({REUSED: f"{reused} of {len(members)} trainings"} if reused else {}),
+                "reused": num_reused,
+                **({REUSED: f"{num_reused} of {len(members)} trainings"} if num_reused else {}),
                 "seconds": seconds,
                 "candidate": record.candidate,
                 "diagnosis": dg.MetadataValue.md(
@@ -233,10 +233,10 @@ def trained_models_asset(
     return trained_models
 
 
-def epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
+def read_epochs(event_log: str, store: ArtifactStore) -> pd.DataFrame:
     """Return one row per finished epoch: seed, fold_id, epoch, train_loss, val_loss, ..."""
     events = read_events(store.path(event_log)).events
-    return pd.DataFrame([e for e in events if e["event"] == "epoch_complete"])
+    return pd.DataFrame([e for e in events if e.get("event") == "epoch_complete"])
 
 
 class _TrainingProgress:
@@ -248,13 +248,13 @@ class _TrainingProgress:
         self._log = context.log
         self._progress = progress
         self._total = total
-        self._finished = 0
+        self._num_finished = 0
 
     def __call__(self, event: FoldRunEvent) -> None:
         fold_run = f"seed {event.seed} fold {event.fold_id}"
         if event.kind in ("finished", "reused"):
-            self._finished += 1
-            self._log.info(f"{self._finished}/{self._total} {fold_run} {event.kind}")
+            self._num_finished += 1
+            self._log.info(f"{self._num_finished}/{self._total} {fold_run} {event.kind}")
         if event.damaged_checkpoints:
             self._log.warning(
                 f"{fold_run}: skipped a damaged checkpoint and resumed from an older one"
@@ -268,7 +268,7 @@ class _TrainingProgress:
             )
         is_resumed = event.kind == "started" and bool(event.epochs_done or event.steps_done)
         text = f"{fold_run} {_describe_progress(event)}"
-        self._progress(text, done=self._finished, total=self._total, important=is_resumed)
+        self._progress(text, done=self._num_finished, total=self._total, is_important=is_resumed)
 
 
 def _describe_progress(event: FoldRunEvent) -> str:
@@ -276,5 +276,5 @@ def _describe_progress(event: FoldRunEvent) -> str:
         return f"epoch {event.epochs_done}/{event.max_epochs}"
     if event.kind != "started" or not (event.epochs_done or event.steps_done):
         return event.kind
-    after = f" after its step {event.steps_done:,}" if event.steps_done else ""
-    return f"resumes at epoch {event.epochs_done + 1}/{event.max_epochs}{after}"
+    step_note = f" after its step {event.steps_done:,}" if event.steps_done else ""
+    return f"resumes at epoch {event.epochs_done + 1}/{event.max_epochs}{step_note}"

@@ -4,8 +4,8 @@ False alarms are counted on rolling windows of the pipeline's own good rows, mis
 same windows with a typical corruption inserted. Each window runs through all steps: raw schema,
 raw expectations, feature code, feature schema, feature expectations.
 
-Windows overlap, so their outcomes are not independent. The intervals use the number of windows
-that fit without overlap.
+Windows overlap, so their outcomes are not independent. The intervals of the false alarm rates
+therefore use the number of windows that fit without overlap.
 """
 
 from collections import Counter
@@ -29,8 +29,8 @@ from sluice.checks.window_outcomes import find_alarms
 from sluice.checks.window_trials import (
     WindowTrial,
     evenly_spaced,
-    plant_features,
-    plant_raw,
+    run_feature_corruptions,
+    run_raw_corruptions,
     run_through_pipeline,
     windows,
 )
@@ -72,12 +72,16 @@ def measure_alarms(
     good = [run_through_pipeline(workload, window) for window in good_rows]
     progress("inserting corruptions into the raw rows")
     bad_raw = list(
-        plant_raw(workload, _evenly_spaced_frames(good_rows, settings.plantings), settings)
+        run_raw_corruptions(
+            workload, _evenly_spaced_frames(good_rows, settings.plantings), settings
+        )
     )
     progress(f"{len(bad_raw)} corrupted windows; inserting corruptions into the features")
     frames = [trial.features for trial in good if trial.features is not None]
     bad_features = list(
-        plant_features(workload, _evenly_spaced_frames(frames, settings.plantings), settings)
+        run_feature_corruptions(
+            workload, _evenly_spaced_frames(frames, settings.plantings), settings
+        )
     )
     progress(f"{len(bad_features)} corrupted feature windows; evaluating all windows")
     detected = _evaluate(workload, [*good, *bad_raw, *bad_features])
@@ -108,10 +112,10 @@ def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], wanted: int) -> list[p
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:
     for table, frame in (("raw_data", raw), ("features", features)):
         for expectation in _suite(workload, table):  # type: ignore[arg-type]
-            missing = [c for c in columns_of(expectation) if c not in frame]
-            if missing:
+            missing_columns = [c for c in columns_of(expectation) if c not in frame]
+            if missing_columns:
                 raise ContractError(
-                    f"Every column of an expectation must exist, but '{missing[0]}' of "
+                    f"Every column of an expectation must exist, but '{missing_columns[0]}' of "
                     f"'{describe(expectation)}' is not in {table}.",
                     fix="Correct the workload's expectation; no data can satisfy it.",
                 )
@@ -126,11 +130,11 @@ def _evaluate(workload: Workload, trials: Sequence[WindowTrial]) -> list[dict[Ta
     ):
         measurable = _window_expectations(_suite(workload, table))  # type: ignore[arg-type]
         sentences = [describe(e) for e in measurable]
-        at = [i for i, frame in enumerate(frames) if frame is not None]
-        if not measurable or not at:
+        positions = [i for i, frame in enumerate(frames) if frame is not None]
+        if not measurable or not positions:
             continue
         raised_WE = find_alarms([f for f in frames if f is not None], measurable)
-        for i, raised_E in zip(at, raised_WE, strict=True):
+        for i, raised_E in zip(positions, raised_WE, strict=True):
             detected[i][table] = {s for s, r in zip(sentences, raised_E, strict=True) if r}  # type: ignore[index]
     return detected
 
@@ -175,34 +179,36 @@ def _corruption_rates(
     settings: AlarmSettings,
 ) -> Iterator[CorruptionRates]:
     for corruption in CORRUPTIONS:
-        rows = [
+        outcomes = [
             (t, sentences_by_table)
             for t, sentences_by_table in zip(trials, detected, strict=False)
             if t.corruption is corruption
         ]
-        if not rows:
+        if not outcomes:
             continue
         detected_by: Counter[str] = Counter()
         missed: Counter[str] = Counter()
         caught = refused = 0
-        for trial, sentences_by_table in rows:
-            by = [
+        for trial, sentences_by_table in outcomes:
+            detectors = [
                 f"{table}: {sentence}"
                 for table, sentences in sentences_by_table.items()
                 for sentence in sorted(sentences)
             ]
-            detected_by.update([*by, *trial.refusals])
-            caught += bool(by)
-            refused += bool(trial.refusals) and not by
-            if not by and not trial.refusals:
+            detected_by.update([*detectors, *trial.refusals])
+            caught += bool(detectors)
+            refused += bool(trial.refusals) and not detectors
+            if not detectors and not trial.refusals:
                 missed[" and ".join(trial.columns) or "rows"] += 1
         yield CorruptionRates(
             planted_in=planted_in,
             corruption=corruption.name,
-            planted=len(rows),
+            planted=len(outcomes),
             caught=caught,
             refused=refused,
-            missed=AlarmRate.of_windows(missed.total(), len(rows), confidence=settings.confidence),
+            missed=AlarmRate.of_windows(
+                missed.total(), len(outcomes), confidence=settings.confidence
+            ),
             caught_by=dict(detected_by.most_common()),
             missed_in=dict(missed.most_common()),
         )

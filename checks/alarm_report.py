@@ -29,7 +29,7 @@ class AlarmSettings(Settings):
 
 
 class AlarmRate(Record):
-    """Rate of windows with its Wilson score interval."""
+    """Share of windows with an outcome, and its Wilson score interval."""
 
     count: int
     of: int
@@ -99,7 +99,8 @@ class AlarmReport(Record):
     num_rows: int
     num_windows: int
     disjoint_windows: int = Field(
-        description="Non-overlapping windows; the intervals use this number."
+        description="Number of windows that fit without overlap; the intervals of the false "
+        "alarm rates use it."
     )
     refused_windows: int = Field(
         description="Good windows that a schema or the feature code rejected."
@@ -119,6 +120,6 @@ def wilson(count: float, of: float, *, confidence: float) -> tuple[float, float]
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     share = count / of
     middle = share + z * z / (2 * of)
-    reach = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
+    half_width = z * math.sqrt(share * (1 - share) / of + z * z / (4 * of * of))
     scale = 1 + z * z / of
-    return max(0.0, (middle - reach) / scale), min(1.0, (middle + reach) / scale)
+    return max(0.0, (middle - half_width) / scale), min(1.0, (middle + half_width) / scale)

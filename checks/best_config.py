@@ -9,7 +9,7 @@ from sluice.assets.best_config import BestConfig
 from sluice.assets.metadata import table
 from sluice.assets.resources import SluiceState
 from sluice.base.pluralize import pluralize
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 from sluice.tuning.study_summary import StudySummary
 
 FINITE_LOSS = "best_trial_has_finite_loss"
@@ -22,7 +22,7 @@ def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"{pipeline}__best_config_checks",
         specs=[
-            blocking(
+            blocking_spec(
                 FINITE_LOSS, asset, "The best trial of the search has a finite validation loss."
             ),
         ],
@@ -33,7 +33,9 @@ def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
         sluice_state: dg.ResourceParam[SluiceState], best_config: BestConfig
     ) -> Iterator[dg.AssetCheckResult]:
         if best_config.study is None:
-            yield result(FINITE_LOSS, asset, passed=True, message="No search is configured.")
+            yield blocking_result(
+                FINITE_LOSS, asset, passed=True, message="No search is configured."
+            )
             return
         study = StudySummary.model_validate_json(sluice_state.store.get(best_config.study))
         yield _check_finite_loss(study, asset)
@@ -46,7 +48,7 @@ def _check_finite_loss(study: StudySummary, asset: list[str]) -> dg.AssetCheckRe
     finite = [t for t in trials if t.state in ("finished", "pruned") and math.isfinite(t.loss)]
     winner = study.result.winner
     failed = [trial for trial in trials if trial.state == "failed"]
-    return result(
+    return blocking_result(
         FINITE_LOSS,
         asset,
         passed=winner in finite,

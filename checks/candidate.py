@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking_result, blocking_spec
 from sluice.registry.records import Registration
 
 LINEAGE = "lineage_is_complete"
@@ -14,12 +14,12 @@ def candidate_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(
         name=f"{pipeline}__candidate_checks",
-        specs=[blocking(LINEAGE, asset, "No field of the lineage is empty.")],
+        specs=[blocking_spec(LINEAGE, asset, "No field of the lineage is empty.")],
         ins={"candidate": dg.AssetIn(key=asset)},
     )
     def candidate_checks(candidate: Registration) -> dg.AssetCheckResult:
         missing = candidate.version.lineage.missing_fields()
-        return result(
+        return blocking_result(
             LINEAGE,
             asset,
             passed=not missing,

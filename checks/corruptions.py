@@ -38,7 +38,9 @@ def _cell(change: Callable[[float], float]) -> Plant:
         frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
     ) -> pd.DataFrame:
         row = int(rng.integers(len(frame)))
-        return _changed(frame, columns[0], lambda v: _set(v, slice(row, row + 1), change(v[row])))
+        return _with_changed_column(
+            frame, columns[0], lambda v: _with_rows_set(v, slice(row, row + 1), change(v[row]))
+        )
 
     return plant
 
@@ -49,7 +51,7 @@ def _column(change: Callable[[Values], Values]) -> Plant:
         columns: tuple[str, ...],
         rng: np.random.Generator,  # noqa: ARG001 - nothing to choose
     ) -> pd.DataFrame:
-        return _changed(frame, columns[0], change)
+        return _with_changed_column(frame, columns[0], change)
 
     return plant
 
@@ -61,7 +63,9 @@ def _consecutive_rows(change: Callable[[Values], Any]) -> Plant:
         frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
     ) -> pd.DataFrame:
         rows = _random_row_range(len(frame), rng)
-        return _changed(frame, columns[0], lambda v: _set(v, rows, change(v[rows])))
+        return _with_changed_column(
+            frame, columns[0], lambda v: _with_rows_set(v, rows, change(v[rows]))
+        )
 
     return plant
 
@@ -72,8 +76,10 @@ def _swap_cell(
     first, second = (frame[name].to_numpy(np.float64) for name in columns)
     row = int(rng.integers(len(frame)))
     here = slice(row, row + 1)
-    swapped = _changed(frame, columns[0], lambda v: _set(v, here, second[row]))
-    return _changed(swapped, columns[1], lambda v: _set(v, here, first[row]))
+    swapped = _with_changed_column(
+        frame, columns[0], lambda v: _with_rows_set(v, here, second[row])
+    )
+    return _with_changed_column(swapped, columns[1], lambda v: _with_rows_set(v, here, first[row]))
 
 
 def _swap_columns(
@@ -149,11 +155,13 @@ def corruptible_columns(corruption: Corruption, schema: Schema) -> Iterator[tupl
             )
 
 
-def _changed(frame: pd.DataFrame, column: str, change: Callable[[Values], Values]) -> pd.DataFrame:
+def _with_changed_column(
+    frame: pd.DataFrame, column: str, change: Callable[[Values], Values]
+) -> pd.DataFrame:
     return frame.assign(**{column: change(frame[column].to_numpy(np.float64, copy=True))})
 
 
-def _set(values: Values, rows: slice, value: Any) -> Values:
+def _with_rows_set(values: Values, rows: slice, value: Any) -> Values:
     values[rows] = value
     return values
 

@@ -16,7 +16,7 @@ from sluice.base.home import Home
 from sluice.base.receipts import Receipt
 from sluice.checks.data_docs import expectations_page
 from sluice.checks.expectations import TableValidation, validate_table
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 from sluice.checks.suite_report import ExpectationSuiteReport
 from sluice.config.poc_settings import LookAheadSettings
 from sluice.data.expectations import Expectation
@@ -39,10 +39,10 @@ def raw_data_checks(pipeline: str, workload: Workload) -> dg.AssetChecksDefiniti
     @dg.multi_asset_check(
         name=f"{pipeline}__raw_data_checks",
         specs=[
-            blocking(
+            blocking_spec(
                 SCHEMA, asset, "The raw rows have the columns, index and dtypes of the schema."
             ),
-            blocking(EXPECTATIONS, asset, "The raw values satisfy all declared expectations."),
+            blocking_spec(EXPECTATIONS, asset, "The raw values satisfy all declared expectations."),
         ],
         ins={"raw_data": dg.AssetIn(key=asset)},
     )
@@ -52,8 +52,8 @@ def raw_data_checks(pipeline: str, workload: Workload) -> dg.AssetChecksDefiniti
     ) -> Iterator[dg.AssetCheckResult]:
         frame = load_table(raw_data, sluice_state.store)
         results = [
-            _schema(frame, workload.raw_schema, asset),
-            _expectations(
+            _check_schema(frame, workload.raw_schema, asset),
+            _check_expectations(
                 frame, workload.raw_expectations, asset, raw_data.digest, sluice_state.home
             ),
         ]
@@ -73,9 +73,15 @@ def features_checks(
     @dg.multi_asset_check(
         name=f"{pipeline}__features_checks",
         specs=[
-            blocking(SCHEMA, asset, "The feature frame has the columns and dtypes of the schema."),
-            blocking(EXPECTATIONS, asset, "The feature values satisfy all declared expectations."),
-            blocking(LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw]),
+            blocking_spec(
+                SCHEMA, asset, "The feature frame has the columns and dtypes of the schema."
+            ),
+            blocking_spec(
+                EXPECTATIONS, asset, "The feature values satisfy all declared expectations."
+            ),
+            blocking_spec(
+                LOOK_AHEAD, asset, "No feature changes when later rows change.", reads=[raw]
+            ),
         ],
         ins={
             "raw_data": dg.AssetIn(key=raw),
@@ -89,15 +95,15 @@ def features_checks(
         require_current_features(features, raw_data, workload, path=path)
         frame = load_table(features.table, sluice_state.store)
         results = [
-            _schema(frame, workload.feature_schema, asset),
-            _expectations(
+            _check_schema(frame, workload.feature_schema, asset),
+            _check_expectations(
                 frame,
                 workload.feature_expectations,
                 asset,
                 features.table.digest,
                 sluice_state.home,
             ),
-            _look_ahead(
+            _check_look_ahead(
                 workload,
                 load_table(raw_data, sluice_state.store),
                 frame,
@@ -115,12 +121,12 @@ def features_checks(
     return features_checks
 
 
-def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCheckResult:
+def _check_schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCheckResult:
     try:
         validate_schema(frame, schema, stage=asset[-1])
     except SchemaError as error:
-        return result(SCHEMA, asset, passed=False, message=str(error))
-    return result(
+        return blocking_result(SCHEMA, asset, passed=False, message=str(error))
+    return blocking_result(
         SCHEMA,
         asset,
         passed=True,
@@ -129,7 +135,7 @@ def _schema(frame: pd.DataFrame, schema: Schema, asset: list[str]) -> dg.AssetCh
     )
 
 
-def _look_ahead(
+def _check_look_ahead(
     workload: Workload,
     raw: pd.DataFrame,
     frame: pd.DataFrame,
@@ -148,7 +154,7 @@ def _look_ahead(
             seed=seed,
         )
     except ContractError as error:
-        return result(LOOK_AHEAD, asset, passed=False, message=str(error))
+        return blocking_result(LOOK_AHEAD, asset, passed=False, message=str(error))
     if look_ahead:
         first = look_ahead[0]
         message = (
@@ -160,7 +166,7 @@ def _look_ahead(
         message = (
             f"No feature of {len(workload.feature_columns):,} changed when later rows changed."
         )
-    return result(
+    return blocking_result(
         LOOK_AHEAD,
         asset,
         passed=not look_ahead,
@@ -169,7 +175,7 @@ def _look_ahead(
     )
 
 
-def _expectations(
+def _check_expectations(
     frame: pd.DataFrame,
     expectations: tuple[Expectation, ...],
     asset: list[str],
@@ -178,7 +184,7 @@ def _expectations(
 ) -> dg.AssetCheckResult:
     validation = validate_table(frame, expectations, suite="_".join(asset))
     report = validation.report
-    return result(
+    return blocking_result(
         EXPECTATIONS,
         asset,
         passed=report.passed,
@@ -186,7 +192,7 @@ def _expectations(
         metadata={
             "failed": sum(r.outcome == "fail" for r in report.results),
             "unmeasurable": sum(r.outcome == "unmeasurable" for r in report.results),
-            "expectations": table(_rows(report)),
+            "expectations": table(_expectation_rows(report)),
             **_data_docs(validation, asset, digest, home),
         },
     )
@@ -195,7 +201,7 @@ def _expectations(
 def _data_docs(
     validation: TableValidation, asset: list[str], digest: str, home: Home
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Build the page and return its link. A failure to build it does not affect the check."""
+    """Save the page and return its link. If that fails, the check is not affected."""
     try:
         page = expectations_page(validation, title=" / ".join(asset), digest=digest)
         saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
@@ -208,7 +214,7 @@ def _data_docs(
     }
 
 
-def _rows(report: ExpectationSuiteReport) -> list[dict[str, Any]]:
+def _expectation_rows(report: ExpectationSuiteReport) -> list[dict[str, Any]]:
     return [
         {"expectation": r.sentence, "outcome": r.outcome, "result": r.message}
         for r in report.results

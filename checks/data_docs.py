@@ -53,7 +53,7 @@ def expectations_page(validation: TableValidation, *, title: str, digest: str) -
     )
     body = "\n".join(
         [
-            *_head(report, title=title, digest=digest),
+            *_heading(report, title=title, digest=digest),
             *_problems(report),
             "<h2>All measured expectations</h2>",
             '<p class="soft">As reported by Great Expectations.</p>',
@@ -63,7 +63,7 @@ def expectations_page(validation: TableValidation, *, title: str, digest: str) -
     return html_page(f"Expectations: {title}", body, style=_STYLE)
 
 
-def _head(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
+def _heading(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
     num_passed = len(report.results) - len(report.problems)
     return [
         f"<h1>Expectations of {escape(title)}</h1>",
@@ -83,12 +83,12 @@ def _problems(report: ExpectationSuiteReport) -> list[str]:
             unmeasured.setdefault(problem.message, []).append(problem.sentence)
     return [
         "<h2>Expectations that did not pass</h2>",
-        *(_bad(problem) for problem in report.problems if problem.outcome == "fail"),
-        *(_unmeasured(reason, sentences) for reason, sentences in unmeasured.items()),
+        *(_failed_card(problem) for problem in report.problems if problem.outcome == "fail"),
+        *(_unmeasured_card(reason, sentences) for reason, sentences in unmeasured.items()),
     ]
 
 
-def _bad(result: ExpectationResult) -> str:
+def _failed_card(result: ExpectationResult) -> str:
     origin = (
         '<p class="soft">Implied: a column with an expectation must not have missing values.</p>'
         if result.implied
@@ -100,7 +100,7 @@ def _bad(result: ExpectationResult) -> str:
     )
 
 
-def _unmeasured(reason: str, sentences: list[str]) -> str:
+def _unmeasured_card(reason: str, sentences: list[str]) -> str:
     """Return the card of one reason; a missing column usually affects several expectations."""
     return (
         f'<div class="card unsure"><h3>{escape(reason)} '
@@ -119,8 +119,8 @@ def _examples(result: ExpectationResult) -> str:
     if not result.examples:
         return ""
     rows = [[escape(bad.label), f"{bad.position:,}", escape(bad.value)] for bad in result.examples]
-    first = "" if result.num_bad <= len(rows) else f'<p class="soft">The first {len(rows)}:</p>'
-    return first + table(
+    note = "" if result.num_bad <= len(rows) else f'<p class="soft">The first {len(rows)}:</p>'
+    return note + table(
         ["row", "position (from 0)", " and ".join(columns_of(result.expectation))],
         rows,
         numbers=frozenset({1}),

@@ -7,7 +7,7 @@ import dagster as dg
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import ContractError
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 
 SAME_ROWS = "both_arms_are_scored_on_the_same_rows"
 SUITES = "regression_suites_pass"
@@ -23,7 +23,9 @@ def evaluation_checks(pipeline: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"{pipeline}__evaluation_checks",
         specs=[
-            blocking(SAME_ROWS, asset, "Candidate and reference were scored on the same rows."),
+            blocking_spec(
+                SAME_ROWS, asset, "Candidate and reference were scored on the same rows."
+            ),
             dg.AssetCheckSpec(
                 SUITES,
                 asset=dg.AssetKey(asset),
@@ -42,9 +44,9 @@ def evaluation_checks(pipeline: str) -> dg.AssetChecksDefinition:
         try:
             reference.aligned_to(candidate)
         except ContractError as error:
-            yield result(SAME_ROWS, asset, passed=False, message=str(error))
+            yield blocking_result(SAME_ROWS, asset, passed=False, message=str(error))
         else:
-            yield result(
+            yield blocking_result(
                 SAME_ROWS,
                 asset,
                 passed=True,

@@ -6,7 +6,7 @@ from sluice.assets.evaluation_inputs import PlannedEvaluation, open_inputs
 from sluice.assets.features import FeatureSet
 from sluice.assets.resources import SluiceState
 from sluice.base.errors import SluiceError
-from sluice.checks.outcomes import result
+from sluice.checks.outcomes import blocking_result
 from sluice.config.resolved import TrainingInputs
 
 READABLE = "evaluation_inputs_are_readable"
@@ -31,10 +31,14 @@ def evaluation_inputs_check(
         sluice_state: dg.ResourceParam[SluiceState], features: FeatureSet
     ) -> dg.AssetCheckResult:
         try:
-            opened = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
+            descriptions = open_inputs(pipeline, inputs, planned, sluice_state, features=features)
         except SluiceError as error:
-            return result(READABLE, asset, passed=False, message=str(error))
-        message = f"Opened: {', '.join(opened)}." if opened else "The baseline needs no artifacts."
-        return result(READABLE, asset, passed=True, message=message)
+            return blocking_result(READABLE, asset, passed=False, message=str(error))
+        message = (
+            f"Opened: {', '.join(descriptions)}."
+            if descriptions
+            else "The baseline needs no artifacts."
+        )
+        return blocking_result(READABLE, asset, passed=True, message=message)
 
     return evaluation_inputs_are_readable

@@ -73,7 +73,7 @@ def validate_table(
         5,000 rows and 1.2 s on 1,000,000.
     """
     all_expectations, implied = with_implied(expectations)
-    unmeasured = {e: reason for e in all_expectations if (reason := _why_not(frame, e))}
+    unmeasured = {e: reason for e in all_expectations if (reason := _unmeasurable_reason(frame, e))}
     measurable = [e for e in all_expectations if e not in unmeasured]
     validated = _validate(frame, measurable, suite, _SUMMARY_FORMAT) if measurable else None
     raw = _by_expectation(validated, measurable) if measurable else {}
@@ -103,7 +103,7 @@ def with_implied(
     return (*declared, *implied), frozenset(implied)
 
 
-def broken_rows(
+def violating_rows(
     frame: pd.DataFrame, expectations: Sequence[Expectation]
 ) -> dict[Expectation, NDArray[np.bool_]]:
     """Return for each expectation which rows violate it (N,); nulls only violate not-null.
@@ -119,7 +119,7 @@ def broken_rows(
         One pass of the engine, regardless of the number of tables concatenated in ``frame``.
     """
     raw = _by_expectation(_validate(frame, expectations, "rows", _COMPLETE_FORMAT), expectations)
-    broken = {}
+    violations = {}
     for expectation in expectations:
         if message := exception_text(raw[expectation]["exception_info"]):
             raise ContractError(
@@ -128,8 +128,8 @@ def broken_rows(
             )
         rows = np.zeros(len(frame), np.bool_)
         rows[raw[expectation]["result"]["unexpected_index_list"]] = True
-        broken[expectation] = rows
-    return broken
+        violations[expectation] = rows
+    return violations
 
 
 def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
@@ -201,17 +201,17 @@ def _check_bounds(expectation: Expectation) -> None:
         )
 
 
-def _why_not(frame: pd.DataFrame, expectation: Expectation) -> str:
+def _unmeasurable_reason(frame: pd.DataFrame, expectation: Expectation) -> str:
     """Return why the expectation cannot be measured on this table, or an empty string."""
-    known = [str(column) for column in frame.columns]
+    column_names = [str(column) for column in frame.columns]
     is_about_existence = (
         isinstance(expectation, EngineExpectation) and expectation.name == "ExpectColumnToExist"
     )
     for column in () if is_about_existence else columns_of(expectation):
-        if column not in known:
-            return f"Column '{column}' is missing.{suggest_nearest(column, known)}"
-        if known.count(column) > 1:
-            return f"The table has {known.count(column)} columns named '{column}'."
+        if column not in column_names:
+            return f"Column '{column}' is missing.{suggest_nearest(column, column_names)}"
+        if column_names.count(column) > 1:
+            return f"The table has {column_names.count(column)} columns named '{column}'."
     if frame.empty and not isinstance(expectation, RowCount):
         return "The table has no rows."
     if isinstance(expectation, EngineExpectation):
@@ -265,16 +265,16 @@ def _validate(
         result_format=dict(result_format),
     )
     for result in validated.results:
-        result.result = _plain(result.result)
+        result.result = _to_python_numbers(result.result)
     return validated
 
 
-def _plain(value: Any) -> Any:
+def _to_python_numbers(value: Any) -> Any:
     """Convert NumPy numbers to Python's; the engine's renderer fails on NumPy 2 numbers."""
     if isinstance(value, Mapping):
-        return {name: _plain(part) for name, part in value.items()}
+        return {name: _to_python_numbers(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_plain(part) for part in value)
+        return type(value)(_to_python_numbers(part) for part in value)
     return value.item() if isinstance(value, np.generic) else value
 
 

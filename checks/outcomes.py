@@ -13,7 +13,7 @@ P = ParamSpec("P")
 Checks = Callable[P, Iterator[dg.AssetCheckResult]]
 
 
-def blocking(
+def blocking_spec(
     name: str, asset: list[str], description: str, *, reads: Sequence[list[str]] = ()
 ) -> dg.AssetCheckSpec:
     """Declare a check that stops the run when it fails; ``reads`` lists its other input assets."""
@@ -26,7 +26,7 @@ def blocking(
     )
 
 
-def result(
+def blocking_result(
     name: str,
     asset: list[str],
     *,
@@ -34,7 +34,7 @@ def result(
     message: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> dg.AssetCheckResult:
-    """Return a check result; ``message`` says what was found, where, and what to do."""
+    """Return the result of a blocking check; ``message`` says what was found, and what to do."""
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(asset),
         check_name=name,
@@ -46,10 +46,10 @@ def result(
 
 
 def failing_with_messages(checks: Checks[P]) -> Checks[P]:
-    """Let the step of ``checks`` fail with the messages of its failed checks, after all results.
+    """Wrap a check function so that its step fails with the messages of the failed checks.
 
-    Dagster itself would raise an error with the names of the checks and a traceback, and this is
-    what the page of the run shows first.
+    The step fails after all results were yielded. Otherwise Dagster raises an error with the names
+    of the checks and a traceback, and shows it first on the page of the run.
     """
 
     @functools.wraps(checks)

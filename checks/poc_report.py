@@ -5,7 +5,7 @@ from typing import Any
 
 import dagster as dg
 
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 from sluice.failfast.gate.checks import CHECKS
 from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
 from sluice.failfast.result import CheckResult, GateReport
@@ -19,13 +19,13 @@ def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
     @dg.multi_asset_check(
         name=f"{pipeline}__poc_checks",
-        specs=[blocking(name, asset, description) for name, description in declared],
+        specs=[blocking_spec(name, asset, description) for name, description in declared],
         ins={"poc_report": dg.AssetIn(key=asset)},
     )
     @failing_with_messages
     def poc_checks(poc_report: GateReport) -> Iterator[dg.AssetCheckResult]:
         for item in poc_report.results:
-            yield result(
+            yield blocking_result(
                 item.name,
                 asset,
                 passed=item.passed,

@@ -4,7 +4,7 @@ import dagster as dg
 
 from sluice.assets.resources import SluiceState
 from sluice.base.pluralize import pluralize
-from sluice.checks.outcomes import blocking, result
+from sluice.checks.outcomes import blocking_result, blocking_spec
 from sluice.registry.signing import SigningKey
 
 CONSISTENT = "registry_is_consistent"
@@ -20,7 +20,7 @@ def registry_check(pipeline: str) -> dg.AssetChecksDefinition:
     @dg.multi_asset_check(
         name=f"{pipeline}__registry_check",
         specs=[
-            blocking(
+            blocking_spec(
                 CONSISTENT,
                 asset,
                 "Artifacts, receipts, lineage, history, production pointer, log and database "
@@ -46,7 +46,7 @@ def registry_check(pipeline: str) -> dg.AssetChecksDefinition:
                 key=None if key is None else SigningKey.read(key),
             )
         lines = [f"- {finding.problem}: {finding.what} {finding.fix}" for finding in findings]
-        return result(
+        return blocking_result(
             CONSISTENT,
             asset,
             passed=not findings,

@@ -1,4 +1,4 @@
-"""Check of the rollout: whether the challenger was promoted after its last step."""
+"""Check of the rollout: the challenger was promoted."""
 
 import dagster as dg
 
@@ -31,30 +31,30 @@ def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
             )
         return dg.AssetCheckResult(
             passed=rollout.phase == "promoted",
-            severity=severity(rollout),
-            description=outcome(rollout, last.summary),
+            severity=severity_of(rollout),
+            description=describe_outcome(rollout, last.summary),
         )
 
     return challenger_is_promoted
 
 
-def evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCheckEvaluation:
+def check_evaluation(pipeline_name: str, rollout: Rollout, summary: str) -> dg.AssetCheckEvaluation:
     """Return the check evaluation that the rollout sensor reports after a transition."""
     return dg.AssetCheckEvaluation(
         asset_key=dg.AssetKey([pipeline_name, ROLLOUT]),
         check_name=PROMOTED,
         passed=rollout.phase == "promoted",
-        severity=severity(rollout),
-        description=outcome(rollout, summary),
+        severity=severity_of(rollout),
+        description=describe_outcome(rollout, summary),
     )
 
 
-def severity(rollout: Rollout) -> dg.AssetCheckSeverity:
+def severity_of(rollout: Rollout) -> dg.AssetCheckSeverity:
     """Return ERROR after a rollback; WARN otherwise."""
-    failed = rollout.phase == "rolled_back"
-    return dg.AssetCheckSeverity.ERROR if failed else dg.AssetCheckSeverity.WARN
+    is_rolled_back = rollout.phase == "rolled_back"
+    return dg.AssetCheckSeverity.ERROR if is_rolled_back else dg.AssetCheckSeverity.WARN
 
 
-def outcome(rollout: Rollout, summary: str) -> str:
+def describe_outcome(rollout: Rollout, summary: str) -> str:
     """Return the description of the check result."""
     return summary if rollout.is_over else f"INCONCLUSIVE so far: {summary}"

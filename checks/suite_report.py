@@ -79,11 +79,15 @@ class ExpectationSuiteReport(Record):
         """Summary text: how many expectations passed, and each problem with its first rows."""
         if not self.results:
             return "No expectations are declared, so the values were not checked."
-        held = f"{len(self.results) - len(self.problems)} of {len(self.results)} expectations pass"
-        lines = [f"{held} on {self.num_rows:,} rows."]
-        for words, outcome in (("Failed", "fail"), ("Could not be measured", "unmeasurable")):
+        passed_text = (
+            f"{len(self.results) - len(self.problems)} of {len(self.results)} expectations pass"
+        )
+        lines = [f"{passed_text} on {self.num_rows:,} rows."]
+        for heading, outcome in (("Failed", "fail"), ("Could not be measured", "unmeasurable")):
             lines += [
-                f"{words}: {r.sentence} {r.message}" for r in self.problems if r.outcome == outcome
+                f"{heading}: {r.sentence} {r.message}"
+                for r in self.problems
+                if r.outcome == outcome
             ]
         return " ".join(lines)
 

@@ -1,19 +1,22 @@
 """Checks of the trained networks before their losses are compared."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
 
 import dagster as dg
+import pandas as pd
 
 from sluice.assets.best_config import BestConfig, with_best
 from sluice.assets.features import FeatureSet
 from sluice.assets.metadata import table
 from sluice.assets.replays import shared_errors, trace_errors
 from sluice.assets.resources import SluiceState
-from sluice.assets.trained_models import epochs
+from sluice.assets.trained_models import read_epochs
 from sluice.base.errors import ContractError
 from sluice.base.pluralize import pluralize
-from sluice.checks.outcomes import blocking, failing_with_messages, result
+from sluice.checks.outcomes import blocking_result, blocking_spec, failing_with_messages
 from sluice.config.poc_settings import PredictionSettings
 from sluice.config.resolved import SearchInputs, TrainingInputs
 from sluice.data.table import load_table
@@ -46,19 +49,23 @@ def trained_models_checks(
     @dg.multi_asset_check(
         name=f"{pipeline}__trained_models_checks",
         specs=[
-            blocking(LOG, asset, "Every event of the merged event log has the required fields."),
-            blocking(
+            blocking_spec(
+                LOG, asset, "Every event of the merged event log has the required fields."
+            ),
+            blocking_spec(
                 ALL_TRAINED, asset, "There is exactly one trained network for each seed and fold."
             ),
-            blocking(FINITE, asset, "All losses and gradient norms are finite."),
-            blocking(
+            blocking_spec(FINITE, asset, "All losses and gradient norms are finite."),
+            blocking_spec(
                 NOT_CONSTANT,
                 asset,
                 "The standard deviation of the predictions is plausible for the targets: the "
                 "networks do not predict a constant.",
                 reads=[features_key, best_key],
             ),
-            blocking(TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."),
+            blocking_spec(
+                TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."
+            ),
         ],
         ins={
             "trained_models": dg.AssetIn(key=asset),
@@ -73,10 +80,10 @@ def trained_models_checks(
         best_config: BestConfig,
         features: FeatureSet,
     ) -> Iterator[dg.AssetCheckResult]:
-        yield _log(inputs.base.workload.headline_metric, sluice_state, trained_models, asset)
-        yield _all_trained(seeds, trained_models, features, asset)
-        yield _finite(sluice_state, trained_models, asset)
-        yield _prediction_spread(
+        yield _check_log(inputs.base.workload.headline_metric, sluice_state, trained_models, asset)
+        yield _check_all_trained(seeds, trained_models, features, asset)
+        yield _check_finite(sluice_state, trained_models, asset)
+        yield _check_prediction_spread(
             with_best(inputs, best_config),
             predictions,
             sluice_state,
@@ -84,12 +91,12 @@ def trained_models_checks(
             features,
             asset,
         )
-        yield _trace(trained_models, asset)
+        yield _check_trace(trained_models, asset)
 
     return trained_models_checks
 
 
-def _log(
+def _check_log(
     headline: str, state: SluiceState, trained: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
     try:
@@ -99,8 +106,8 @@ def _log(
             headline=f"mean_{headline}",
         )
     except ContractError as error:
-        return result(LOG, asset, passed=False, message=str(error))
-    return result(
+        return blocking_result(LOG, asset, passed=False, message=str(error))
+    return blocking_result(
         LOG,
         asset,
         passed=report.valid,
@@ -109,43 +116,64 @@ def _log(
     )
 
 
-def _all_trained(
+def _check_all_trained(
     seeds: Sequence[int], trained: TrainedModels, features: FeatureSet, asset: list[str]
 ) -> dg.AssetCheckResult:
-    positions = {(m.seed, m.fold_id) for m in trained.members}
-    wanted = {(seed, fold.fold_id) for seed in seeds for fold in features.folds}
-    return result(
+    trained_runs = Counter((m.seed, m.fold_id) for m in trained.members)
+    required_runs = {(seed, fold.fold_id) for seed in seeds for fold in features.folds}
+    missing_runs = sorted(required_runs - trained_runs.keys())
+    unexpected = sorted(trained_runs.keys() - required_runs)
+    repeated = sorted(run for run, count in trained_runs.items() if count > 1)
+    passed = not (missing_runs or unexpected or repeated)
+    return blocking_result(
         ALL_TRAINED,
         asset,
-        passed=positions == wanted and len(positions) == len(trained.members),
+        passed=passed,
         message=f"{pluralize(len(trained.members), 'member')} for {pluralize(len(seeds), 'seed')} "
         f"and {pluralize(len(features.folds), 'fold')}."
-        if positions == wanted
-        else f"Missing (seed, fold): {sorted(wanted - positions)}, unexpected: "
-        f"{sorted(positions - wanted)}. Materialize trained_models again.",
+        if passed
+        else f"Missing (seed, fold): {missing_runs}, unexpected: {unexpected}, "
+        f"repeated: {repeated}. "
+        "Materialize trained_models again.",
     )
 
 
-def _finite(state: SluiceState, trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
-    columns = ["train_loss", "val_loss", "grad_norm_max"]
-    curves = epochs(trained.event_log, state.store)
-    numbers = curves[columns].astype(float)
+def _check_finite(
+    state: SluiceState, trained: TrainedModels, asset: list[str]
+) -> dg.AssetCheckResult:
+    """Check the numbers of each epoch; one that the event log lacks counts as not finite."""
+    curves = read_epochs(trained.event_log, state.store)
+    numbers = curves.reindex(columns=["train_loss", "val_loss", "grad_norm_max"])
+    numbers = numbers.apply(pd.to_numeric, errors="coerce").astype(float)
     bad = curves[~numbers.map(math.isfinite).all(axis=1)]
-    positions = [f"seed {e.seed} fold {e.fold_id} epoch {e.epoch}" for e in bad.itertuples()]
-    return result(
+    bad_epochs = [_describe_epoch(epoch) for epoch in bad.to_dict("records")]
+    if bad_epochs:
+        message = (
+            f"Losses or gradient norms are not finite, or missing: {', '.join(bad_epochs[:5])} "
+            f"({pluralize(len(bad_epochs), 'epoch')}). Lower the learning rate, or check the loss "
+            "for log(0) and division by 0."
+        )
+    elif curves.empty:
+        message = "The event log has no finished epoch. Materialize trained_models again."
+    else:
+        message = f"All losses and gradient norms of {pluralize(len(curves), 'epoch')} are finite."
+    return blocking_result(
         FINITE,
         asset,
-        passed=not positions and len(curves) > 0,
-        message=f"Non-finite losses or gradients: {', '.join(positions[:5])} "
-        f"({pluralize(len(positions), 'epoch')}). Lower the learning rate, or check the loss for "
-        "log(0) and division by 0."
-        if positions
-        else f"All losses and gradient norms of {pluralize(len(curves), 'epoch')} are finite.",
+        passed=not bad_epochs and not curves.empty,
+        message=message,
         metadata={"largest gradient norm": float(numbers["grad_norm_max"].max())},
     )
 
 
-def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
+def _describe_epoch(epoch: Mapping[Hashable, Any]) -> str:
+    """Return seed, fold and number of an epoch, with '?' for a field that is missing."""
+    fields = (("seed", "seed"), ("fold", "fold_id"), ("epoch", "epoch"))
+    values = [(label, epoch.get(name)) for label, name in fields]
+    return " ".join(f"{label} {'?' if pd.isna(v) else f'{v:g}'}" for label, v in values)
+
+
+def _check_trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
     traced = [member for member in trained.members if member.replay]
     shared = shared_errors(trained.members)
     errors = [error for member in trained.members for error in trace_errors(member)]
@@ -170,12 +198,12 @@ def _trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
             f"{pluralize(len(traced), 'training')} traced: no errors, "
             f"{pluralize(findings, 'other finding')}."
         )
-    return result(
+    return blocking_result(
         TRACE_CLEAN, asset, passed=not shared, message=message, metadata={"traced": len(traced)}
     )
 
 
-def _prediction_spread(
+def _check_prediction_spread(
     inputs: TrainingInputs,
     limits: PredictionSettings,
     state: SluiceState,
@@ -202,7 +230,7 @@ def _prediction_spread(
             }
         )
     bad = [row for row in rows if row["problem"]]
-    return result(
+    return blocking_result(
         NOT_CONSTANT,
         asset,
         passed=not bad,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sluice.checks.expectations import broken_rows
+from sluice.checks.expectations import violating_rows
 from sluice.checks.suite_report import columns_of
 from sluice.data.expectations import Between, Expectation, NotNull, RowCount, StdBetween
 
@@ -36,42 +36,47 @@ def find_alarms(
     rows = pd.concat([window[columns] for window in windows], ignore_index=True)
     window_N = np.repeat(np.arange(len(windows)), sizes)
     by_row = [e for e in expectations if not isinstance(e, StdBetween)]
-    broken = broken_rows(rows, by_row) if by_row and len(rows) else {}
+    violations = violating_rows(rows, by_row) if by_row and len(rows) else {}
     result = np.ones((len(windows), len(expectations)), np.bool_)  # an empty window does not pass
     for position, expectation in enumerate(expectations):
         if len(rows) == 0:
             continue
         if isinstance(expectation, StdBetween):
-            passed: NDArray[np.bool_] = _std_holds(
+            passed: NDArray[np.bool_] = _std_passes(
                 rows[expectation.column], window_N, len(windows), expectation
             )
         else:
-            passed = _rows_hold(rows, broken[expectation], window_N, len(windows), expectation)
+            passed = _rows_pass(rows, violations[expectation], window_N, len(windows), expectation)
         result[:, position] = ~passed
     return result
 
 
-def _rows_hold(
+def _rows_pass(
     rows: pd.DataFrame,
-    broken_N: NDArray[np.bool_],
+    is_violation_N: NDArray[np.bool_],
     window_N: NDArray[np.int64],
     num_windows: int,
     expectation: Expectation,
 ) -> NDArray[np.bool_]:
-    bad = np.bincount(window_N, weights=broken_N, minlength=num_windows)
+    num_violations = np.bincount(window_N, weights=is_violation_N, minlength=num_windows)
     if isinstance(expectation, NotNull):
         measured_N: NDArray[np.float64] = np.ones(len(rows))
     else:
-        known = rows[list(columns_of(expectation))].notna().all(axis=1)
-        measured_N = known.to_numpy().astype(np.float64)
-    measured = np.bincount(window_N, weights=measured_N, minlength=num_windows)
+        has_all_values = rows[list(columns_of(expectation))].notna().all(axis=1)
+        measured_N = has_all_values.to_numpy().astype(np.float64)
+    num_measured = np.bincount(window_N, weights=measured_N, minlength=num_windows)
     mostly = expectation.mostly if isinstance(expectation, Between) else 1.0
-    held = np.divide(measured - bad, measured, out=np.zeros(num_windows), where=measured > 0)
-    passed: NDArray[np.bool_] = (measured > 0) & (held >= mostly)
+    passed_share = np.divide(
+        num_measured - num_violations,
+        num_measured,
+        out=np.zeros(num_windows),
+        where=num_measured > 0,
+    )
+    passed: NDArray[np.bool_] = (num_measured > 0) & (passed_share >= mostly)
     return passed
 
 
-def _std_holds(
+def _std_passes(
     column: "pd.Series[float]",
     window_N: NDArray[np.int64],
     num_windows: int,

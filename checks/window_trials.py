@@ -42,8 +42,8 @@ def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.
             f"{len(raw)} rows at steps of {settings.step_rows}.",
             fix="Choose shorter windows or a shorter step.",
         )
-    kept = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
-    return [raw.iloc[start : start + length] for start in kept]
+    chosen_starts = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
+    return [raw.iloc[start : start + length] for start in chosen_starts]
 
 
 def evenly_spaced(available: int, wanted: int) -> list[int]:
@@ -52,33 +52,35 @@ def evenly_spaced(available: int, wanted: int) -> list[int]:
     return sorted({round(position) for position in positions})
 
 
-def plant_raw(
+def run_raw_corruptions(
     workload: Workload, windows: Sequence[pd.DataFrame], settings: AlarmSettings
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of the raw rows in each window."""
-    for corruption, columns, changed in _planted(windows, workload.raw_schema, "raw", settings):
-        yield run_through_pipeline(workload, changed, corruption, columns)
+    for corruption, columns, corrupted in _corrupted_frames(
+        windows, workload.raw_schema, "raw", settings
+    ):
+        yield run_through_pipeline(workload, corrupted, corruption, columns)
 
 
-def plant_features(
+def run_feature_corruptions(
     workload: Workload, frames: Sequence[pd.DataFrame], settings: AlarmSettings
 ) -> Iterator[WindowTrial]:
     """Yield the result of each corruption of a feature column, which simulates faulty code."""
     schema = workload.feature_schema
-    for corruption, columns, changed in _planted(frames, schema, "features", settings):
+    for corruption, columns, corrupted in _corrupted_frames(frames, schema, "features", settings):
         if corruption.inserted_into != "column":
             continue
-        refusal = _refusal(lambda c=changed: validate_schema(c, schema, "features"))  # type: ignore[misc]
+        is_rejected = _is_rejected(lambda c=corrupted: validate_schema(c, schema, "features"))  # type: ignore[misc]
         yield WindowTrial(
             corruption=corruption,
             columns=columns,
             raw=None,
-            features=changed,
-            refusals=("the feature schema",) if refusal else (),
+            features=corrupted,
+            refusals=("the feature schema",) if is_rejected else (),
         )
 
 
-def _planted(
+def _corrupted_frames(
     frames: Sequence[pd.DataFrame], schema: Schema, stage: str, settings: AlarmSettings
 ) -> Iterator[tuple[Corruption, tuple[str, ...], pd.DataFrame]]:
     """Yield each corruption of each column, pair or row range of each frame that it changes."""
@@ -87,9 +89,9 @@ def _planted(
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
             rng = np.random.default_rng(seed)
             for frame in frames:
-                changed = corruption.plant(frame, columns, rng)
-                if not changed.equals(frame):
-                    yield corruption, columns, changed
+                corrupted = corruption.plant(frame, columns, rng)
+                if not corrupted.equals(frame):
+                    yield corruption, columns, corrupted
 
 
 def run_through_pipeline(
@@ -100,7 +102,7 @@ def run_through_pipeline(
 ) -> WindowTrial:
     """Run one window through the raw schema, the feature code and the feature schema."""
     refusals = []
-    if _refusal(lambda: validate_schema(raw, workload.raw_schema, "raw")):
+    if _is_rejected(lambda: validate_schema(raw, workload.raw_schema, "raw")):
         refusals.append("the raw schema")
     features: pd.DataFrame | None = None
     try:
@@ -124,7 +126,7 @@ def run_through_pipeline(
     )
 
 
-def _refusal(check: Callable[[], None]) -> bool:
+def _is_rejected(check: Callable[[], None]) -> bool:
     try:
         check()
     except ContractError:

@@ -4,7 +4,7 @@ import socket
 
 import dagster as dg
 
-from sluice.pipelines.instance import UNFINISHED, close_ghost_runs
+from sluice.pipelines.instance import UNFINISHED, close_killed_runs
 from sluice.pipelines.run_process import RunProcess
 
 
@@ -13,7 +13,7 @@ def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
 
     Runs whose process was killed are closed first; otherwise they would count forever.
     """
-    close_ghost_runs(instance)
+    close_killed_runs(instance)
     statuses = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
     runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=statuses), limit=1)
     if not runs:
@@ -24,16 +24,18 @@ def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
     text = f"Run {run.run_id[:8]} of {job} is in progress."
     process = RunProcess.of(run.run_id, run.tags)
     if process is None:
-        return f"{text} Its process is unknown. If that process no longer exists, {_close(run)}"
+        unknown = "Its process is unknown. If that process no longer exists,"
+        return f"{text} {unknown} {_how_to_close(run)}"
     if not process.is_here:
         return (
             f"{text} It runs on host {process.host}, whose processes cannot be seen from host "
-            f"{socket.gethostname()}. If that host or container no longer exists, {_close(run)}"
+            f"{socket.gethostname()}. If that host or container no longer exists, "
+            f"{_how_to_close(run)}"
         )
     return text
 
 
-def _close(run: dg.DagsterRun) -> str:
+def _how_to_close(run: dg.DagsterRun) -> str:
     return (
         f"close the run: in the UI open Runs, select {run.run_id[:8]}, then Actions, Terminate, "
         "with 'Force termination immediately' selected."

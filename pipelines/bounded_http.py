@@ -1,7 +1,7 @@
 """An HTTP server of the standard library with limits, so that no client can block it.
 
-Without the limits, it waits for a request forever, starts a thread for every connection, and reads
-6 MB of headers.
+Without the limits, such a server waits for a request forever, starts a thread for every connection,
+and reads 6 MB of headers.
 """
 
 import http.client
@@ -19,7 +19,7 @@ from sluice.base.settings import Settings
 
 
 class HttpLimits(Settings):
-    """Limits of what clients may use."""
+    """Limits on the connections, time and bytes that clients use."""
 
     threads: int = Field(32, ge=1, le=1000, description="Number of connections served in parallel.")
     header_s: float = Field(
@@ -42,16 +42,16 @@ class BoundedServer(ThreadingHTTPServer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._free = threading.BoundedSemaphore(self.limits.threads)
+        self._free_threads = threading.BoundedSemaphore(self.limits.threads)
         self._lock = threading.Lock()
         self._incomplete: dict[socket.socket, None] = {}
         """Connections with an incomplete header, oldest first."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection on a thread, or close it when no idle connection can be closed."""
-        if not self._free.acquire(blocking=False):
+        """Serve a connection on a thread, or close it if no thread becomes free."""
+        if not self._free_threads.acquire(blocking=False):
             self._close_oldest()
-            if not self._free.acquire(timeout=1.0):
+            if not self._free_threads.acquire(timeout=1.0):
                 self.shutdown_request(request)
                 return
         with self._lock:
@@ -64,10 +64,10 @@ class BoundedServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self.mark_header_complete(request)
-            self._free.release()
+            self._free_threads.release()
 
     def mark_header_complete(self, request: Any) -> None:
-        """Record that a connection's header is complete, so that it is not closed for another."""
+        """Record that a header is complete: its connection is not closed to free a thread."""
         with self._lock:
             self._incomplete.pop(request, None)
 
@@ -85,8 +85,8 @@ class BoundedServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore disconnects and time-outs of clients; print other errors on stderr."""
-        usual = (ConnectionError, TimeoutError, http.client.HTTPException)
-        if not isinstance(sys.exception(), usual):
+        client_errors = (ConnectionError, TimeoutError, http.client.HTTPException)
+        if not isinstance(sys.exception(), client_errors):
             super().handle_error(request, client_address)
 
 
@@ -112,7 +112,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
 class _BoundedReader(io.RawIOBase):
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
-        self._end_s = time.monotonic() + limits.header_s
+        self._header_deadline_s = time.monotonic() + limits.header_s
         self._left_bytes, self._limit = limits.header_bytes, limits.header_bytes
 
     def readable(self) -> bool:
@@ -121,7 +121,7 @@ class _BoundedReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         if self._left_bytes <= 0:
             raise http.client.HTTPException(f"The header is larger than {self._limit} bytes")
-        left_s = self._end_s - time.monotonic()
+        left_s = self._header_deadline_s - time.monotonic()
         if left_s <= 0:
             raise TimeoutError("the header was not complete in time")
         self._connection.settimeout(left_s)

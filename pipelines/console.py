@@ -18,9 +18,9 @@ from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
 _MIN_PIECES_FOR_TENTHS = 20
-"""Number of pieces from which on a stage prints a line at each tenth of them."""
+"""Minimum number of pieces of a stage that prints a line after each tenth of them."""
 _MAX_SILENT_S = 15.0
-"""Time without a printed line after which the next finished piece prints one [s]."""
+"""Time without a printed line after which a line is printed for the next finished piece [s]."""
 
 
 class RunConsole:
@@ -33,9 +33,9 @@ class RunConsole:
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.perf_counter) -> None:
         self._console = console
         self._clock = clock
-        self._started: dict[str, float] = {}
+        self._started_at: dict[str, float] = {}
         self._notes: dict[str, str] = {}
-        self._tenth = -1
+        self._last_tenth = -1
         self._printed_at = clock()
         self._bar = Progress(
             SpinnerColumn(),
@@ -74,7 +74,7 @@ class RunConsole:
         done: int,
         total: int,
         rows: Sequence[Mapping[str, object]] = (),
-        important: bool = False,
+        is_important: bool = False,
     ) -> None:
         """Report a finished piece of the running stage, and the table to show below the bar.
 
@@ -85,32 +85,32 @@ class RunConsole:
             self._task, completed=done, total=total, text=escape(f"{done}/{total}  {text}")
         )
         tenth, now = 10 * done // max(total, 1), self._clock()
-        is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._tenth
+        is_new_tenth = total >= _MIN_PIECES_FOR_TENTHS and tenth != self._last_tenth
         is_due = is_new_tenth or now - self._printed_at > _MAX_SILENT_S
-        if important or (is_due and not self._console.is_terminal):
-            self._tenth, self._printed_at = tenth, now
+        if is_important or (is_due and not self._console.is_terminal):
+            self._last_tenth, self._printed_at = tenth, now
             self._console.print(f"      {done}/{total}  {text}", highlight=False, markup=False)
 
     def on_event(self, event: dg.EventLogEntry) -> None:
         """Show one event of the run's log."""
-        happened = event.dagster_event
-        if happened is None or happened.step_key is None:
+        dagster_event = event.dagster_event
+        if dagster_event is None or dagster_event.step_key is None:
             return
-        stage = happened.step_key.split("__", 1)[-1].replace("_", " ")
-        if happened.is_step_start:
-            self._started[stage] = self._printed_at = self._clock()
-            self._tenth, self._rows = -1, ()
+        stage = dagster_event.step_key.split("__", 1)[-1].replace("_", " ")
+        if dagster_event.is_step_start:
+            self._started_at[stage] = self._printed_at = self._clock()
+            self._last_tenth, self._rows = -1, ()
             self._bar.reset(self._task, description=stage, total=None, text="")
-        elif happened.is_step_materialization:
-            self._notes[stage] = _reuse_note(happened)
-        elif happened.is_step_success or happened.is_step_failure:
-            seconds = self._clock() - self._started.pop(stage, self._clock())
+        elif dagster_event.is_step_materialization:
+            self._notes[stage] = _reuse_note(dagster_event)
+        elif dagster_event.is_step_success or dagster_event.is_step_failure:
+            seconds = self._clock() - self._started_at.pop(stage, self._clock())
             self.seconds[stage] = seconds
-            mark = "[green]ok[/green]" if happened.is_step_success else "[red]no[/red]"
+            mark = "[green]ok[/green]" if dagster_event.is_step_success else "[red]no[/red]"
             note = self._notes.pop(stage, "")
             line = f"  {mark}  {stage:<42} {seconds:6.1f} s{note}"
             self._console.print(line, highlight=False, soft_wrap=True)
-        elif pool := _blocking_pool(happened):
+        elif pool := _blocking_pool(dagster_event):
             self._console.print(
                 f"      {stage} waits: another run uses the concurrency pool '{pool}'",
                 highlight=False,
@@ -126,8 +126,8 @@ class RunConsole:
             column.justify, column.no_wrap = "right", True
         for row in cells[1:]:
             table.add_row(*map(escape, row))
-        below = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
-        return Group(self._bar, table, *below)
+        omission = [Text(f"  {omitted_text(omitted)}", style="dim")] if omitted else []
+        return Group(self._bar, table, *omission)
 
 
 def _blocking_pool(event: dg.DagsterEvent) -> str:

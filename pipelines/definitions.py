@@ -27,12 +27,12 @@ def defs() -> dg.Definitions:
     loader, and an invalid file must not remove the other pipelines.
     """
     redact_logs()  # every process of Dagster loads the definitions
-    named = [
+    named_paths = [
         Path(part) for part in os.environ.get(PIPELINES_VARIABLE, "").split(os.pathsep) if part
     ]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     folder = defs_folder()
-    paths = named or [folder / name / "defs.yaml" for name in known_pipelines(folder)]
+    paths = named_paths or [folder / name / "defs.yaml" for name in known_pipelines(folder)]
 
     def load(path: Path) -> dg.Definitions:
         return with_resources(build_definitions(resolve(read_pipeline(path))), home)

@@ -76,10 +76,10 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         guards=settings.guards,
         suites=settings.suites,
     )
-    rolls_out = settings.rollout is not None
+    has_rollout = settings.rollout is not None
     training = training_job(name, purpose=settings.description)
-    approvals, waits = settings.approval, settings.approval.required
-    promotion = promotion_job(name, shows_approval=waits)
+    approvals, requires_approval = settings.approval, settings.approval.required
+    promotion = promotion_job(name, checks_approval=requires_approval)
     verification = verification_job(name)
     jobs = [search_job(name), training, promotion, verification]
     assets = [
@@ -102,7 +102,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             search,
             baseline_rules=settings.baseline,
             suites=settings.suites,
-            approved=settings.guards.approved,
+            approved_candidate=settings.guards.approved,
             production_code=settings.production_code,
         ),
         promotion_verdict_asset(
@@ -123,7 +123,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         ),
         production_model_asset(
             name,
-            rolls_out=rolls_out,
+            has_rollout=has_rollout,
             rules=rules,
             approvals=approvals,
             tracking=settings.tracking,
@@ -141,7 +141,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         candidate_checks(name),
         registry_check(name),
     ]
-    if waits:
+    if requires_approval:
         jobs.append(approval_job(name))
         assets.append(approval_asset(name, approvals))
         checks.append(approval_check(name, approvals))
@@ -153,7 +153,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         checks.append(drift_check(name))
         sensors.append(drift_sensor(name, [drift, training], workload, settings.drift))
     if settings.rollout is not None:
-        rollout, review = rollout_job(name, shows_approval=waits), review_job(name)
+        rollout, review = rollout_job(name, checks_approval=requires_approval), review_job(name)
         promotion_jobs.append(rollout)
         jobs += [rollout, review]
         assets += [
@@ -174,7 +174,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         ],
         sensors=[
             promotion_sensor(
-                name, promotion_jobs, rolls_out=rolls_out, rules=rules, approvals=approvals
+                name, promotion_jobs, has_rollout=has_rollout, rules=rules, approvals=approvals
             ),
             *sensors,
             failure_sensor(name, jobs),

@@ -35,11 +35,13 @@ from sluice.pipelines.ui_guard import UiGuard
 LOOPBACK = "127.0.0.1"
 _LOG_LEVEL = "warning"
 _POLL_MS = 2000
-"""Interval at which the page polls for changes, as with ``dagster dev``."""
+"""Interval at which a page of the UI polls for changes, as with ``dagster dev`` [ms]."""
 
-_DAEMON_END_S = 60.0
-_UI_END_S = 3
-"""Maximum wait for open requests at shutdown; subscriptions stay open while a page is open."""
+_DAEMON_STOP_TIMEOUT_S = 60.0
+"""Maximum wait for the end of the daemon [s]."""
+
+_UI_STOP_TIMEOUT_S = 3
+"""Maximum wait for open requests at shutdown; subscriptions stay open while a page is open [s]."""
 
 _STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW = 15_000, 3600, 20
 """Dagster's defaults for its web server; not used with SQLite."""
@@ -75,10 +77,10 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
                     log_level=_LOG_LEVEL,
                     proxy_headers=False,
                     server_header=False,
-                    timeout_graceful_shutdown=_UI_END_S,
+                    timeout_graceful_shutdown=_UI_STOP_TIMEOUT_S,
                 )
             )
-            _end_with(daemon, server)
+            _stop_with(daemon, server)
             server.run()
         if daemon.poll() is not None:
             raise SystemExit(
@@ -141,12 +143,14 @@ def _daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[b
         with contextlib.suppress(BrokenPipeError):  # it had already ended
             send_ipc_shutdown_message(write_end)
         try:
-            process.wait(_DAEMON_END_S)
+            process.wait(_DAEMON_STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
 
 
-def _end_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
+def _stop_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
+    """Stop the web server when the daemon ends."""
+
     def watch() -> None:
         daemon.wait()
         server.should_exit = True

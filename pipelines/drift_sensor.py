@@ -1,4 +1,4 @@
-"""Starts a drift check when new rows exist, and one training when drift persists."""
+"""Starts a drift check when new rows or samples exist, and one training when drift persists."""
 
 from datetime import datetime, timedelta
 
@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError
 from sluice.assets.drift_report import DRIFT_REPORT, newest_samples, production_since
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import SluiceState, utc_now
-from sluice.assets.source_asset import LoadAsset, loader
+from sluice.assets.source_asset import LoadAsset, asset_loader
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import digest_json
 from sluice.base.errors import SluiceError
@@ -29,8 +29,8 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.serving.deployed import deployed_members
 from sluice.workloads.workload import Workload
 
-EVERY_S = 300
-TRAIN_AGAIN = timedelta(hours=1)
+POLL_INTERVAL_S = 300
+RETRY_DELAY = timedelta(hours=1)
 """Delay before a failed training is started again."""
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
@@ -70,10 +70,10 @@ def drift_sensor(
         jobs=jobs,
         name=f"{pipeline}_drift_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=POLL_INTERVAL_S,
         description="Starts the drift job when the source or the servers have a new window of "
-        "data, and the training job for each persistent drift (again after a failed run). Decides "
-        "nothing itself.",
+        "data, and the training job for each persistent drift (again after a failed run). The "
+        "drift job makes the decisions.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -88,15 +88,15 @@ def drift_sensor(
             )
             if monitor_state is not None and monitor_state.candidate != version.candidate:
                 monitor_state = None
-            busy = describe_active_run(context.instance, training_name(pipeline))
+            active_run = describe_active_run(context.instance, training_name(pipeline))
             drift = monitor_state.training if monitor_state is not None else None
             answers = [
                 request_training(
                     pipeline,
                     monitor_state,
                     cursor,
-                    busy=busy,
-                    asked=find_requested_run(context.instance, {DRIFT_TAG: drift.id})
+                    active_run=active_run,
+                    requested_run=find_requested_run(context.instance, {DRIFT_TAG: drift.id})
                     if drift
                     else None,
                     now=utc_now(),
@@ -112,7 +112,7 @@ def drift_sensor(
                     sluice_state.store,
                     ledger,
                     context.instance,
-                    load_asset=loader(context),
+                    load_asset=asset_loader(context),
                 ),
             ]
         requests = [request for request in answers if isinstance(request, dg.RunRequest)]
@@ -133,8 +133,8 @@ def request_training(
     monitor_state: MonitorState | None,
     cursor: Cursor,
     *,
-    busy: str,
-    asked: RequestedRun | None,
+    active_run: str,
+    requested_run: RequestedRun | None,
     now: datetime,
 ) -> dg.RunRequest | str:
     """Return the training request for a drift alarm, or why no training is started.
@@ -145,8 +145,8 @@ def request_training(
         pipeline: Name of the pipeline.
         monitor_state: State of the drift monitor; None before the first check.
         cursor: The last requests.
-        busy: Description of a training in progress; empty for none.
-        asked: The last training started for this alarm; None if none was started.
+        active_run: Description of a training in progress; empty for none.
+        requested_run: The last training started for this alarm; None if none was started.
         now: Present time.
     """
     if monitor_state is None:
@@ -156,21 +156,23 @@ def request_training(
         return f"A training would not remove the drift: {alarm.reason}" if alarm else ""
     drift = monitor_state.training
     since = f"the drift since {drift.began_at:%Y-%m-%d %H:%M}"
-    if asked is None and drift.id == cursor.last_alarm:
+    if requested_run is None and drift.id == cursor.last_alarm:
         return f"A training was started for {since}."
-    if asked is not None and asked.failed_at is None:
-        return f"A training was started for {since}: {asked}."
-    if busy:
-        return f"{busy} A training for {since} starts after it."
-    if asked is not None and asked.failed_at is not None:
-        retry_at = asked.failed_at + TRAIN_AGAIN
+    if requested_run is not None and requested_run.failed_at is None:
+        return f"A training was started for {since}: {requested_run}."
+    if active_run:
+        return f"{active_run} A training for {since} starts after it."
+    if requested_run is not None and requested_run.failed_at is not None:
+        retry_at = requested_run.failed_at + RETRY_DELAY
         if now < retry_at:
             return (
-                f"A training was started for {since}: {asked}. It restarts after "
+                f"A training was started for {since}: {requested_run}. It restarts after "
                 f"{retry_at:%H:%M} UTC."
             )
     return dg.RunRequest(
-        run_key=f"drift-{drift.id}" if asked is None else f"drift-{drift.id} after {asked.run_id}",
+        run_key=f"drift-{drift.id}"
+        if requested_run is None
+        else f"drift-{drift.id} after {requested_run.run_id}",
         job_name=training_name(pipeline),
         tags={
             DRIFT_TAG: drift.id,
@@ -196,15 +198,15 @@ def request_drift_check(
     load_asset: LoadAsset | None = None,
 ) -> dg.RunRequest | str:
     """Return the request of a drift check for new rows or samples, or why none is needed."""
-    answer = source.ask(load_asset)
-    if isinstance(answer, SourceUnavailable):
-        return answer.reason
-    if answer.index.empty:
+    source_state = source.read_state(load_asset)
+    if isinstance(source_state, SourceUnavailable):
+        return source_state.reason
+    if source_state.index.empty:
         return "The source has no rows."
     samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
         pending = find_pending_windows(
-            _labels(version, answer.index, store, horizon_rows=horizon_rows),
+            _labels(version, source_state.index, store, horizon_rows=horizon_rows),
             samples,
             monitor_state,
             settings,
@@ -215,7 +217,7 @@ def request_drift_check(
     if monitor_state is not None and not pending.signals:
         return " ".join(pending.wait_reasons) or "Neither the source nor a server has new data."
     key = _key(
-        version, pending, str(answer.index[-1]), samples[-1].at.isoformat() if samples else ""
+        version, pending, str(source_state.index[-1]), samples[-1].at.isoformat() if samples else ""
     )
     if key == cursor.last_check:
         return _check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
@@ -229,13 +231,13 @@ def request_drift_check(
     )
 
 
-def _check_reason(pipeline: str, asked: RequestedRun | None) -> str:
-    if asked is None:
+def _check_reason(pipeline: str, requested_run: RequestedRun | None) -> str:
+    if requested_run is None:
         return "A check of the newest rows was requested; no new data since."
-    if asked.failed_at is None:
-        return f"A check of the newest rows was requested, {asked}; no new data since."
+    if requested_run.failed_at is None:
+        return f"A check of the newest rows was requested, {requested_run}; no new data since."
     return (
-        f"The check of the newest rows failed ({asked}). The next one starts when new data "
+        f"The check of the newest rows failed ({requested_run}). The next one starts when new data "
         f"arrive; or fix the error in the run's log and launch {drift_name(pipeline)} in the UI."
     )
 
@@ -245,11 +247,11 @@ def _labels(
 ) -> SourceLabels | None:
     if horizon_rows == 0:
         return None
-    kept = ReferenceArtifacts.of(version.lineage.artifacts)
+    references = ReferenceArtifacts.of(version.lineage.artifacts)
     return SourceLabels(
         index=index[:-horizon_rows],  # the newest rows have no target yet
-        known_until=last_known_label(kept, deployed_members(version.lineage.members), store),
-        has_losses=kept is not None and kept.losses is not None,
+        known_until=last_known_label(references, deployed_members(version.lineage.members), store),
+        has_losses=references is not None and references.losses is not None,
     )
 
 

@@ -13,14 +13,14 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor import in_process
 from dagster._core.executor.in_process import InProcessExecutor
 
-from sluice.pipelines.instance import close_ghost_runs
+from sluice.pipelines.instance import close_killed_runs
 from sluice.pipelines.run_process import RunProcess
 
 _MAX_WAIT_S = 1.0
 """Maximum time until a step that waits for a concurrency pool reacts to Ctrl-C [s]."""
 
-_GHOST_CHECK_S = 10.0
-"""Interval at which a waiting step looks for killed runs, whose slots it frees [s]."""
+_KILLED_RUN_CHECK_S = 10.0
+"""Interval at which a waiting step searches for killed runs, whose slots it frees [s]."""
 
 
 class ProcessRecordingExecutor(InProcessExecutor):
@@ -52,7 +52,7 @@ def interruptible_pools() -> Iterator[None]:
 
 class _InterruptiblePools(InstanceConcurrencyContext):
     _next_check_s = 0.0
-    """Monotonic time of the next look for killed runs [s]."""
+    """Monotonic time of the next search for killed runs [s]."""
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
         """Claim a slot for a step; return whether it was free.
@@ -62,8 +62,8 @@ class _InterruptiblePools(InstanceConcurrencyContext):
         if super().claim(concurrency_key, step_key, step_priority):
             return True
         if time.monotonic() >= self._next_check_s:
-            self._next_check_s = time.monotonic() + _GHOST_CHECK_S
-            close_ghost_runs(self._instance)
+            self._next_check_s = time.monotonic() + _KILLED_RUN_CHECK_S
+            close_killed_runs(self._instance)
         return False
 
     def interval_to_next_pending_claim_check(self) -> float:

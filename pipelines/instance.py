@@ -1,4 +1,4 @@
-"""The Dagster instance under ``SLUICE_HOME``: without telemetry, and without ghost runs."""
+"""Opens the Dagster instance under ``SLUICE_HOME``, and closes runs that were killed."""
 
 import contextlib
 import logging
@@ -35,7 +35,7 @@ python_logs:
   python_log_level: INFO
 """
 
-PRINT_TO_THE_TERMINAL = {
+NO_LOG_CAPTURE = {
     "compute_logs": {
         "module": "dagster._core.storage.noop_compute_log_manager",
         "class": "NoOpComputeLogManager",
@@ -49,11 +49,11 @@ UNFINISHED = (
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-
+"""Statuses of runs that a process executes, unless it was killed."""
 
 _MAX_CONFIG_BYTES = 1_000_000
 
-_NO_ROOM = ("disk is full", "disk I/O error")
+_DISK_FULL_MESSAGES = ("disk is full", "disk I/O error")
 """Messages of SQLite on a full disk; the second one concerns a file beside the database."""
 
 
@@ -76,10 +76,10 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
             fix="Make the folder writable, or set SLUICE_HOME to a writable folder.",
         )
     os.environ["DAGSTER_HOME"] = str(home.dagster)
-    with _full_disk_reported(home.dagster):
+    with _report_full_disk(home.dagster):
         try:
             instance = dg.DagsterInstance.from_ref(
-                InstanceRef.from_dir(str(home.dagster), overrides=PRINT_TO_THE_TERMINAL)
+                InstanceRef.from_dir(str(home.dagster), overrides=NO_LOG_CAPTURE)
             )
         except OSError as error:
             raise storage_error(home.dagster, error) from error
@@ -145,7 +145,7 @@ class _Relay:
 
 
 @contextlib.contextmanager
-def _full_disk_reported(folder: Path) -> Iterator[None]:
+def _report_full_disk(folder: Path) -> Iterator[None]:
     """Raise a StorageError when a database of Dagster in a folder reports a full disk.
 
     The error is converted where it occurs, because Dagster prints some errors before it raises
@@ -155,7 +155,9 @@ def _full_disk_reported(folder: Path) -> Iterator[None]:
     def explain(context: ExceptionContext) -> StorageError | None:
         database = "" if context.engine is None else str(context.engine.url.database)
         message = str(context.original_exception)
-        if folder not in Path(database).parents or not any(words in message for words in _NO_ROOM):
+        if folder not in Path(database).parents or not any(
+            text in message for text in _DISK_FULL_MESSAGES
+        ):
             return None
         return disk_full_error(Path(database), reason=f"{message}, in Dagster's record of runs")
 
@@ -166,13 +168,13 @@ def _full_disk_reported(folder: Path) -> Iterator[None]:
         event.remove(Engine, "handle_error", explain)
 
 
-def close_ghost_runs(instance: dg.DagsterInstance) -> int:
+def close_killed_runs(instance: dg.DagsterInstance) -> int:
     """Mark runs whose process was killed as failed; return their number.
 
     Their slots in concurrency pools are freed. Otherwise the next run would wait for the GPU until
     Dagster's daemon frees them, and without a daemon forever.
     """
-    ghosts = 0
+    num_closed = 0
     for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
         process = RunProcess.of(run.run_id, run.tags)
         if process is None or not process.is_gone:
@@ -180,7 +182,7 @@ def close_ghost_runs(instance: dg.DagsterInstance) -> int:
         current = instance.get_run_by_id(run.run_id)
         if current is not None and current.status in UNFINISHED:  # it has not ended in the meantime
             instance.report_run_failed(current, "The process that executed this run was killed.")
-            ghosts += 1
+            num_closed += 1
     storage = instance.event_log_storage
     for run_id in (
         storage.get_concurrency_run_ids() if storage.supports_global_concurrency_limits else ()
@@ -189,4 +191,4 @@ def close_ghost_runs(instance: dg.DagsterInstance) -> int:
         process = None if holder is None else RunProcess.of(run_id, holder.tags)
         if holder is None or (holder.is_finished and process is not None and process.is_gone):
             storage.free_concurrency_slots_for_run(run_id)
-    return ghosts
+    return num_closed

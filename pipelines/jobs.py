@@ -19,7 +19,7 @@ PRODUCTION = "production_model"
 
 
 def training_job(pipeline: str, *, purpose: str) -> UnresolvedAssetJobDefinition:
-    """Return the job from raw rows to a registered candidate; ``purpose`` is that of the model."""
+    """Return the job from raw rows to a candidate; ``purpose`` describes the model."""
     return dg.define_asset_job(
         training_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, "candidate"]).upstream(),
@@ -65,12 +65,12 @@ def search_name(pipeline: str) -> str:
     return f"{pipeline}_search"
 
 
-def rollout_job(pipeline: str, *, shows_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that starts the rollout of a version, and shows its approval."""
+def rollout_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
+    """Return the job that starts a rollout; ``checks_approval`` adds its approval check."""
     selection = dg.AssetSelection.assets([pipeline, ROLLOUT])
     return dg.define_asset_job(
         rollout_name(pipeline),
-        selection=selection | _approval_check(pipeline) if shows_approval else selection,
+        selection=selection | _approval_check(pipeline) if checks_approval else selection,
         description="Starts to send traffic to a version that passed its gate; the rollout sensor "
         "continues from there.",
         executor_def=one_process,
@@ -116,13 +116,13 @@ def promotion_name(pipeline: str) -> str:
     return f"{pipeline}_promotion"
 
 
-def promotion_job(pipeline: str, *, shows_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that promotes a version to production, and shows its approval."""
+def promotion_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
+    """Return the job that promotes a version; ``checks_approval`` adds its approval check."""
     # The check of the registry reads every artifact and has a schedule of its own.
     selection = dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks()
     return dg.define_asset_job(
         promotion_name(pipeline),
-        selection=selection | _approval_check(pipeline) if shows_approval else selection,
+        selection=selection | _approval_check(pipeline) if checks_approval else selection,
         description="Moves the production pointer to a version that has the required receipts.",
         executor_def=one_process,
     )

@@ -23,7 +23,7 @@ from sluice.rollout.state import RolloutPhase
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_KEPT_S = 5.0
+_CACHE_S = 5.0
 """Time for which a scrape is cached, because it reads the registry and Dagster's databases [s]."""
 
 _JOBS = ("training", "search", "promotion", "registry_verification")
@@ -32,23 +32,23 @@ _JOBS = ("training", "search", "promotion", "registry_verification")
 def metrics_reader(home: Home) -> Callable[[], bytes]:
     """Return a thread-safe function that returns the metrics in Prometheus' text format."""
     registry = CollectorRegistry()
-    registry.register(_FromLedger(home))
-    registry.register(_FromRuns(home))
-    registry.register(_FromAlerts(home))
+    registry.register(_LedgerCollector(home))
+    registry.register(_RunCollector(home))
+    registry.register(_AlertCollector(home))
     lock = threading.Lock()
-    kept, kept_at = b"", float("-inf")
+    cached, cached_at = b"", float("-inf")
 
     def read() -> bytes:
-        nonlocal kept, kept_at
+        nonlocal cached, cached_at
         with lock:
-            if time.monotonic() - kept_at > _KEPT_S:
-                kept, kept_at = generate_latest(registry), time.monotonic()
-            return kept
+            if time.monotonic() - cached_at > _CACHE_S:
+                cached, cached_at = generate_latest(registry), time.monotonic()
+            return cached
 
     return read
 
 
-class _FromLedger(Collector):
+class _LedgerCollector(Collector):
     """Collects versions, verdicts, moves of production and the last rollout of each model."""
 
     def __init__(self, home: Home) -> None:
@@ -161,7 +161,7 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
         add("rollout_lease_timestamp_seconds", rollout.lease_until.timestamp())
 
 
-class _FromRuns(Collector):
+class _RunCollector(Collector):
     """Collects each pipeline's runs of the jobs in ``_JOBS`` from Dagster's history."""
 
     def __init__(self, home: Home) -> None:
@@ -198,7 +198,7 @@ class _FromRuns(Collector):
         from sluice.pipelines.instance import open_instance
 
         pipelines = sorted(p.name for p in self._home.records.glob("*") if p.is_dir())
-        shown = {
+        statuses = {
             "success": dg.DagsterRunStatus.SUCCESS,
             "failure": dg.DagsterRunStatus.FAILURE,
             "canceled": dg.DagsterRunStatus.CANCELED,
@@ -208,20 +208,24 @@ class _FromRuns(Collector):
         with open_instance(self._home) as instance:
             for pipeline in pipelines:
                 for job in _JOBS:
-                    spans = []
-                    for word, status in shown.items():
-                        chosen = dg.RunsFilter(job_name=f"{pipeline}_{job}", statuses=[status])
-                        runs.add_metric((pipeline, job, word), instance.get_runs_count(chosen))
-                        for record in instance.get_run_records(chosen, limit=1):
+                    ended_runs = []
+                    for status_name, status in statuses.items():
+                        run_filter = dg.RunsFilter(job_name=f"{pipeline}_{job}", statuses=[status])
+                        runs.add_metric(
+                            (pipeline, job, status_name), instance.get_runs_count(run_filter)
+                        )
+                        for record in instance.get_run_records(run_filter, limit=1):
                             if record.end_time is None or record.start_time is None:
                                 continue
-                            ended.add_metric((pipeline, job, word), record.end_time)
-                            spans.append((record.end_time, record.end_time - record.start_time))
-                    if spans:
-                        durations.add_metric((pipeline, job), max(spans)[1])
+                            ended.add_metric((pipeline, job, status_name), record.end_time)
+                            ended_runs.append(
+                                (record.end_time, record.end_time - record.start_time)
+                            )
+                    if ended_runs:
+                        durations.add_metric((pipeline, job), max(ended_runs)[1])
 
 
-class _FromAlerts(Collector):
+class _AlertCollector(Collector):
     """Collects the alerts raised by Sluice, drift included."""
 
     def __init__(self, home: Home) -> None:
@@ -236,7 +240,7 @@ class _FromAlerts(Collector):
         )
         alerts = read_alerts(self._home)
         for key in sorted({(a.model, a.kind, a.severity) for a in alerts}):
-            moments = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
-            raised.add_metric(key, len(moments))
-            last.add_metric(key, max(moments))
+            times = [a.at.timestamp() for a in alerts if (a.model, a.kind, a.severity) == key]
+            raised.add_metric(key, len(times))
+            last.add_metric(key, max(times))
         yield from (raised, last)

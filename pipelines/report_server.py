@@ -1,8 +1,8 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
 Read-only, without paths outside the folder or dotfiles, and within the limits of ``bounded_http``.
-The server ends with the process that started it, also when that is killed. Every feature can add
-``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists them,
+The server ends with the process that started it, even if that process is killed. Every feature can
+add ``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists them,
 newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
@@ -34,8 +34,8 @@ _POLICY = (
 """Content security policy: a page may run its own scripts, but cannot reach other hosts, send forms
 to the UI, or be shown in a frame of another origin."""
 
-_FIRST_TRIES = 20
-_WATCH_S = 0.5
+_NUM_PREFERRED_PORTS = 20
+_PARENT_POLL_S = 0.5
 
 
 class ReportServer(BoundedServer):
@@ -67,16 +67,16 @@ class ReportHandler(BoundedHandler):
 
     def do_GET(self) -> None:
         """Send a page with its content."""
-        self._answer(with_content=True)
+        self._respond(with_content=True)
 
     def do_HEAD(self) -> None:
         """Send the headers of the response to GET."""
-        self._answer(with_content=False)
+        self._respond(with_content=False)
 
     def log_message(self, *_: object) -> None:
         """Log nothing: the terminal is used by Dagster."""
 
-    def _answer(self, *, with_content: bool) -> None:
+    def _respond(self, *, with_content: bool) -> None:
         path = urlsplit(self.path).path
         hosts = self.headers.get_all("Host", [])
         if len(hosts) != 1 or not is_trusted_host(hosts[0], self.server.trusted_hosts):
@@ -102,7 +102,7 @@ class ReportHandler(BoundedHandler):
             self._send_file(file, with_content=with_content)
 
     def _send(self, content: bytes, *, kind: str, with_content: bool) -> None:
-        self._head(kind, len(content))
+        self._send_headers(kind, len(content))
         if with_content:
             self.wfile.write(content)
 
@@ -114,12 +114,14 @@ class ReportHandler(BoundedHandler):
             return
         with file:
             kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-            text = kind.startswith("text/") or kind == "application/json"
-            self._head(f"{kind}; charset=utf-8" if text else kind, os.fstat(file.fileno()).st_size)
+            is_text = kind.startswith("text/") or kind == "application/json"
+            self._send_headers(
+                f"{kind}; charset=utf-8" if is_text else kind, os.fstat(file.fileno()).st_size
+            )
             if with_content:
                 shutil.copyfileobj(file, self.wfile)
 
-    def _head(self, kind: str, size: int) -> None:
+    def _send_headers(self, kind: str, size: int) -> None:
         self.send_response(HTTPStatus.OK)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(size))
@@ -144,21 +146,21 @@ def find_file(folder: Path, path: str) -> Path | None:
         file = folder.joinpath(*parts).resolve()
         if file.is_dir():
             file = (file / "index.html").resolve()
-        inside = file.is_relative_to(folder.resolve()) and file.is_file()
+        is_inside = file.is_relative_to(folder.resolve()) and file.is_file()
     except OSError:  # such as a name that is too long
         return None
-    return file if inside else None
+    return file if is_inside else None
 
 
-def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
+def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socket:
     """Listen on the first free loopback port from ``first_port`` on, or any free port.
 
     Args:
         first_port: The preferred port.
-        kept_free: A port that another service is about to open; skipped.
+        reserved_port: A port that another service is about to open, which is skipped.
     """
-    for port in _candidates(first_port):
-        if port == kept_free:
+    for port in _candidate_ports(first_port):
+        if port == reserved_port:
             continue
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -172,8 +174,8 @@ def listen(first_port: int, *, kept_free: int | None = None) -> socket.socket:
     raise AssertionError("the system assigns a free port for 0")
 
 
-def _candidates(first_port: int) -> Iterator[int]:
-    yield from range(first_port, min(first_port + _FIRST_TRIES, 65_536))
+def _candidate_ports(first_port: int) -> Iterator[int]:
+    yield from range(first_port, min(first_port + _NUM_PREFERRED_PORTS, 65_536))
     yield 0
 
 
@@ -181,14 +183,14 @@ def start_server(
     folder: Path,
     *,
     first_port: int,
-    kept_free: int | None = None,
+    reserved_port: int | None = None,
     trusted_hosts: Sequence[str] = (),
 ) -> str:
     """Serve ``folder`` from a child process that ends with this one; return the address.
 
     This process may replace itself by ``exec``, which keeps its id. Ports as for ``listen``.
     """
-    with listen(first_port, kept_free=kept_free) as listener:
+    with listen(first_port, reserved_port=reserved_port) as listener:
         command = [sys.executable, "-P", "-m", "sluice.pipelines.report_server"]
         subprocess.Popen(
             [*command, str(folder), str(listener.fileno()), str(os.getpid()), *trusted_hosts],
@@ -202,7 +204,7 @@ def start_server(
 def wait_for_parent(parent: int) -> None:
     """Wait until this process is no longer a child of ``parent``."""
     while os.getppid() == parent:
-        time.sleep(_WATCH_S)
+        time.sleep(_PARENT_POLL_S)
 
 
 def main() -> None:

@@ -31,11 +31,11 @@ def find_requested_run(
     for record in instance.get_run_records(dg.RunsFilter(tags=dict(tags)), limit=1):
         run = record.dagster_run
         ended_s = record.end_time or record.update_timestamp.timestamp()
-        failed = run.status == dg.DagsterRunStatus.FAILURE
+        is_failed = run.status == dg.DagsterRunStatus.FAILURE
         return RequestedRun(
             run_id=run.run_id,
             job=run.job_name,
             status=run.status,
-            failed_at=datetime.fromtimestamp(ended_s, UTC) if failed else None,
+            failed_at=datetime.fromtimestamp(ended_s, UTC) if is_failed else None,
         )
     return None

@@ -22,11 +22,14 @@ def resources(home: Home, progress: ProgressReporter = ignore_progress) -> dict[
 
     Dagster compares resources by identity when it merges definitions.
     """
-    return {**_of_home(home), "sluice_progress": _constant_resource(cast(Hashable, progress))}
+    return {
+        **_home_resources(home),
+        "sluice_progress": _constant_resource(cast(Hashable, progress)),
+    }
 
 
 @functools.cache
-def _of_home(home: Home) -> dict[str, object]:
+def _home_resources(home: Home) -> dict[str, object]:
     return {
         "sluice_state": _constant_resource(SluiceState.at(home)),
         RECORDS: _fixed_io_manager(RecordIOManager(home.records)),
@@ -48,8 +51,8 @@ def without_launchpad_config(definitions: dg.Definitions, home: Home) -> dg.Defi
     For the code location of Sluice only. Dagster adds an IO manager to jobs whose checks name none,
     with a folder that ``{env: NAME}`` could set.
     """
-    ours = dg.Definitions(resources={"io_manager": _of_home(home)[RECORDS]})
-    return dg.Definitions.merge(definitions, ours)
+    shared_definitions = dg.Definitions(resources={"io_manager": _home_resources(home)[RECORDS]})
+    return dg.Definitions.merge(definitions, shared_definitions)
 
 
 def with_resources(

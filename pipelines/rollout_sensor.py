@@ -9,7 +9,7 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
-from sluice.checks.rollout import evaluation
+from sluice.checks.rollout import check_evaluation
 from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
@@ -17,15 +17,16 @@ from sluice.rollout.state import Rollout, Transition
 from sluice.rollout_control.controller import try_reconcile
 from sluice.rollout_control.notifications import publish_transitions
 
-EVERY_S = 5
+POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
 """Interval of reviews during a rollout whose requests have row keys [s]."""
 PROMOTE_EVERY_S = 300
 """Interval after which a promotion whose run failed is requested again [s]; a run key starts one
 run only."""
-FAILED_EVERY_S = 86_400
-MAX_FAILED_REVIEWS = 7
-"""Number of daily reviews after the first one at a rollback; failed rows reach the source later."""
+FAILED_ROWS_REVIEW_EVERY_S = 86_400
+"""Interval of the reviews after a rollback [s]: the failed rows reach the source later."""
+MAX_FAILED_ROWS_REVIEWS = 7
+"""Maximum number of reviews after the first one, which a rollback starts."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
@@ -45,7 +46,7 @@ def rollout_sensor(
         jobs=jobs,
         name=f"{pipeline}_rollout_sensor",
         default_status=dg.DefaultSensorStatus.RUNNING,
-        minimum_interval_seconds=EVERY_S,
+        minimum_interval_seconds=POLL_INTERVAL_S,
         description="Reads the observations of the servers and applies the rules of the rollout: "
         "advance, wait, pause or roll back. Starts the promotion job after the last step (again "
         "when its run failed), and the reviews of labels and failed rows. Waits for a required "
@@ -56,7 +57,7 @@ def rollout_sensor(
     ) -> dg.SensorResult | dg.SkipReason:
         now = utc_now()
         with sluice_state.ledger() as ledger:
-            checked = try_reconcile(ledger, pipeline, now=now)
+            last_assessment = try_reconcile(ledger, pipeline, now=now)
             rollout = ledger.rollout(pipeline)
             if rollout is None:
                 return dg.SkipReason("No rollout has been started.")
@@ -68,13 +69,21 @@ def rollout_sensor(
                     page = publish_transitions(
                         ledger, transitions, failed=None, home=home, environ=environ, now=now
                     ).url
-                except StorageError as error:  # a full disk must not keep production from moving
+                except StorageError as error:  # a full disk must not block a promotion
                     context.log.warning(f"The rollout's page was not written: {error}")
-            waits = _missing_approval(ledger, rollout, approvals)
-            requests = [] if waits else requested_runs(pipeline, ledger, rollout, now)
+            missing_approval = _missing_approval(ledger, rollout, approvals)
+            requests = (
+                []
+                if missing_approval
+                else review_and_promotion_requests(pipeline, ledger, rollout, now)
+            )
         if not transitions and not requests:
-            seen = checked.summary if checked else f"The last rollout is {rollout.phase}."
-            return dg.SkipReason(waits or seen)
+            status = (
+                last_assessment.summary
+                if last_assessment
+                else f"The last rollout is {rollout.phase}."
+            )
+            return dg.SkipReason(missing_approval or status)
         return dg.SensorResult(
             run_requests=requests,
             asset_events=_events(pipeline, transitions, page),
@@ -89,22 +98,26 @@ def _new_transitions(
 ) -> list[Transition]:
     """Return the transitions that have not been reported yet."""
     rollout_id, _, revision = (cursor or "").partition(" ")
-    after = int(revision) if rollout_id == rollout.id else -1
-    return [t for t in ledger.rollout_transitions(rollout.id) if t.rollout.revision > after]
+    last_reported_revision = int(revision) if rollout_id == rollout.id else -1
+    return [
+        t
+        for t in ledger.rollout_transitions(rollout.id)
+        if t.rollout.revision > last_reported_revision
+    ]
 
 
 def _events(name: str, transitions: list[Transition], page: str) -> Events:
-    shown = {"page": dg.MetadataValue.url(page)} if page else {}
+    page_metadata = {"page": dg.MetadataValue.url(page)} if page else {}
     events: Events = [
         dg.AssetObservation(
             asset_key=dg.AssetKey([name, ROLLOUT]),
             description=transition.summary,
-            metadata={**rollout_metadata(transition), **shown},
+            metadata={**rollout_metadata(transition), **page_metadata},
         )
         for transition in transitions
     ]
     if transitions:
-        events.append(evaluation(name, transitions[-1].rollout, transitions[-1].summary))
+        events.append(check_evaluation(name, transitions[-1].rollout, transitions[-1].summary))
     return events
 
 
@@ -118,18 +131,18 @@ def _missing_approval(ledger: RolloutLedger, rollout: Rollout, approvals: Approv
     return f"{status.problem} {status.remedy}".strip()
 
 
-def requested_runs(
+def review_and_promotion_requests(
     pipeline: str, ledger: RolloutLedger, rollout: Rollout, now: datetime
 ) -> list[dg.RunRequest]:
     """Return the run requests of a rollout; run keys ensure that each run starts once."""
     tags = {"sluice/rollout": rollout.id[:12], "sluice/version": str(rollout.version)}
     since = ledger.rollout_transitions(rollout.id)[-1].at
-    passed_s = max(0.0, (now - since).total_seconds())
+    elapsed_s = max(0.0, (now - since).total_seconds())
     if rollout.phase == "awaiting_promotion":
         config = {"version": rollout.version}
         return [
             dg.RunRequest(
-                run_key=f"{rollout.id}:held {int(passed_s // PROMOTE_EVERY_S)}",
+                run_key=f"{rollout.id}:held {int(elapsed_s // PROMOTE_EVERY_S)}",
                 job_name=promotion_name(pipeline),
                 run_config={"ops": {f"{pipeline}__{PRODUCTION}": {"config": config}}},
                 tags=tags,
@@ -137,7 +150,11 @@ def requested_runs(
         ]
     has_keys = ledger.observations.has_keys(rollout.id)
     if rollout.phase == "rolled_back":
-        reviews = min(int(passed_s // FAILED_EVERY_S), MAX_FAILED_REVIEWS) if has_keys else 0
+        reviews = (
+            min(int(elapsed_s // FAILED_ROWS_REVIEW_EVERY_S), MAX_FAILED_ROWS_REVIEWS)
+            if has_keys
+            else 0
+        )
         key = f"{rollout.id}:failed {reviews}"
     elif not rollout.is_over and has_keys:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"

@@ -9,7 +9,7 @@ from dagster._core.errors import DagsterAssetCheckFailedError, DagsterExecutionI
 from pydantic import Field
 
 from sluice.assets.best_config import BestConfig
-from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE
+from sluice.assets.candidate import NEW, REASON, VERDICT, VERSION, WORSE_METRICS
 from sluice.assets.evaluation_record import Evaluation
 from sluice.assets.promotion_verdict import PromotionDecision
 from sluice.assets.resources import SluiceState, utc_now
@@ -27,7 +27,7 @@ from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import interruptible_pools
-from sluice.pipelines.instance import close_ghost_runs, open_instance
+from sluice.pipelines.instance import close_killed_runs, open_instance
 from sluice.pipelines.jobs import search_name, training_name
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_failures import failed_checks
@@ -36,7 +36,7 @@ from sluice.pipelines.sensors import read_model_status, request_promotion
 from sluice.registry.ledger import Ledger
 from sluice.tuning.study_summary import StudySummary
 
-QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+QUIET_CONSOLE = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 class RunReport(Record):
@@ -51,13 +51,15 @@ class RunReport(Record):
         (), description="Problems of the candidate's trainings, with what to do."
     )
     worse: str = Field("", description="Names of the metrics that got worse, joined by commas.")
-    version: int
-    created: bool
-    production: int | None
-    promoted: bool
+    version: int = Field(description="Number of the candidate's version.")
+    created: bool = Field(description="Whether the run registered the version; else it existed.")
+    production: int | None = Field(description="Version in production after the run, if any.")
+    promoted: bool = Field(description="Whether the run put the version into production.")
     rolls_out: bool = Field(False, description="Whether the rollout of the version is in progress.")
     waits_for: str = Field(
-        "", description="Why neither a rollout nor a promotion was started; else empty."
+        "",
+        description="Why neither a rollout nor a promotion was started, such as the verdict or a "
+        "missing approval; else empty.",
     )
     needs_approval: bool = Field(
         False, description="Whether only a person's approval is missing, as ``waits_for`` says."
@@ -109,21 +111,21 @@ def run_pipeline(
     require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
-        close_ghost_runs(instance)
+        close_killed_runs(instance)
         run_id = _execute(definitions, training_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
             status = read_model_status(ledger, name, now=utc_now())
-            rolls_out = pipeline.settings.rollout is not None
-            request = request_promotion(name, event, status, rolls_out=rolls_out)
+            has_rollout = pipeline.settings.rollout is not None
+            request = request_promotion(name, event, status, has_rollout=has_rollout)
             metadata = _metadata(event)
             number = int(str(metadata[VERSION].value))
-            missing = None
+            missing_approval = None
             if isinstance(request, dg.RunRequest):
-                missing = _missing_approval(ledger, pipeline.settings, number)
+                missing_approval = _missing_approval(ledger, pipeline.settings, number)
         waits_for = str(request.skip_message) if isinstance(request, dg.SkipReason) else ""
-        if missing is not None:
-            waits_for = str(missing)
+        if missing_approval is not None:
+            waits_for = str(missing_approval)
         elif isinstance(request, dg.RunRequest):
             assert request.job_name is not None
             _execute(
@@ -135,7 +137,7 @@ def run_pipeline(
                 tags=request.tags,
             )
         with SluiceState.at(home).ledger() as ledger:
-            after = ledger.production_number(name)
+            production = ledger.production_number(name)
             rollout = ledger.rollout(name)
     evaluation = Evaluation.model_validate_json(
         (home.records / name / "evaluation.json").read_bytes()
@@ -143,7 +145,7 @@ def run_pipeline(
     decision = PromotionDecision.model_validate_json(
         (home.records / name / "promotion_verdict.json").read_bytes()
     )
-    is_rolling = rollout is not None and rollout.version == number and not rollout.is_over
+    is_rolling_out = rollout is not None and rollout.version == number and not rollout.is_over
     wall = time.perf_counter() - started
     return RunReport(
         pipeline=name,
@@ -152,14 +154,14 @@ def run_pipeline(
         reason=str(metadata[REASON].value),
         remedy=decision.verdict.remedy,
         symptoms=evaluation.symptoms,
-        worse=str(metadata[WORSE].value),
+        worse=str(metadata[WORSE_METRICS].value),
         version=number,
         created=bool(metadata[NEW].value),
-        production=after,
-        promoted=after == number and status.production != after,
-        rolls_out=is_rolling,
+        production=production,
+        promoted=production == number and status.production != production,
+        rolls_out=is_rolling_out,
         waits_for=waits_for,
-        needs_approval=missing is not None,
+        needs_approval=missing_approval is not None,
         compared_with=evaluation.reference_name,
         metrics=evaluation.candidate.metrics,
         reference_metrics=evaluation.reference.metrics,
@@ -183,8 +185,8 @@ def _missing_approval(
         ledger.require_promotable(
             settings.name, number, rules=settings.promotion_rules, approvals=settings.approval
         )
-    except ApprovalMissing as missing:
-        return missing
+    except ApprovalMissing as missing_approval:
+        return missing_approval
     except GateBlocked:  # the promotion itself raises and records it
         return None
     return None
@@ -206,7 +208,7 @@ def search_pipeline(
     require_readable_source(pipeline.workload)
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
-        close_ghost_runs(instance)
+        close_killed_runs(instance)
         _execute(definitions, search_name(pipeline.settings.name), instance, console)
     record = home.records / pipeline.settings.name / "best_config.json"
     best = BestConfig.model_validate_json(record.read_bytes())
@@ -229,7 +231,7 @@ def _execute(
     try:
         with spans.span("job", job=job, run=run_id) as span, interruptible_pools():
             definitions.resolve_job_def(job).execute_in_process(
-                run_config=QUIET | dict(config or {}),
+                run_config=QUIET_CONSOLE | dict(config or {}),
                 instance=instance,
                 run_id=run_id,
                 tags={
@@ -240,7 +242,7 @@ def _execute(
                 },
             )
     except (DagsterAssetCheckFailedError, dg.Failure):
-        raise _blocked(instance, run_id) from None
+        raise _gate_error(instance, run_id) from None
     except (KeyboardInterrupt, DagsterExecutionInterruptedError):
         raise Interrupted(
             "Interrupted.", fix="Start again: completed work is kept and training resumes."
@@ -253,7 +255,7 @@ def _execute(
     return run_id
 
 
-def _blocked(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
+def _gate_error(instance: dg.DagsterInstance, run_id: str) -> GateBlocked:
     """Return the error that lists the failed checks with their descriptions."""
     lines = [f"  {check}" for check in failed_checks(instance, run_id)]
     return GateBlocked(

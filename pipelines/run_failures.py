@@ -1,4 +1,4 @@
-"""Why a run failed, from its event log."""
+"""Finds the reasons why a run failed in its event log."""
 
 import dagster as dg
 

@@ -64,8 +64,8 @@ class RunProcess:
         if not self.is_here:
             return False
         try:
-            ended = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
-            return ended or abs(_started_s(self.pid) - self.started_s) > _START_TOLERANCE_S
+            is_zombie = psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
+            return is_zombie or abs(_started_s(self.pid) - self.started_s) > _START_TOLERANCE_S
         except psutil.NoSuchProcess:
             return True
         except psutil.Error:  # a process of another user, but it exists

@@ -8,7 +8,7 @@ from sluice.assets.features import FeatureSet
 from sluice.assets.receipt_subjects import feature_producer, search_subject
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import SluiceState
-from sluice.assets.source_asset import LoadAsset, loader
+from sluice.assets.source_asset import LoadAsset, asset_loader
 from sluice.config.pipeline import ScheduleSettings
 from sluice.config.resolved import SearchInputs
 from sluice.pipelines.active_run import describe_active_run
@@ -43,16 +43,16 @@ def retrain_schedule(
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.RunRequest | dg.SkipReason:
-        busy = describe_active_run(context.instance, training_name(pipeline))
-        if busy:
-            return dg.SkipReason(f"{busy} Later changes are handled by the next tick.")
+        active_run = describe_active_run(context.instance, training_name(pipeline))
+        if active_run:
+            return dg.SkipReason(f"{active_run} Later changes are handled by the next tick.")
         return request_retraining(
             pipeline,
             inputs,
             seeds,
             sluice_state,
             source,
-            load_asset=loader(context),
+            load_asset=asset_loader(context),
         )
 
     return schedule
@@ -85,19 +85,19 @@ def request_retraining(
     trained = read_latest_record(TrainedModels, state.home.records, pipeline, "trained_models")
     with state.ledger() as ledger:
         version = ledger.version_of(pipeline, trained.candidate) if trained else None
-    answer = source.ask(load_asset)
-    if isinstance(answer, SourceUnavailable):
-        if answer.is_slow:  # trains when it is unknown whether the rows are the same
-            return dg.RunRequest(tags={"sluice/changed": f"unknown: {answer.reason}"})
-        return dg.SkipReason(answer.reason)
+    source_state = source.read_state(load_asset)
+    if isinstance(source_state, SourceUnavailable):
+        if source_state.is_slow:  # trains when it is unknown whether the rows are the same
+            return dg.RunRequest(tags={"sluice/changed": f"unknown: {source_state.reason}"})
+        return dg.SkipReason(source_state.reason)
     if trained is None or version is None:
         return dg.RunRequest(tags={"sluice/changed": "no candidate exists yet"})
-    changed = find_changes(pipeline, inputs, seeds, trained, answer.digest, state)
-    if changed:
+    changes = find_changes(pipeline, inputs, seeds, trained, source_state.digest, state)
+    if changes:
         return dg.RunRequest(
-            tags={"sluice/changed": ", ".join(changed), "sluice/since_version": str(version.number)}
+            tags={"sluice/changed": ", ".join(changes), "sluice/since_version": str(version.number)}
         )
-    return dg.SkipReason(_same(version, answer.digest))
+    return dg.SkipReason(_no_change_reason(version, source_state.digest))
 
 
 def find_changes(
@@ -122,29 +122,29 @@ def find_changes(
     code = identify_code(base.workload, base.model)
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     best = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
-    changed: dict[str, None] = {}
+    changes: dict[str, None] = {}
     if features is None or features.table.digest != trained.data or features.raw != raw:
-        changed["data"] = None
+        changes["data"] = None
     is_same_code = code.digest == trained.code
     producer = feature_producer(base.workload, path=base.path)
     if features is None or (is_same_code and features.maker != producer):
-        changed["workload"] = None
+        changes["workload"] = None
     if best is None or best.found != trained.config:
-        changed["config"] = None
+        changes["config"] = None
     else:
         current = search_subject(inputs, best.subject["data"])
-        words = {"rules": "search"}
+        role_names = {"rules": "search"}
         for role, digest in current.items():
             if role != "code" and best.subject.get(role) != digest:
-                changed[words.get(role, role)] = None
+                changes[role_names.get(role, role)] = None
     if not is_same_code:
-        changed[describe_changes(code, trained.code_identity)] = None
+        changes[describe_changes(code, trained.code_identity)] = None
     if trained.seeds != seeds:
-        changed["seeds"] = None
-    return tuple(changed)
+        changes["seeds"] = None
+    return tuple(changes)
 
 
-def _same(version: Version, raw: str) -> str:
+def _no_change_reason(version: Version, raw: str) -> str:
     return (
         f"Nothing changed since version {version.number} of {version.registered_at:%Y-%m-%d %H:%M} "
         f"UTC: the source holds the same rows ({raw[:12]}), and code, settings and seeds are the "

@@ -18,7 +18,7 @@ from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import live_servers
 
-START_EVERY_S = 600
+START_RETRY_S = 600
 """Interval after which a failed start is repeated [s]; a run key starts one run only."""
 
 
@@ -52,7 +52,7 @@ def promotion_sensor(
     pipeline: str,
     jobs: list[UnresolvedAssetJobDefinition],
     *,
-    rolls_out: bool,
+    has_rollout: bool,
     rules: str,
     approvals: ApprovalSettings,
 ) -> dg.SensorDefinition:
@@ -61,7 +61,7 @@ def promotion_sensor(
     Args:
         pipeline: Name of the pipeline.
         jobs: Jobs that the sensor starts.
-        rolls_out: Whether a rollout precedes a promotion.
+        has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
         approvals: Approval for which the sensor waits.
     """
@@ -88,7 +88,7 @@ def promotion_sensor(
                 event,
                 ledger,
                 context.instance,
-                rolls_out=rolls_out,
+                has_rollout=has_rollout,
                 rules=rules,
                 approvals=approvals,
                 now=utc_now(),
@@ -103,7 +103,7 @@ def next_request(
     ledger: RolloutLedger,
     instance: dg.DagsterInstance,
     *,
-    rolls_out: bool,
+    has_rollout: bool,
     rules: str,
     approvals: ApprovalSettings,
     now: datetime,
@@ -115,13 +115,13 @@ def next_request(
         event: Materialization of the candidate.
         ledger: Read to verify that the evidence still allows a promotion.
         instance: Read to find a run that was already started.
-        rolls_out: Whether a rollout precedes a promotion.
+        has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
         approvals: Approval that the promotion requires.
         now: Present time.
     """
     status = read_model_status(ledger, pipeline, now=now)
-    request = request_promotion(pipeline, event, status, rolls_out=rolls_out)
+    request = request_promotion(pipeline, event, status, has_rollout=has_rollout)
     if isinstance(request, dg.SkipReason):
         return request
     version = int(request.tags["sluice/version"])
@@ -133,17 +133,17 @@ def next_request(
         return dg.SkipReason(
             f"The verdict on version {version} is PROMOTE, but it cannot be promoted: {blocked}"
         )
-    asked = find_requested_run(instance, {RUN_KEY_TAG: str(request.run_key)})
-    if asked is not None:
+    requested_run = find_requested_run(instance, {RUN_KEY_TAG: str(request.run_key)})
+    if requested_run is not None:
         return dg.SkipReason(
-            f"The verdict on version {version} is PROMOTE, and {asked}. If that run fails, another "
-            f"starts after {_next_start(now):%H:%M} UTC."
+            f"The verdict on version {version} is PROMOTE, and {requested_run}. If that run fails, "
+            f"another starts after {_next_start(now):%H:%M} UTC."
         )
     return request
 
 
 def request_promotion(
-    pipeline: str, event: dg.EventLogEntry, status: ModelStatus, *, rolls_out: bool
+    pipeline: str, event: dg.EventLogEntry, status: ModelStatus, *, has_rollout: bool
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for one materialization of a candidate, or the reason to skip.
 
@@ -151,7 +151,7 @@ def request_promotion(
         pipeline: Name of the pipeline.
         event: Materialization of the candidate.
         status: Status of the model.
-        rolls_out: Whether a rollout precedes a promotion.
+        has_rollout: Whether a rollout is configured, which precedes a promotion.
     """
     materialization = event.asset_materialization
     metadata = materialization.metadata if materialization else {}
@@ -161,10 +161,10 @@ def request_promotion(
     version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
     if version == status.production:
         return dg.SkipReason(f"Version {version} is in production already.")
-    skips_rollout = status.production is None or not rolls_out
-    waits = "" if skips_rollout else _why_no_rollout(pipeline, version, status)
-    if waits:
-        return dg.SkipReason(waits)
+    skips_rollout = status.production is None or not has_rollout
+    obstacle = "" if skips_rollout else _rollout_obstacle(pipeline, version, status)
+    if obstacle:
+        return dg.SkipReason(obstacle)
     asset = PRODUCTION if skips_rollout else ROLLOUT
     return dg.RunRequest(
         # The key changes with time, so that a failed start is repeated.
@@ -179,14 +179,14 @@ def request_promotion(
 
 
 def _start_interval(at: datetime) -> int:
-    return int(at.timestamp() // START_EVERY_S)
+    return int(at.timestamp() // START_RETRY_S)
 
 
 def _next_start(at: datetime) -> datetime:
-    return datetime.fromtimestamp((_start_interval(at) + 1) * START_EVERY_S, UTC)
+    return datetime.fromtimestamp((_start_interval(at) + 1) * START_RETRY_S, UTC)
 
 
-def _why_no_rollout(model: str, version: int, status: ModelStatus) -> str:
+def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
     """Return why no rollout of a version can start now; empty when it can."""
     last = status.rollout
     if last is not None and not last.is_over:

@@ -15,8 +15,8 @@ from sluice.serving.background import in_background
 from sluice.workloads.workload import Workload
 
 MAX_WAIT_S = 40.0
-MAX_WAITS = 3
-"""Waits after which a load is considered to hang, and another one is started beside it."""
+MAX_UNSUCCESSFUL_WAITS = 3
+"""Number of waits after which a load is considered to hang and another one is started."""
 MAX_LOADS = 4
 """Maximum number of threads that load one source, hanging ones included."""
 
@@ -33,7 +33,7 @@ class SourceState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceUnavailable:
-    """Why the rows of the source are not available."""
+    """Reason why the rows of the source are not available."""
 
     reason: str
     is_slow: bool
@@ -48,7 +48,7 @@ class SourcePoll:
 
         Args:
             workload: Workload with the source.
-            max_wait_s: Maximum time that ``ask`` waits [s].
+            max_wait_s: Maximum time that ``read_state`` waits [s].
         """
         self._workload = workload
         self._max_wait_s = max_wait_s
@@ -56,7 +56,7 @@ class SourcePoll:
         self._hanging: list[Future[SourceState]] = []  # from before the last answer
         self._num_waits = 0  # unsuccessful waits for the newest load
 
-    def ask(self, load_asset: LoadAsset | None = None) -> SourceState | SourceUnavailable:
+    def read_state(self, load_asset: LoadAsset | None = None) -> SourceState | SourceUnavailable:
         """Return the state of the source, or why it is unavailable.
 
         Args:
@@ -64,13 +64,13 @@ class SourcePoll:
         """
         self._hanging = [load for load in self._hanging if not load.done()]
         is_full = len(self._loading) + len(self._hanging) >= MAX_LOADS
-        if not is_full and (not self._loading or self._num_waits >= MAX_WAITS):
+        if not is_full and (not self._loading or self._num_waits >= MAX_UNSUCCESSFUL_WAITS):
             self._loading.append(in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
         finished = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done
         if not finished:
             self._num_waits += 1
-            return SourceUnavailable(reason=self._describe_silence(), is_slow=True)
+            return SourceUnavailable(reason=self._describe_timeout(), is_slow=True)
         newest = next(load for load in reversed(self._loading) if load in finished)
         self._hanging += [load for load in self._loading if not load.done()]
         self._loading = []  # the next call starts a new load
@@ -79,7 +79,7 @@ class SourcePoll:
         except SluiceError as error:
             return SourceUnavailable(reason=f"The source cannot be read: {error}", is_slow=False)
 
-    def _describe_silence(self) -> str:
+    def _describe_timeout(self) -> str:
         text = f"The source has not answered within {self._max_wait_s:g} s."
         if len(self._loading) + len(self._hanging) < MAX_LOADS:
             return text

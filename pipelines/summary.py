@@ -63,11 +63,12 @@ def print_summary(
     console.print()
     console.print("next", style="bold")
     commands = [
-        (f"{program} {arguments}", does) for arguments, does in next_commands(report, pipeline)
+        (f"{program} {arguments}", purpose)
+        for arguments, purpose in next_commands(report, pipeline)
     ]
     width = max(len(command) for command, _ in commands)
-    for command, does in commands:
-        console.print(f"  {escape(command):<{width}}   {does}", highlight=False, soft_wrap=True)
+    for command, purpose in commands:
+        console.print(f"  {escape(command):<{width}}   {purpose}", highlight=False, soft_wrap=True)
 
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
@@ -117,12 +118,12 @@ def _metrics(report: RunReport) -> Table:
     for column in table.columns[1:3]:
         column.justify = "right"
     for name, value in report.metrics.items():
-        other = report.reference_metrics.get(name)
+        reference_value = report.reference_metrics.get(name)
         unit = f" [{report.loss_unit}]" if name == "loss" and report.loss_unit else ""
         table.add_row(
             f"  {escape(name + unit)}",
             f"{value:.4g}",
-            "" if other is None else f"{other:.4g}",
+            "" if reference_value is None else f"{reference_value:.4g}",
             report.metric_directions.get(name, ""),
         )
     return table

@@ -15,15 +15,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sluice.pipelines.trusted_hosts import is_trusted_host
 
 GRAPHQL = "/graphql"
-READING = frozenset({"GET", "HEAD"})
-NOTEBOOKS = frozenset({"/notebook", "/dagit/notebook"})
+SAFE_METHODS = frozenset({"GET", "HEAD"})
+NOTEBOOK_PATHS = frozenset({"/notebook", "/dagit/notebook"})
 """Paths by which Dagster renders any notebook on this disk, scripts included."""
 
 _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",  # prevents clickjacking by pages of other sites
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_REFUSED_WEBSOCKET = 1008
+_POLICY_VIOLATION = 1008
 """WebSocket close code 'policy violation'; before the handshake the client gets status 403."""
 
 
@@ -34,7 +34,7 @@ class RequestRejection(NamedTuple):
     reason: str
 
 
-def rejection_of(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejection | None:
+def find_rejection(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejection | None:
     """Return why a request or WebSocket handshake is rejected; None when it is allowed.
 
     Args:
@@ -49,10 +49,14 @@ def rejection_of(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejection
             f"The Host header must name this machine, got {hosts}. Open http://localhost with the "
             "port that 'sluice dev' printed, or start it with --trusted-host NAME.",
         )
-    return _wrong_path(scope) or _foreign(scope, headers, hosts[0]) or _wrong_form(scope, headers)
+    return (
+        _reject_path(scope)
+        or _reject_other_origin(scope, headers, hosts[0])
+        or _reject_without_preflight(scope, headers)
+    )
 
 
-def _wrong_path(scope: Scope) -> RequestRejection | None:
+def _reject_path(scope: Scope) -> RequestRejection | None:
     """Reject paths that Dagster's routes could confuse, and pages of notebooks."""
     path = scope["path"]
     if not path.isprintable():  # '$' in a route also matches before a line feed: '/graphql%0a'
@@ -60,14 +64,14 @@ def _wrong_path(scope: Scope) -> RequestRejection | None:
             HTTPStatus.BAD_REQUEST,
             f"A path must contain printable characters only, got {path!r}.",
         )
-    if path.rstrip("/") in NOTEBOOKS:
+    if path.rstrip("/") in NOTEBOOK_PATHS:
         return RequestRejection(
             HTTPStatus.NOT_FOUND, "Notebooks are not served. Open them in Jupyter."
         )
     return None
 
 
-def _foreign(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
+def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
     """Reject requests of pages of another origin, by headers that only browsers send."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
@@ -77,7 +81,7 @@ def _foreign(scope: Scope, headers: Headers, host: str) -> RequestRejection | No
                 "Behind a proxy, configure it to forward the Host header.",
             )
     follows_link = (
-        scope.get("method") in READING
+        scope.get("method") in SAFE_METHODS
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )
@@ -90,13 +94,13 @@ def _foreign(scope: Scope, headers: Headers, host: str) -> RequestRejection | No
     return None
 
 
-def _wrong_form(scope: Scope, headers: Headers) -> RequestRejection | None:
+def _reject_without_preflight(scope: Scope, headers: Headers) -> RequestRejection | None:
     """Reject requests that a page of another origin can send without a preflight request."""
     if scope["type"] == "websocket":
         return None
     method = scope["method"]
-    reads = method in READING and scope["path"].rstrip("/") != GRAPHQL
-    if method != "POST" and not reads:
+    is_read = method in SAFE_METHODS and scope["path"].rstrip("/") != GRAPHQL
+    if method != "POST" and not is_read:
         return RequestRejection(
             HTTPStatus.METHOD_NOT_ALLOWED,
             f"{scope['path']} is not served by {method}. Send GraphQL by POST.",
@@ -129,12 +133,12 @@ class UiGuard:
                     headers[name] = value
             await send(message)
 
-        refusal = rejection_of(scope, self._trusted_hosts)
-        if refusal is None:
+        rejection = find_rejection(scope, self._trusted_hosts)
+        if rejection is None:
             await self._app(scope, receive, send_with_headers)
         elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": _REFUSED_WEBSOCKET})
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
         else:
-            allow = {"Allow": "POST"} if refusal.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
-            answer: Any = PlainTextResponse(refusal.reason, refusal.status, allow)
-            await answer(scope, receive, send_with_headers)
+            allow = {"Allow": "POST"} if rejection.status == HTTPStatus.METHOD_NOT_ALLOWED else {}
+            response: Any = PlainTextResponse(rejection.reason, rejection.status, allow)
+            await response(scope, receive, send_with_headers)

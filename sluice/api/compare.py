@@ -80,14 +80,16 @@ def compare(
         ContractError: The losses are of different rows, or not of the described form; or there is
             no candidate, or two have the same losses.
     """
-    theirs = losses_of(baseline, what="baseline", fold_N=folds, cluster_N=clusters)
+    baseline_losses = losses_of(baseline, what="baseline", fold_N=folds, cluster_N=clusters)
 
     def against_baseline(losses: LossSource, what: str) -> Comparison:
-        ours = losses_of(losses, what=what, fold_N=folds, cluster_N=clusters)
+        candidate_losses = losses_of(losses, what=what, fold_N=folds, cluster_N=clusters)
         return Comparison(
-            verdict=decide(ours, theirs, settings, horizon_rows=horizon_rows, unit=unit),
-            candidate=ours,
-            baseline=theirs,
+            verdict=decide(
+                candidate_losses, baseline_losses, settings, horizon_rows=horizon_rows, unit=unit
+            ),
+            candidate=candidate_losses,
+            baseline=baseline_losses,
             settings=settings,
             horizon_rows=horizon_rows,
         )

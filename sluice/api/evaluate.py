@@ -62,7 +62,7 @@ class EvaluatedModel:
         )
 
     def _repr_html_(self) -> str:
-        workload, theirs = self.model.workload, self.reference_metrics
+        workload, reference_metrics = self.model.workload, self.reference_metrics
         return fragment(
             heading(
                 f"Evaluation of {type(workload).__name__}",
@@ -72,7 +72,11 @@ class EvaluatedModel:
             text_table(
                 ("metric", "candidate", self.reference_name),
                 [
-                    (name, f"{value:.4g}", f"{theirs[name]:.4g}" if name in theirs else "")
+                    (
+                        name,
+                        f"{value:.4g}",
+                        f"{reference_metrics[name]:.4g}" if name in reference_metrics else "",
+                    )
                     for name, value in self.metrics.items()
                 ],
                 numbers=frozenset({1, 2}),
@@ -93,7 +97,7 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
         CodeMismatch: The reference was trained with other code.
     """
     workload, store, frame = model.workload, model.store, model.frame
-    ours = score_candidate(
+    candidate_scores = score_candidate(
         workload,
         frame,
         model.folds,
@@ -104,9 +108,11 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
     if reference is None:
         rule = choose_baseline(workload, frame, model.folds, BaselineSettings())
         baseline = score_baseline(workload, frame, model.folds, rule, subject=BASELINE)
-        theirs, name = ModelScores(by_seed=baseline, deployed=baseline), rule.name
+        reference_scores, name = ModelScores(by_seed=baseline, deployed=baseline), rule.name
     else:
         raw = load_table(model.raw, store)
-        theirs = score_version(reference, workload, raw, frame, model.folds, store)
+        reference_scores = score_version(reference, workload, raw, frame, model.folds, store)
         name = f"version {reference.number}"
-    return EvaluatedModel(model=model, candidate=ours, reference=theirs, reference_name=name)
+    return EvaluatedModel(
+        model=model, candidate=candidate_scores, reference=reference_scores, reference_name=name
+    )

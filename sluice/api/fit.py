@@ -141,8 +141,8 @@ def fit(
 ) -> FittedModel:
     """Train one network for each seed and fold, in processes of this machine or on a cluster.
 
-    An interrupted training resumes with the same bits when it is called again, and networks that
-    are already trained are reused. Rows and weights are stored in SLUICE_HOME. Call
+    If an interrupted call is repeated, training resumes with bitwise identical results, and
+    networks that are already trained are reused. Rows and weights are stored in SLUICE_HOME. Call
     ``sluice.check`` first: it takes seconds, and this may take hours.
 
     Args:
@@ -197,7 +197,7 @@ def fit(
     ]
     started = time.perf_counter()
     with naming_extras("A training on a cluster"):
-        members, reused = train_members(
+        members, num_reused = train_members(
             specs, compute=compute, on_event=on_event or _FinishedLines(len(specs))
         )
     identity = identify_code(inputs.workload, model)
@@ -228,7 +228,7 @@ def fit(
             config=inputs.config,
         ),
         seconds=time.perf_counter() - started,
-        reused=reused,
+        reused=num_reused,
     )
     return FittedModel(
         inputs=inputs,
@@ -301,13 +301,13 @@ class _FinishedLines:
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._finished = 0
+        self._num_finished = 0
 
     def __call__(self, event: FoldRunEvent) -> None:
         if event.kind in ("finished", "reused"):
-            self._finished += 1
+            self._num_finished += 1
             print(
-                f"{self._finished}/{self._total} seed {event.seed} fold {event.fold_id} "
+                f"{self._num_finished}/{self._total} seed {event.seed} fold {event.fold_id} "
                 f"{event.kind} after {pluralize(event.epochs_done, 'epoch')}",
                 file=sys.stderr,
             )

@@ -89,9 +89,9 @@ def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel) -> Receipt:
     """Return the stored passing receipt of the POC gate, or run the gate on the stored rows."""
     inputs, settings = fitted.inputs, PocSettings()
     subject = poc_subject(inputs, settings, fitted.table.digest)
-    stored = ledger.find_receipt("poc", subject)
-    if stored is not None and stored.passed:
-        return stored
+    stored_receipt = ledger.find_receipt("poc", subject)
+    if stored_receipt is not None and stored_receipt.passed:
+        return stored_receipt
     target = PipelineTarget(
         name=model,
         path=inputs.path,

@@ -51,24 +51,26 @@ def serve(
         )
     with naming_extras("sluice.serve"):
         from sluice.serving.foreground import open_foreground
-        from sluice.serving.server import serve as answer
+        from sluice.serving.server import serve as run_server
         from sluice.serving.server_spec import ServerSpec
         from sluice.serving.settings import ServingSettings
         from sluice.serving.token_file import TokenFile
         from sluice.serving.tokens import Tokens
 
         home = Home.from_environment(os.environ, cwd=Path.cwd())
-        named = None if token_file is None else Path(token_file)
+        tokens_path = None if token_file is None else Path(token_file)
         spec = ServerSpec(
             model=model,
             settings=settings or ServingSettings(),
             registry_url=home.registry_url,
             artifacts=home.artifacts,
-            tokens=Tokens.of(serve=token) if named is None else TokenFile.read(named).to_tokens(),
-            token_file=named,
+            tokens=Tokens.of(serve=token)
+            if tokens_path is None
+            else TokenFile.read(tokens_path).to_tokens(),
+            token_file=tokens_path,
             host=host,
             registry_key=home.registry_key,
             code=code,
         )
         with open_foreground(spec, tls=tls) as (serving, on_ready):
-            answer(serving, host=host, port=port, tls=tls, on_ready=on_ready)
+            run_server(serving, host=host, port=port, tls=tls, on_ready=on_ready)

@@ -3,7 +3,8 @@
 import difflib
 import re
 from collections.abc import Iterator
-from typing import Any, Self, get_args
+from types import UnionType
+from typing import Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -67,6 +68,9 @@ _YAML_TEXT_NUMBER = re.compile(
 _MIN_PART_LENGTH = 4
 """Minimum length of a name that is compared with parts of the known names [characters]."""
 
+_MIN_NESTED_SIMILARITY = 0.8
+"""Minimum similarity (``difflib``) at which a key of a nested group is suggested."""
+
 
 def suggest_nearest(name: str, known: list[str]) -> str:
     """Return " Did you mean 'x'?" with the nearest known name, or an empty string."""
@@ -80,8 +84,10 @@ def _settings_error(cls: type[Settings], error: ValidationError, where: str) -> 
     for problem in error.errors():
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = _known_keys(cls, problem["loc"][:-1])
-            hint = suggest_nearest(str(problem["loc"][-1]), known)
+            model = _model_at(cls, problem["loc"][:-1])
+            known = _keys(model)
+            name = str(problem["loc"][-1])
+            hint = suggest_nearest(name, known) or _suggest_nested_key(name, model)
             lines.append(
                 f"'{path}' is not a setting.{hint} Known settings: {', '.join(sorted(known))}."
             )
@@ -104,8 +110,45 @@ def _describe_problem(problem: ErrorDetails) -> str:
     return f"{problem['msg']}, got {_format_value(value)}.{_yaml_number_hint(value)}"
 
 
-def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """Return the keys of the settings class at a path inside the settings class ``cls``."""
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _suggest_nested_key(name: str, model: type[BaseModel]) -> str:
+    """Return " Did you mean 'group.x'?" with the nearest key inside a group; else an empty string.
+
+    The keys of all groups are many, so only a very similar one is suggested.
+    """
+    paths: dict[str, str] = {}
+    for path in sorted(_nested_paths(model), key=lambda path: path.count(".")):
+        paths.setdefault(path.rpartition(".")[2], path)
+    matches = difflib.get_close_matches(name, paths, n=1, cutoff=_MIN_NESTED_SIMILARITY)
+    return f" Did you mean '{paths[matches[0]]}'?" if matches else ""
+
+
+def _nested_paths(
+    model: type[BaseModel], parents: tuple[type[BaseModel], ...] = ()
+) -> Iterator[str]:
+    """Yield the paths of all keys inside the groups of a settings class, such as 'group.x'."""
+    for name, field in model.model_fields.items():
+        for member in _union_models(field.annotation):
+            if member in (*parents, model):
+                continue
+            keys = [*_keys(member), *_nested_paths(member, (*parents, model))]
+            yield from (f"{field.alias or name}.{key}" for key in keys)
+
+
+def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the settings classes of a field's annotation, but not those within containers."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Annotated, Union, UnionType):
+        for part in get_args(annotation):
+            yield from _union_models(part)
+
+
+def _model_at(cls: type[BaseModel], path: tuple[int | str, ...]) -> type[BaseModel]:
+    """Return the settings class at a path inside the settings class ``cls``."""
     model: type[BaseModel] = cls
     for part in path:
         field = model.model_fields.get(str(part))
@@ -118,7 +161,7 @@ def _known_keys(cls: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
             model = tagged[0]
         elif len(members) == 1:
             model = members[0]
-    return [field.alias or name for name, field in model.model_fields.items()]
+    return model
 
 
 def _nested_models(annotation: Any) -> Iterator[type[BaseModel]]:

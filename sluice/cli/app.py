@@ -103,14 +103,14 @@ COMMANDS = {
 """All commands, in the order in which the help lists them."""
 
 
-def build_app(wanted: str | None = None) -> typer.Typer:
-    """Return the application with all commands, or with ``wanted`` alone if it is known.
+def build_app(only_command: str | None = None) -> typer.Typer:
+    """Return the application with all commands, or with ``only_command`` alone if it is known.
 
     Registering the other commands would import modules for one to two seconds.
     """
     app = _empty_app()
-    chosen = [COMMANDS[wanted]] if wanted in COMMANDS else COMMANDS.values()
-    for module in dict.fromkeys(module for command in chosen for module in command.modules):
+    commands = [COMMANDS[only_command]] if only_command in COMMANDS else COMMANDS.values()
+    for module in dict.fromkeys(module for command in commands for module in command.modules):
         importlib.import_module(f"sluice.cli.{module}").register(app)
     return app
 

@@ -24,7 +24,7 @@ from sluice.base.files import PRIVATE_FILE_MODE, PRIVATE_FOLDER_MODE, write_atom
 from sluice.base.home import Home
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, Settings
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.cli.training_doctor import add_training_doctors
 from sluice.cluster.ray_token import ray_token_path
 
@@ -62,7 +62,7 @@ class Examination(Record):
 
 
 def examine(
-    home: Home, pipelines: Path, settings: DoctorSettings, *, own: Sequence[Path] = ()
+    home: Home, pipelines: Path, settings: DoctorSettings, *, user_files: Sequence[Path] = ()
 ) -> Iterator[Examination]:
     """Yield the result of each check, in turn.
 
@@ -70,7 +70,7 @@ def examine(
         home: State folder.
         pipelines: Folder of the shipped pipelines.
         settings: Thresholds.
-        own: Pipeline files of the user. If there are any, the shipped pipelines are not checked.
+        user_files: Pipeline files of the user, which are checked in place of the shipped ones.
     """
     from sluice.config.pipeline import known_pipelines
 
@@ -82,18 +82,18 @@ def examine(
     )
     for package in PACKAGES:
         yield _attempt(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]
-    yield _attempt("state folder", lambda: _writable(home))
-    yield _attempt("permissions", lambda: _private(home))
-    yield _attempt("free disk", lambda: _free(home, settings))
-    yield _attempt("registry", lambda: _registry(home))
-    for production in _productions(home):
+    yield _attempt("state folder", lambda: _check_writable(home))
+    yield _attempt("permissions", lambda: _check_private(home))
+    yield _attempt("free disk", lambda: _check_free_disk(home, settings))
+    yield _attempt("registry", lambda: _check_registry(home))
+    for production in _production_versions(home):
         yield _attempt(
             f"production of {production.model}",
             lambda p=production: _check_served_version(home, p),  # type: ignore[misc]
         )
-    yield _attempt("devices", _devices)
-    for name in map(str, own) if own else known_pipelines(pipelines):
-        yield _attempt(f"pipeline {name}", lambda n=name: _pipeline(n, pipelines))  # type: ignore[misc]
+    yield _attempt("devices", _describe_devices)
+    for name in map(str, user_files) if user_files else known_pipelines(pipelines):
+        yield _attempt(f"pipeline {name}", lambda n=name: _check_pipeline(n, pipelines))  # type: ignore[misc]
 
 
 def doctor_group(app: typer.Typer) -> typer.Typer:
@@ -135,13 +135,13 @@ def _examine_all(*, as_json: bool) -> None:
     from sluice.config.pipeline import defs_folder
     from sluice.config.pipeline_file import pipeline_files
 
-    own = [file.relative_to(Path.cwd()) for file in pipeline_files(Path.cwd())]
+    user_files = [file.relative_to(Path.cwd()) for file in pipeline_files(Path.cwd())]
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    examinations = list(examine(home, defs_folder(), DoctorSettings(), own=own))
+    examinations = list(examine(home, defs_folder(), DoctorSettings(), user_files=user_files))
     if as_json:
         print(json.dumps([e.model_dump() for e in examinations], indent=1))
     else:
-        results().print(_table(examinations))
+        results_console().print(_table(examinations))
     if not all(e.healthy for e in examinations):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -171,14 +171,14 @@ def _installed_version(package: str) -> str:
         ) from None
 
 
-def _writable(home: Home) -> str:
+def _check_writable(home: Home) -> str:
     probe = home.root / ".doctor"
     write_atomic(probe, b"")
     probe.unlink()
     return str(home.root)
 
 
-def _private(home: Home) -> str:
+def _check_private(home: Home) -> str:
     """Check that only the owner can read the state folder and the secrets outside it."""
     private = {
         home.root: PRIVATE_FOLDER_MODE,
@@ -198,7 +198,7 @@ def _private(home: Home) -> str:
     return "accessible to its owner only"
 
 
-def _free(home: Home, settings: DoctorSettings) -> str:
+def _check_free_disk(home: Home, settings: DoctorSettings) -> str:
     folder = next(path for path in (home.root, *home.root.parents) if path.exists())
     free = shutil.disk_usage(folder).free / 2**30
     if not free >= settings.min_free_gib:
@@ -210,14 +210,16 @@ def _free(home: Home, settings: DoctorSettings) -> str:
     return f"{free:.0f} GiB"
 
 
-def _registry(home: Home) -> str:
+def _check_registry(home: Home) -> str:
     from sluice.registry.ledger import Ledger
 
     try:
-        opened = Ledger.open(home.registry_url, clock=lambda: datetime.now(UTC), create=False)
+        read_only_ledger = Ledger.open(
+            home.registry_url, clock=lambda: datetime.now(UTC), create=False
+        )
     except UnknownVersion:
         return "none yet; the first run creates it"
-    with opened as ledger:
+    with read_only_ledger as ledger:
         findings = ledger.verify(None, store=ArtifactStore(home.artifacts))
         models = ledger.models()
     if findings:
@@ -228,7 +230,7 @@ def _registry(home: Home) -> str:
     return f"{pluralize(len(models), 'model')}, all digests match"
 
 
-def _productions(home: Home) -> "list[Version]":
+def _production_versions(home: Home) -> "list[Version]":
     """Return all versions in production; an empty list when the registry cannot be read."""
     from sluice.registry.ledger import Ledger
 
@@ -249,15 +251,15 @@ def _check_served_version(home: Home, production: "Version") -> str:
 
     number = f"version {production.number}"
     require_finite(load_deployed(production, ArtifactStore(home.artifacts)))
-    left_out = "".join(
+    removed_text = "".join(
         f"; its setting '{removed.name}' no longer exists: {removed.effect}"
         for removed in removed_settings(production)
     )
     warning = compare_version(production).warning(number)
-    return f"{number} loads{left_out}" + (f"; {warning}" if warning else "")
+    return f"{number} loads{removed_text}" + (f"; {warning}" if warning else "")
 
 
-def _devices() -> str:
+def _describe_devices() -> str:
     import torch
 
     if torch.cuda.is_available():
@@ -265,7 +267,7 @@ def _devices() -> str:
     return f"CPU only, {pluralize(count_cores(), 'core')}"
 
 
-def _pipeline(name: str, pipelines: Path) -> str:
+def _check_pipeline(name: str, pipelines: Path) -> str:
     from sluice.config.pipeline import find_pipeline
     from sluice.config.resolved import resolve
 

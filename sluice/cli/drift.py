@@ -11,7 +11,7 @@ from sluice.base.cpu_count import count_cores
 from sluice.base.digests import digest_frame
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.base.files import write_atomic
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.config.drift_settings import MIN_WINDOW_ROWS, DriftSettings
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _DEFAULTS = DriftSettings()
 _EXAMPLE = "Example: sluice drift training.parquet yesterday.csv --ignore time --html drift.html"
-_SHOWN = 30
+_MAX_COLUMNS_SHOWN = 30
 
 
 def register(app: typer.Typer) -> None:
@@ -80,51 +80,51 @@ def drift(
         read_frame(reference, ignored=ignored),
         read_frame(window, ignored=ignored),
     )
-    size = max(len(window_frame), MIN_WINDOW_ROWS)
+    window_rows = max(len(window_frame), MIN_WINDOW_ROWS)
     settings = DriftSettings.parse(
         {
             "alpha": alpha,
             "min_rows": min_rows,
-            "window_rows": size,
+            "window_rows": window_rows,
             "max_columns": max_columns,
         },
         where="sluice drift",
     )
     threads = count_cores()
-    built = build_reference(reference_frame, settings, seed=seed, threads=threads)
+    drift_reference = build_reference(reference_frame, settings, seed=seed, threads=threads)
     report = evaluate_window(
-        built, window_frame, window=digest_frame(window_frame), threads=threads
+        drift_reference, window_frame, window=digest_frame(window_frame), threads=threads
     )
     if html is not None:
         title = f"{window.name} against {reference.name}"
-        write_atomic(html, drift_page(report, built, title=title).encode())
+        write_atomic(html, drift_page(report, drift_reference, title=title).encode())
         typer.echo(f"report: {html}", err=True)
     if as_json:
         print_json(report)
     else:
-        _show(report)
+        _print_report(report)
     if not report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _number(value: float) -> str:
+def _number_text(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else "-"
 
 
-def _show(report: "DriftReport") -> None:
+def _print_report(report: "DriftReport") -> None:
     table = Table(title=report.verdict, title_justify="left")
     for name in ("column", "verdict", "adjusted p", "effect", "why"):
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
     stable = [column for column in report.columns if column.verdict == "STABLE"]
     inconclusive = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
     ranked = [*report.drifted, *inconclusive, *sorted(stable, key=lambda column: column.p_value)]
-    for column in ranked[:_SHOWN]:
-        numbers = (_number(column.adjusted_p), _number(column.effect))
+    for column in ranked[:_MAX_COLUMNS_SHOWN]:
+        numbers = (_number_text(column.adjusted_p), _number_text(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)
-    console = results(markup=False)
+    console = results_console(markup=False)
     console.print(table)
-    if len(ranked) > _SHOWN:
-        console.print(f"and {len(ranked) - _SHOWN} more; --json lists all")
+    if len(ranked) > _MAX_COLUMNS_SHOWN:
+        console.print(f"and {len(ranked) - _MAX_COLUMNS_SHOWN} more; --json lists all")
     if report.joint is not None:
         console.print(f"All columns together: {report.joint.verdict}. {report.joint.reason}")
     if report.extra_columns:

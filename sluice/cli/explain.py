@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sluice.base.errors import SettingsError
 from sluice.base.settings import suggest_nearest
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.findings.fault import Fault
@@ -58,7 +58,7 @@ def register(app: typer.Typer) -> None:
             if content:
                 text.append(f"{label}: ", style="bold")
                 text.append(f"{content}\n")
-        results().print(text, end="")
+        results_console().print(text, end="")
 
 
 def _find(wanted: str, faults: "list[Fault]") -> "Fault | None":
@@ -88,7 +88,7 @@ def _print_check(wanted: str, faults: "list[Fault]", *, as_json: bool) -> None:
         if content:
             text.append(f"{label}: ", style="bold")
             text.append(f"{content if isinstance(content, str) else ', '.join(content)}\n")
-    results().print(text, end="")
+    results_console().print(text, end="")
 
 
 def _checks() -> "list[dict[str, Any]]":
@@ -100,6 +100,7 @@ def _checks() -> "list[dict[str, Any]]":
         WHOLE_GATE_CHECK_ID,
         WHOLE_GATE_DESCRIPTION,
     )
+    from sluice.failfast.result import check_page
 
     times = TimeLimits()
     whole = (WHOLE_GATE_CHECK, WHOLE_GATE_CHECK_ID, WHOLE_GATE_DESCRIPTION, (), times.whole_gate)
@@ -111,7 +112,7 @@ def _checks() -> "list[dict[str, Any]]":
             "description": description,
             "needs": list(needs),
             "time_limits": f"warns after {limit.typical_s:g} s, fails after {limit.max_s:g} s",
-            "page": f"docs/checks/README.md#{name}",
+            "page": check_page(name),
         }
         for name, check_id, description, needs, limit in [*rows, whole]
     ]
@@ -138,4 +139,4 @@ def _print_list(faults: "list[Fault]", *, as_json: bool) -> None:
     table.add_column("found by")
     for fault in faults:
         table.add_row(fault.id, fault.topic, ", ".join(fault.detectors))
-    results().print(table)
+    results_console().print(table)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.files import write_atomic
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.evaluation.settings import GateSettings
 
 if TYPE_CHECKING:
@@ -117,24 +117,35 @@ def gate(
         },
         where="sluice gate",
     )
-    theirs = losses_of(baseline, what="baseline")
-    tables = [losses_of(path, what="candidate") for path in candidate]
-    verdicts = [compare(ours, theirs, settings, horizon_rows=horizon) for ours in tables]
+    baseline_losses = losses_of(baseline, what="baseline")
+    candidate_tables = [losses_of(path, what="candidate") for path in candidate]
+    verdicts = [
+        compare(candidate_losses, baseline_losses, settings, horizon_rows=horizon)
+        for candidate_losses in candidate_tables
+    ]
     if html is not None:
         title = f"{candidate[0].name} against {baseline.name}"
-        _write_report(html, title, verdicts[0], tables[0], theirs, settings, horizon_rows=horizon)
+        _write_report(
+            html,
+            title,
+            verdicts[0],
+            candidate_tables[0],
+            baseline_losses,
+            settings,
+            horizon_rows=horizon,
+        )
     if explore:
-        _explore(verdicts, candidate, as_json=as_json)
+        _print_exploration(verdicts, candidate, as_json=as_json)
         return
     if len(verdicts) > 1:
         verdicts = list(adjust_cohort(verdicts, alpha=alpha))
     if as_json:
-        plain = [verdict.model_dump(mode="json") for verdict in verdicts]
-        print_json(plain[0] if len(plain) == 1 else plain)
+        content = [verdict.model_dump(mode="json") for verdict in verdicts]
+        print_json(content[0] if len(content) == 1 else content)
     elif len(verdicts) == 1:
-        _show(verdicts[0], results())
+        _print_verdict(verdicts[0], results_console())
     else:
-        _show_cohort(verdicts, candidate, results(markup=False))
+        _print_cohort(verdicts, candidate, results_console(markup=False))
     if not any(verdict.passed for verdict in verdicts):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -159,12 +170,14 @@ def _write_report(
     typer.echo(f"report: {path}", err=True)
 
 
-def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool) -> None:
+def _print_exploration(
+    verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: bool
+) -> None:
     """Show two-sided p-values, adjusted for the false discovery rate."""
     from sluice.evaluation.multiplicity import benjamini_hochberg
 
-    alone = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
-    adjusted = benjamini_hochberg(alone)
+    p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
+    adjusted = benjamini_hochberg(p_values)
     rows = [
         {
             "candidate": file.name,
@@ -174,7 +187,9 @@ def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: b
             "adjusted_p": adjusted_p,
             "differs": adjusted_p <= verdict.alpha and not verdict.lacking,
         }
-        for file, verdict, p_value, adjusted_p in zip(files, verdicts, alone, adjusted, strict=True)
+        for file, verdict, p_value, adjusted_p in zip(
+            files, verdicts, p_values, adjusted, strict=True
+        )
     ]
     if as_json:
         print_json(rows)
@@ -185,17 +200,17 @@ def _explore(verdicts: Sequence["Verdict"], files: Sequence[Path], *, as_json: b
     for row in rows:
         numbers = (f"{row[name]:.3g}" for name in ("gain", "effect_size", "p_value", "adjusted_p"))
         table.add_row(str(row["candidate"]), *numbers, "yes" if row["differs"] else "")
-    results(markup=False).print(table)
+    results_console(markup=False).print(table)
 
 
-def _show_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console: Console) -> None:
+def _print_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console: Console) -> None:
     from sluice.evaluation.multiplicity import holm
 
     table = Table(title=f"{len(verdicts)} candidates, tested together", title_justify="left")
     for name in ("candidate", "verdict", "gain", "low", "high", "p", "p, Holm"):
         table.add_column(name, justify="left" if name in ("candidate", "verdict") else "right")
-    together = holm([verdict.p_value for verdict in verdicts])
-    for file, v, adjusted in zip(files, verdicts, together, strict=True):
+    adjusted_p_values = holm([verdict.p_value for verdict in verdicts])
+    for file, v, adjusted in zip(files, verdicts, adjusted_p_values, strict=True):
         numbers = (v.gain, v.lower_bound, v.upper_bound, v.p_value, adjusted)
         table.add_row(file.name, v.outcome, *(f"{number:.3g}" for number in numbers))
     console.print(table)
@@ -203,7 +218,7 @@ def _show_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console: 
         console.print(f"{file.name}: {verdict.reason}")
 
 
-def _show(verdict: "Verdict", console: Console) -> None:
+def _print_verdict(verdict: "Verdict", console: Console) -> None:
     bound = f"{1 - verdict.alpha:.4g} one-sided"
     seeds = str(verdict.num_reference_seeds or "none")
     rows = (

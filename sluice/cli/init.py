@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 
 if TYPE_CHECKING:
     from sluice.scaffold.create import NewPipeline
@@ -61,7 +61,7 @@ def init(
 
 
 def _print(created: "NewPipeline") -> None:
-    console = results(markup=False)
+    console = results_console(markup=False)
     files = ", ".join(os.path.relpath(path) for path in created.files)
     console.print(f"Wrote {files}.", soft_wrap=True)
     console.print(created.summary, soft_wrap=True)

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.evaluation.llm_judge.settings import JudgeSettings
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def judge(
         },
         where="sluice judge",
     )
-    answers = read_pairs(pairs)
+    answer_pairs = read_pairs(pairs)
     ask = import_object(judge_path, what="judge")
     if not callable(ask):
         raise SettingsError(
@@ -85,9 +85,12 @@ def judge(
             "answer.",
         )
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("pairs", total=len(answers))
+        task = progress.add_task("pairs", total=len(answer_pairs))
         report = judge_pairs(
-            ask, answers, settings, on_pair=lambda count: progress.update(task, completed=count)
+            ask,
+            answer_pairs,
+            settings,
+            on_pair=lambda count: progress.update(task, completed=count),
         )
     if as_json:
         print_json(report)
@@ -114,7 +117,7 @@ def _print(report: "JudgeReport") -> None:
         ("preferred", report.preferred or "not reported, because the judge is not reliable"),
     ):
         table.add_row(name, str(value))
-    console = results(markup=False)
+    console = results_console(markup=False)
     console.print(Text(report.trust, style="bold"))
     console.print(report.reason)
     console.print(table)

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from sluice.base.yaml_text import load_yaml
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 
 def register(app: typer.Typer) -> None:
@@ -33,8 +33,8 @@ def register(app: typer.Typer) -> None:
         folder = defs_folder()
         shipped = known_pipelines(folder)
         # A shipped pipeline of the same name is found first.
-        own = [file for file in pipeline_files(Path.cwd()) if file.stem not in shipped]
-        files = [(file.stem, file) for file in own]
+        local_files = [file for file in pipeline_files(Path.cwd()) if file.stem not in shipped]
+        files = [(file.stem, file) for file in local_files]
         files += [(name, folder / name / "defs.yaml") for name in shipped]
         rows = [
             {"name": name, "description": _description(file), "file": str(file)}
@@ -48,7 +48,7 @@ def register(app: typer.Typer) -> None:
         table.add_column("description")
         for row in rows:
             table.add_row(row["name"], row["description"])
-        results().print(table)
+        results_console().print(table)
 
 
 def _description(file: Path) -> str:

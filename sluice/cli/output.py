@@ -35,7 +35,7 @@ class SafeConsole(Console):
                 yield Segment(escape_control_characters(segment.text), segment.style)
 
 
-def results(*, markup: bool = True) -> Console:
+def results_console(*, markup: bool = True) -> Console:
     """Return the console for results. Progress and errors are printed on stderr instead.
 
     Args:
@@ -52,17 +52,17 @@ def results(*, markup: bool = True) -> Console:
 
 
 def print_json(value: Record | Mapping[str, Any] | list[Any] | None) -> None:
-    """Print strict JSON; non-finite numbers become null."""
-    sys.stdout.write(json.dumps(_strict(value), indent=2) + "\n")
+    """Print JSON without NaN and infinity, which become null."""
+    sys.stdout.write(json.dumps(_to_strict_json(value), indent=2) + "\n")
 
 
-def _strict(value: Any) -> Any:
+def _to_strict_json(value: Any) -> Any:
     if isinstance(value, Record):
-        return _strict(value.model_dump(mode="json"))
+        return _to_strict_json(value.model_dump(mode="json"))
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _strict(item) for key, item in value.items()}
+        return {key: _to_strict_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
+        return [_to_strict_json(item) for item in value]
     return value

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from sluice.base.pluralize import pluralize
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 
 if TYPE_CHECKING:
     from sluice.data.packing.pack import PackProgress, PackResult
@@ -78,7 +78,7 @@ def pack(
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("packing", total=None)
 
-        def show(state: "PackProgress") -> None:
+        def report_progress(state: "PackProgress") -> None:
             if state.message:
                 console.print(state.message, highlight=False, markup=False, soft_wrap=True)
             progress.update(
@@ -94,7 +94,7 @@ def pack(
             format=format,
             columns=declared,
             max_shard_bytes=shard_mb * _MIB,
-            on_progress=show,
+            on_progress=report_progress,
         )
     if as_json:
         print_json(packed)
@@ -103,10 +103,10 @@ def pack(
 
 
 def _print(packed: "PackResult") -> None:
-    console = results(markup=False)
-    kept = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
+    console = results_console(markup=False)
+    kept_note = f", {packed.kept_shards} of them kept" if packed.kept_shards else ""
     console.print(
-        f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept}, "
+        f"{pluralize(packed.rows, 'record')} in {pluralize(packed.shards, 'shard')}{kept_note}, "
         f"{packed.num_bytes:,} bytes: {packed.folder}",
         soft_wrap=True,
     )

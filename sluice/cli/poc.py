@@ -9,7 +9,7 @@ import typer
 
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 
 def register(app: typer.Typer) -> None:
@@ -96,17 +96,17 @@ def _gate(
         seed=seed,
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    show = stderr_console()
-    with LiveLines(show, report_follows=not as_json) as lines:
+    stderr = stderr_console()
+    with LiveLines(stderr, report_follows=not as_json) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
     if run.log is not None:
-        show.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
+        stderr.print(f"log: {run.log}", markup=False, highlight=False, soft_wrap=True, style="dim")
     if as_json:
         from sluice.failfast.gate.report_schema import report_json
 
         print(report_json(run.report))
     else:
-        results().print(report_page(run.report))
+        results_console().print(report_page(run.report))
     if not run.report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 

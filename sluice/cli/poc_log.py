@@ -9,13 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.base.pluralize import pluralize
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.eventlog.event_lines import encode_numbers
 from sluice.eventlog.log_report import LogProblem, LogReport, inspect_log
 from sluice.eventlog.log_response import respond_to_log_problem
 
-_SHOWN = 20
-"""Number of problems shown in a table; ``--json`` has the first 1000."""
+_MAX_TABLE_ROWS = 20
+"""Maximum number of problems in a table; ``--json`` has the first 1000."""
 
 
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
@@ -48,7 +48,7 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
         printed = {"valid": report.valid, "complete": report.complete, **report.model_dump()}
         print(json.dumps(encode_numbers(printed), indent=2, allow_nan=False))
     else:
-        results().print(log_page(report))
+        results_console().print(log_page(report))
     return report.valid and report.complete
 
 
@@ -64,7 +64,7 @@ def log_page(report: LogReport) -> RenderableType:
     if report.notes:
         parts.append(_table("note", report.notes, len(report.notes)))
     if report.num_non_finite:
-        parts.append(_table("not finite", report.non_finite, report.num_non_finite))
+        parts.append(_table("non-finite", report.non_finite, report.num_non_finite))
     if report.gaps:
         parts.append(_table("incomplete", report.gaps, len(report.gaps)))
     return Group(*parts, _verdict(report))
@@ -87,10 +87,10 @@ def _table(title: str, problems: tuple[LogProblem, ...], total: int) -> Table:
     table.add_column("line", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
     table.add_column(title)
-    for problem in problems[:_SHOWN]:
+    for problem in problems[:_MAX_TABLE_ROWS]:
         table.add_row(f"{problem.line:,}", Text(problem.event), Text(problem.what))
-    if total > _SHOWN:
-        table.add_row("", "", f"and {total - _SHOWN:,} more")
+    if total > _MAX_TABLE_ROWS:
+        table.add_row("", "", f"and {total - _MAX_TABLE_ROWS:,} more")
     return table
 
 

@@ -20,9 +20,9 @@ from sluice.cli.registry_access import (
     Number,
     Reason,
     artifact_store,
-    as_moment,
-    newest_own,
+    newest_trained_here,
     open_ledger,
+    parse_time,
     read_key,
     require_model,
     show_result,
@@ -71,7 +71,7 @@ def list_versions(model: AnyModel = None, as_json: AsJson = False) -> None:
         names = ledger.models() if model is None else [require_model(ledger, model)]
         versions = [version for name in names for version in ledger.versions(name)]
     if as_json:
-        print_json([_brief(version) for version in versions])
+        print_json([_version_summary(version) for version in versions])
     elif versions:
         show_result(display.version_list(versions))
     else:
@@ -135,7 +135,7 @@ def at(
     as_json: AsJson = False,
 ) -> None:
     """Show the version that was in production at a given time, who promoted it and why."""
-    when = as_moment(time)
+    when = parse_time(time)
     with open_ledger() as ledger:
         move = ledger.production_at(model, when)
     if as_json:
@@ -197,8 +197,8 @@ def approve(
     if as_json:
         print_json(_receipt_fields(receipt))
     else:
-        who = receipt.evidence["actor"]
-        show_result(Text(f"{model} version {version} is approved by {who}."))
+        approver = receipt.evidence["actor"]
+        show_result(Text(f"{model} version {version} is approved by {approver}."))
 
 
 def rollback(
@@ -233,8 +233,8 @@ def rollback(
 def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Verify everything that is stored: artifacts, receipts, history and the log.
 
-    Where the code of the production version can be imported, its digest is verified too. With a
-    key, every line of the log must be signed with it.
+    If nothing is wrong with these, the digest of the production version's code is verified, too,
+    where that code can be imported. With a key, every line of the log must be signed with it.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))
@@ -278,7 +278,7 @@ def _select_version(ledger: Ledger, model: str, number: int | None) -> Version:
     if number is None:
         number = ledger.production_number(model)
     if number is None:
-        return newest_own(ledger, model)
+        return newest_trained_here(ledger, model)
     return ledger.version(model, number)
 
 
@@ -294,7 +294,7 @@ def _receipt_fields(receipt: Receipt) -> dict[str, Any]:
     return receipt.model_dump(mode="json") | {"digest": receipt.digest}
 
 
-def _brief(version: Version) -> dict[str, Any]:
+def _version_summary(version: Version) -> dict[str, Any]:
     brief = version.model_dump(
         mode="json", include={"model", "number", "state", "candidate", "registered_at"}
     )

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ContractError, UnknownVersion
 from sluice.base.home import Home
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.registry.signing import SigningKey
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sluice.registry.rollouts import RolloutLedger
 
 
-def as_text(parameter: typer.CallbackParam, value: str | None) -> str | None:
+def check_storable(parameter: typer.CallbackParam, value: str | None) -> str | None:
     """Return the text of an option, after checking that it can be stored; None if not given."""
     if value is not None:
         require_storable_text(value, what=str(parameter.name))
@@ -29,19 +29,21 @@ def as_text(parameter: typer.CallbackParam, value: str | None) -> str | None:
 
 
 Model = Annotated[
-    str, typer.Argument(help="Name of the pipeline.", callback=as_text, show_default=False)
+    str, typer.Argument(help="Name of the pipeline.", callback=check_storable, show_default=False)
 ]
 AnyModel = Annotated[
     str | None,
     typer.Argument(
-        help="Name of the pipeline. Default: all.", callback=as_text, show_default=False
+        help="Name of the pipeline. Default: all.", callback=check_storable, show_default=False
     ),
 ]
 Number = Annotated[int, typer.Argument(min=1, help="Number of the version.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Reason = Annotated[
     str,
-    typer.Option("--reason", help="Reason, for the history.", callback=as_text, show_default=False),
+    typer.Option(
+        "--reason", help="Reason, for the history.", callback=check_storable, show_default=False
+    ),
 ]
 Actor = Annotated[
     str | None,
@@ -49,7 +51,7 @@ Actor = Annotated[
         "--actor",
         envvar="SLUICE_ACTOR",
         help="Who makes the change, for the history. Default: the user of the operating system.",
-        callback=as_text,
+        callback=check_storable,
         show_default=False,
     ),
 ]
@@ -64,7 +66,7 @@ KeyFile = Annotated[
 ]
 
 
-def as_moment(text: str) -> datetime:
+def parse_time(text: str) -> datetime:
     """Parse a point in time in ISO 8601."""
     try:
         return datetime.fromisoformat(text)
@@ -111,8 +113,8 @@ def artifact_store() -> ArtifactStore:
     return ArtifactStore(_home().artifacts)
 
 
-def pipeline_code(model: str) -> tuple[str, ...]:
-    """Return the import paths in the pipeline of this name; empty when no such pipeline exists.
+def pipeline_import_paths(model: str) -> tuple[str, ...]:
+    """Return the import paths of a pipeline's workload and architecture; empty for no pipeline.
 
     Raises:
         SettingsError: The pipeline's file is invalid.
@@ -136,15 +138,15 @@ def require_model(ledger: Ledger, model: str) -> str:
     return model
 
 
-def newest_own(ledger: Ledger, model: str) -> Version:
+def newest_trained_here(ledger: Ledger, model: str) -> Version:
     """Return the newest version that was trained here; an import is used only by its number.
 
     Raises:
         UnknownVersion: No such version exists.
     """
     versions = ledger.versions(require_model(ledger, model))
-    own = [version for version in versions if not version.is_imported]
-    if not own:
+    trained_here = [version for version in versions if not version.is_imported]
+    if not trained_here:
         imported = ", ".join(str(version.number) for version in versions)
         raise UnknownVersion(
             f"A version of {model} that was trained here is required, and the registry has only "
@@ -152,9 +154,9 @@ def newest_own(ledger: Ledger, model: str) -> Version:
             cause="An imported version is used only when its number is given.",
             fix=f"Give its number, or train one: sluice run {model}",
         )
-    return own[-1]
+    return trained_here[-1]
 
 
 def show_result(content: RenderableType) -> None:
     """Print a result on stdout."""
-    results(markup=False).print(content)
+    results_console(markup=False).print(content)

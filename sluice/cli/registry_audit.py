@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sluice.base.errors import ContractError
-from sluice.cli.registry_access import KeyFile, as_moment, open_ledger, read_key
+from sluice.cli.registry_access import KeyFile, open_ledger, parse_time, read_key
 
 
 def audit(
@@ -25,14 +25,14 @@ def audit(
     Each line has user, time, versions, reason and the state of its signature, which is verified
     when a key is given. To verify the registry as a whole: sluice registry verify.
     """
-    moment = None if since is None else as_moment(since)
-    if moment is not None and moment.tzinfo is None:
+    start = None if since is None else parse_time(since)
+    if start is not None and start.tzinfo is None:
         raise ContractError(
             f"A point in time requires its time zone, got {since}.",
-            fix=f"Add it: {moment.isoformat()}Z for UTC",
+            fix=f"Add it: {start.isoformat()}Z for UTC",
         )
     with open_ledger() as ledger:
-        records = ledger.audit(since=moment, key=read_key(key))
+        records = ledger.audit(since=start, key=read_key(key))
     for record in records:
         # Non-ASCII characters are escaped: a reason must not break the line or control a terminal.
         typer.echo(json.dumps(record.model_dump(mode="json")))

@@ -110,7 +110,7 @@ def _import(
 
     workload = resolve(settings).workload
     rows = SourceRows.load(workload)
-    what = f"The predictions of {model}"
+    description = f"The predictions of {model}"
     with tempfile.TemporaryDirectory(prefix="sluice-mlflow-") as name:
         folder, features = Path(name), None
         if predictions is None:
@@ -125,11 +125,11 @@ def _import(
             timeout_s=timeout_s,
             environ=os.environ,
         )
-        table = _read(fetched.path)
+        table = _read_table(fetched.path)
     if predictions is None:
-        table = imported_baseline.label_predictions(table, rows.frame, what=what)
-    table = imported_baseline.normalize_predictions(table, rows.frame.index, what=what)
-    imported_baseline.outputs_by_fold(table, workload, rows.frame, rows.folds, what=what)
+        table = imported_baseline.label_predictions(table, rows.frame, what=description)
+    table = imported_baseline.normalize_predictions(table, rows.frame.index, what=description)
+    imported_baseline.outputs_by_fold(table, workload, rows.frame, rows.folds, what=description)
     return imported_baseline.store_predictions(
         table,
         artifact_store(),
@@ -140,7 +140,7 @@ def _import(
     )
 
 
-def _read(path: Path) -> "pd.DataFrame":
+def _read_table(path: Path) -> "pd.DataFrame":
     from sluice.data.schema import Schema
     from sluice.data.source_settings import CsvSource, ParquetSource
     from sluice.data.sources import load_rows

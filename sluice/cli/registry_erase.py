@@ -10,7 +10,7 @@ from sluice.cli.output import print_json
 from sluice.cli.registry_access import (
     AsJson,
     Model,
-    as_text,
+    check_storable,
     open_rollouts,
     require_model,
     show_result,
@@ -19,7 +19,10 @@ from sluice.cli.registry_access import (
 User = Annotated[
     str,
     typer.Option(
-        "--user", help="Value of 'user' in the requests.", callback=as_text, show_default=False
+        "--user",
+        help="Value of 'user' in the requests.",
+        callback=check_storable,
+        show_default=False,
     ),
 ]
 
@@ -27,8 +30,8 @@ User = Annotated[
 def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     """Delete all samples of one user's requests; aggregates over many users are kept.
 
-    Servers report samples with a delay of seconds: delete again when the user's last request is
-    that recent. Backups of the database are not changed.
+    Servers report samples with a delay of seconds. If the user's last request is only seconds old,
+    run the command again. Backups of the database are not changed.
     """
     with open_rollouts() as ledger:
         erased = ledger.erase_user(require_model(ledger, model), user)

@@ -18,7 +18,7 @@ from sluice.cli.registry_access import (
     Number,
     artifact_store,
     open_ledger,
-    pipeline_code,
+    pipeline_import_paths,
     read_key,
     show_result,
 )
@@ -171,7 +171,7 @@ def import_file(
             actor=actor or current_user(),
             key=read_key(key),
             trusted=None if trusted_keys is None else TrustedKeys.read(trusted_keys),
-            own=pipeline_code,
+            own=pipeline_import_paths,
             trust=trust or (),
         )
     version = imported.version

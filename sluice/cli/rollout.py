@@ -12,7 +12,7 @@ import typer
 
 from sluice.base.home import Home
 from sluice.cli import rollout_control
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.cli.registry_access import AsJson, Model
 from sluice.cli.rollout_rehearsal import rehearse
 
@@ -50,9 +50,11 @@ def watch(
 ) -> None:
     """Show the status of a model's rollout until it has ended; read-only.
 
-    With --json, one line is printed per change.
+    On a terminal the status is updated in place. Elsewhere, and with --json, one line is printed
+    per change.
     """
     from sluice.registry.rollouts import RolloutLedger
+    from sluice.rollout_control.view import status_view
 
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     with RolloutLedger.open(
@@ -60,9 +62,11 @@ def watch(
     ) as ledger:
         statuses = _statuses(ledger, model, once=once)
         if as_json:
-            _print_lines(statuses, whole=once)
+            _print_json_lines(statuses, once=once)
+        elif once:
+            results_console().print(status_view(next(statuses)))
         else:
-            _draw(statuses)
+            _follow(statuses)
 
 
 def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[RolloutStatus]":
@@ -78,38 +82,37 @@ def _statuses(ledger: "RolloutLedger", model: str, *, once: bool) -> "Iterator[R
         time.sleep(_POLL_S)
 
 
-def _draw(statuses: "Iterator[RolloutStatus]") -> None:
-    """Draw a live view on a terminal; elsewhere print the transitions and the last status."""
+def _follow(statuses: "Iterator[RolloutStatus]") -> None:
+    """Draw a live view on a terminal; elsewhere print each transition, and the last status."""
     from rich.live import Live
 
-    from sluice.rollout_control.view import status_view, transitions_table
+    from sluice.rollout_control.view import status_view, transition_line
 
-    console = results()
+    console = results_console()
     if console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
             for status in statuses:
                 live.update(status_view(status), refresh=True)
         return
-    printed = 0
+    num_printed = 0
     last = None
-    for status in statuses:
-        if last is not None and len(status.transitions) > printed:
-            console.print(
-                transitions_table(status.transitions[printed:], since=status.rollout.started_at)
-            )
-        printed, last = len(status.transitions), status
+    for last in statuses:
+        for transition in last.transitions[num_printed:]:
+            line = transition_line(transition, since=last.rollout.started_at)
+            console.print(line, markup=False, soft_wrap=True)
+        num_printed = len(last.transitions)
     if last is not None:
         console.print(status_view(last))
 
 
-def _print_lines(statuses: "Iterator[RolloutStatus]", *, whole: bool) -> None:
-    if whole:
+def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> None:
+    if once:
         print_json(next(statuses))
         return
-    before = None
+    previous = None
     for status in statuses:
-        state = status.model_copy(update={"at": status.rollout.started_at})
-        if state != before:
+        without_time = status.model_copy(update={"at": status.rollout.started_at})
+        if without_time != previous:
             sys.stdout.write(status.model_dump_json() + "\n")
             sys.stdout.flush()
-        before = state
+        previous = without_time

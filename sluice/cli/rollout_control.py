@@ -10,13 +10,13 @@ from rich.text import Text
 
 from sluice.base.current_user import current_user
 from sluice.base.errors import RolloutConflict, UnknownVersion
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.cli.registry_access import (
     Actor,
     AsJson,
     KeyFile,
     Model,
-    as_text,
+    check_storable,
     open_rollouts,
     require_model,
     show_result,
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
     from sluice.rollout.state import Rollout, Transition
 
-_TRIES = 20
-"""Attempts to record a change: the controller runs every few seconds and may change the rollout
-in between."""
+_MAX_ATTEMPTS = 20
+"""Maximum number of attempts to record a change. The controller runs every few seconds and may
+change the rollout in between."""
 
-Why = Annotated[
+OptionalReason = Annotated[
     str,
     typer.Option(
-        "--reason", help="Reason, for the history.", callback=as_text, show_default="manual"
+        "--reason", help="Reason, for the history.", callback=check_storable, show_default="manual"
     ),
 ]
 
@@ -61,27 +61,31 @@ def status(model: Model, as_json: AsJson = False) -> None:
     with open_rollouts() as ledger:
         status = read_status(ledger, require_model(ledger, model), now=now)
         rollout = status.rollout
-        assessed = None if rollout.is_over else observe(ledger, rollout, now=now)
-        resumed = None
-        if assessed is not None and assessed.rollout.phase == "paused":
-            rolling = rollout.model_copy(update={"phase": "rolling"})
-            resumed = observe(ledger, rolling, now=now)
+        assessment = None if rollout.is_over else observe(ledger, rollout, now=now)
+        resumed_assessment = None
+        if assessment is not None and assessment.rollout.phase == "paused":
+            as_rolling = rollout.model_copy(update={"phase": "rolling"})
+            resumed_assessment = observe(ledger, as_rolling, now=now)
     last = status.transitions[-1]
     if as_json:
         print_json(
             status.model_dump(mode="json")
             | {
                 "lease_left_s": status.lease_left_s,
-                "looked_at_now": None if assessed is None else assessed.model_dump(mode="json"),
-                "if_it_rolled": None if resumed is None else resumed.model_dump(mode="json"),
+                "looked_at_now": None if assessment is None else assessment.model_dump(mode="json"),
+                "if_it_rolled": None
+                if resumed_assessment is None
+                else resumed_assessment.model_dump(mode="json"),
             }
         )
         return
-    drift = "" if assessed is None or assessed.drift is None else describe_drift(assessed.drift)
-    results().print(status_view(status, drift=drift))
-    _print_transition("ended with" if assessed is None else "assessed now", assessed or last)
-    if resumed is not None:
-        _print_transition("if it were resumed", resumed)
+    drift = (
+        "" if assessment is None or assessment.drift is None else describe_drift(assessment.drift)
+    )
+    results_console().print(status_view(status, drift=drift))
+    _print_transition("ended with" if assessment is None else "assessed now", assessment or last)
+    if resumed_assessment is not None:
+        _print_transition("if it were resumed", resumed_assessment)
 
 
 def list_rollouts(model: Model, as_json: AsJson = False) -> None:
@@ -90,7 +94,7 @@ def list_rollouts(model: Model, as_json: AsJson = False) -> None:
         ids = ledger.rollout_ids(require_model(ledger, model))
         histories = [ledger.rollout_transitions(rollout_id) for rollout_id in ids]
     if as_json:
-        print_json([_brief(transitions) for transitions in histories])
+        print_json([_rollout_summary(transitions) for transitions in histories])
     elif not histories:
         show_result(Text(f"{model} has had no rollout."))
     else:
@@ -99,7 +103,7 @@ def list_rollouts(model: Model, as_json: AsJson = False) -> None:
 
 def pause(
     model: Model,
-    reason: Why = "manual",
+    reason: OptionalReason = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
@@ -112,7 +116,7 @@ def pause(
 
 def resume(
     model: Model,
-    reason: Why = "manual",
+    reason: OptionalReason = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
@@ -125,7 +129,7 @@ def resume(
 
 def abort(
     model: Model,
-    reason: Why = "manual",
+    reason: OptionalReason = "manual",
     actor: Actor = None,
     key: KeyFile = None,
     as_json: AsJson = False,
@@ -165,7 +169,7 @@ def _record_change(
 ) -> "Transition":
     """Record a change of the present rollout; retry when the controller changed it in between."""
     with open_rollouts(key) as ledger:
-        for num_left in range(_TRIES, 0, -1):
+        for num_left in range(_MAX_ATTEMPTS, 0, -1):
             rollout = ledger.rollout(require_model(ledger, model))
             if rollout is None:
                 raise UnknownVersion(
@@ -182,7 +186,7 @@ def _record_change(
     raise AssertionError("the last attempt returns or raises")
 
 
-def _brief(transitions: "Sequence[Transition]") -> dict[str, Any]:
+def _rollout_summary(transitions: "Sequence[Transition]") -> dict[str, Any]:
     first, last = transitions[0], transitions[-1]
     rollout = last.rollout
     return {
@@ -221,5 +225,5 @@ def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
 
 
 def _print_transition(when: str, transition: "Transition") -> None:
-    what = transition.outcome.replace("_", " ")
-    show_result(Text(f"{when}: {what}. {transition.reason} {transition.remedy}".rstrip()))
+    outcome_text = transition.outcome.replace("_", " ")
+    show_result(Text(f"{when}: {outcome_text}. {transition.reason} {transition.remedy}".rstrip()))

@@ -14,7 +14,7 @@ from rich.text import Text
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
 from sluice.base.settings import suggest_nearest
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 from sluice.cli.registry_access import AsJson, artifact_store, open_ledger
 
 if TYPE_CHECKING:
@@ -60,15 +60,15 @@ def rehearse(
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse as run
 
-    planted = _fault(fault)
+    planted_fault = _fault(fault)
     resolved = resolve(find_pipeline(pipeline, defs_folder()))
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    with watching(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
+    with sample_display(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
         rehearsal = run(
             resolved,
             ledger,
             artifact_store(),
-            fault=planted,
+            fault=planted_fault,
             seconds=seconds,
             seed=seed,
             port=port,
@@ -77,13 +77,13 @@ def rehearse(
     report = str(save_rehearsal(rehearsal, home=home, environ=os.environ).path)
     if as_json:
         content = rehearsal.model_dump(mode="json")
-        conclusion = {
+        outcome = {
             "as_expected": rehearsal.as_expected,
             "flaws": rehearsal.deviations,
             "remedy": rehearsal.remedy,
             "report": report,
         }
-        print_json(content | conclusion)
+        print_json(content | outcome)
     else:
         _show(rehearsal, report)
     if not rehearsal.as_expected:
@@ -91,7 +91,7 @@ def rehearse(
 
 
 @contextmanager
-def watching(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
+def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
     """Yield the function that shows each sample: live on a terminal, else line by line.
 
     With ``quiet`` it shows nothing.
@@ -147,11 +147,11 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     from sluice.rehearsal.page import FAULT_DESCRIPTIONS
     from sluice.rollout_control.view import transitions_table
 
-    console = results(markup=True)
+    console = results_console(markup=True)
     colour = "green" if rehearsal.as_expected else "red"
-    word = "as expected" if rehearsal.as_expected else "NOT as expected"
+    conclusion = "as expected" if rehearsal.as_expected else "NOT as expected"
     console.print()
-    console.print(f"[bold]{rehearsal.model}[/bold]: [{colour}]{word}[/{colour}].")
+    console.print(f"[bold]{rehearsal.model}[/bold]: [{colour}]{conclusion}[/{colour}].")
     console.print(f"  end      {rehearsal.summary}", markup=False)
     console.print(f"  planted  {FAULT_DESCRIPTIONS[rehearsal.fault]}")
     console.print(f"  why      {rehearsal.reason}", markup=False)

@@ -131,7 +131,7 @@ def serve_command(
         if not ray:
             serve(serving, host=host, port=port, tls=tls, on_ready=on_ready)
             return
-    _on_ray(
+    _serve_on_ray(
         spec,
         replicas=replicas or 2,
         address=address,
@@ -141,7 +141,7 @@ def serve_command(
     )
 
 
-def _on_ray(
+def _serve_on_ray(
     spec: "ServerSpec",
     *,
     replicas: int,
@@ -158,11 +158,11 @@ def _on_ray(
         signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
         stop.set()
 
-    def ready(bound: int) -> None:
+    def ready(bound_port: int) -> None:
         # Set after the start, because Ray sets its own handlers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, drain)
-        on_ready(bound)
+        on_ready(bound_port)
 
     serve_on_ray(
         spec,

@@ -12,8 +12,8 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.home import Home
 from sluice.base.pluralize import pluralize
-from sluice.cli.output import print_json, results
-from sluice.cli.registry_access import newest_own
+from sluice.cli.output import print_json, results_console
+from sluice.cli.registry_access import newest_trained_here
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineSettings
@@ -27,7 +27,7 @@ Pipeline = Annotated[
 ]
 Name = Annotated[str, typer.Argument(help="Name of the suite.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_SHOWN = 20
+_MAX_ROWS_SHOWN = 20
 
 
 def register(app: typer.Typer) -> None:
@@ -56,7 +56,7 @@ def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
         print_json([entry.model_dump(mode="json") for entry in entries])
         return
     if not entries:
-        results().print("No suite exists yet. To add one: sluice suites add --help")
+        results_console().print("No suite exists yet. To add one: sluice suites add --help")
         return
     table = Table(box=None, pad_edge=False)
     for column in ("suite", "version", "rows", "chosen by", "added", "digest"):
@@ -65,7 +65,7 @@ def list_suites(pipeline: Pipeline, as_json: AsJson = False) -> None:
         added = f"{entry.added_at:%Y-%m-%d %H:%M}"
         numbers = (str(entry.version), str(entry.num_rows))
         table.add_row(entry.name, *numbers, entry.kind.replace("_", " "), added, entry.digest[:12])
-    results().print(table)
+    results_console().print(table)
 
 
 def show(
@@ -79,20 +79,26 @@ def show(
     """Show the rows of a suite, each with the reason why it is in the suite."""
     from sluice.evaluation.suites.suite import describe_origin
 
-    stored = _library(_settings(pipeline).name).load(name, version)
+    version_of_suite = _library(_settings(pipeline).name).load(name, version)
     if as_json:
-        print_json(stored.model_dump(mode="json") | {"digest": stored.suite.digest})
+        print_json(
+            version_of_suite.model_dump(mode="json") | {"digest": version_of_suite.suite.digest}
+        )
         return
-    table = Table(title=f"{name} version {stored.version}", title_justify="left", box=None)
+    table = Table(
+        title=f"{name} version {version_of_suite.version}", title_justify="left", box=None
+    )
     table.add_column("row")
     table.add_column("why")
-    for row in stored.suite.rows[:_SHOWN]:
+    for row in version_of_suite.suite.rows[:_MAX_ROWS_SHOWN]:
         table.add_row(row.label, row.reason)
-    console = results(markup=False)
+    console = results_console(markup=False)
     console.print(table)
-    if len(stored.suite.rows) > _SHOWN:
-        console.print(f"and {len(stored.suite.rows) - _SHOWN} more; --json lists all")
-    console.print(describe_origin(stored.suite.origin))
+    if len(version_of_suite.suite.rows) > _MAX_ROWS_SHOWN:
+        console.print(
+            f"and {len(version_of_suite.suite.rows) - _MAX_ROWS_SHOWN} more; --json lists all"
+        )
+    console.print(describe_origin(version_of_suite.suite.origin))
 
 
 def add(
@@ -140,7 +146,7 @@ def add(
     if as_json:
         print_json(entry.model_dump(mode="json"))
     else:
-        results(markup=False).print(
+        results_console(markup=False).print(
             f"Suite {entry.name} version {entry.version}: {pluralize(entry.num_rows, 'row')}."
         )
 
@@ -178,7 +184,7 @@ def run(
         print_json(content | {"page": str(saved.path)})
     else:
         _print_report(report)
-        results(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
+        results_console(markup=False).print(f"{report.reason}\nPage: {saved.path}", soft_wrap=True)
     if not report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -198,7 +204,7 @@ def _create_suite(
     if file is not None:
         return file_suite(name, file, rows.frame.index)
     with _ledger() as ledger:
-        version = ledger.production(settings.name) or newest_own(ledger, settings.name)
+        version = ledger.production(settings.name) or newest_trained_here(ledger, settings.name)
     store = ArtifactStore(_home().artifacts)
     return hard_suite(
         name,
@@ -222,7 +228,7 @@ def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteRep
     workload = resolve(settings).workload
     with _ledger() as ledger:
         model = settings.name
-        version = ledger.version(model, number) if number else newest_own(ledger, model)
+        version = ledger.version(model, number) if number else newest_trained_here(ledger, model)
         rows = SourceRows.load(workload)
         store = ArtifactStore(_home().artifacts)
         code = settings.production_code
@@ -250,7 +256,7 @@ def _print_report(report: "SuiteReport") -> None:
             f"{result.candidate_loss:.4g}",
             f"{result.gain.gain:.3g} {result.gain.outcome}",
         )
-    results(markup=False).print(table)
+    results_console(markup=False).print(table)
 
 
 def _settings(pipeline: str) -> "PipelineSettings":

@@ -57,15 +57,15 @@ def add(
     """
     from sluice.serving.token_file import TokenFile, make_token
 
-    known = _read(file)
-    if name in known.tokens:
+    tokens_file = _read(file)
+    if name in tokens_file.tokens:
         raise SettingsError(
             f"{file} already has a token named '{name}'.",
             fix=f"Choose another name, or first run: sluice tokens remove {name} --file {file}",
         )
     secret, digest = make_token()
     entry = {"sha256": digest, "scopes": scope, "requests_per_s": requests_per_s}
-    tokens = known.model_dump()["tokens"] | {name: entry}
+    tokens = tokens_file.model_dump()["tokens"] | {name: entry}
     TokenFile.parse({"tokens": tokens}, where="sluice tokens add").write(file)
     if as_json:
         print_json({"name": name, "token": secret})
@@ -81,14 +81,14 @@ def remove(
     """Remove a token; a running server rejects it within a second."""
     from sluice.serving.token_file import TokenFile
 
-    known = _read(file)
-    if name not in known.tokens:
+    tokens_file = _read(file)
+    if name not in tokens_file.tokens:
         raise SettingsError(
-            f"{file} has no token '{name}'; it has {', '.join(known.tokens) or 'none'}.",
-            fix="Give one of them." if known.tokens else "Check the path of the file.",
+            f"{file} has no token '{name}'; it has {', '.join(tokens_file.tokens) or 'none'}.",
+            fix="Give one of them." if tokens_file.tokens else "Check the path of the file.",
         )
-    rest = {key: entry for key, entry in known.tokens.items() if key != name}
-    TokenFile(tokens=rest).write(file)
+    remaining = {key: entry for key, entry in tokens_file.tokens.items() if key != name}
+    TokenFile(tokens=remaining).write(file)
     if as_json:
         print_json({"removed": name})
 

@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.settings import suggest_nearest
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.cli.trace_probe import add_probe
 
 _RUN = "run"
@@ -108,7 +108,7 @@ def register(app: typer.Typer) -> None:
             print("[" + ",\n".join(r.model_dump_json() for r in reports) + "]")
         else:
             for trace_report in reports:
-                results(markup=False).print(format_report(trace_report))
+                results_console(markup=False).print(format_report(trace_report))
         if any(d.finding.severity == "error" for r in reports for d in r.diagnoses):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -132,9 +132,9 @@ def register(app: typer.Typer) -> None:
             print(json.dumps({"pages": [str(page) for page in pages], "points": points}))
             return
         for page in pages:
-            results(markup=False).print(str(page))
+            results_console(markup=False).print(str(page))
         if tensorboard is not None:
-            results(markup=False).print(f"{points:,} points written to {tensorboard}")
+            results_console(markup=False).print(f"{points:,} points written to {tensorboard}")
 
     add_probe(group)
     app.add_typer(group)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sluice.base.errors import EXIT_GATE_BLOCKED
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def add_probe(group: typer.Typer) -> None:
         if as_json:
             print_json([result.model_dump() for result in probe_results])
         else:
-            results().print(_table(probe_results))
+            results_console().print(_table(probe_results))
         if any(result.outcome == "fail" for result in probe_results):
             raise typer.Exit(EXIT_GATE_BLOCKED)
 

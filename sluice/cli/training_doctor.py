@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.base.home import Home
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.config.resolved import ResolvedPipeline
@@ -42,12 +42,12 @@ def add_training_doctors(group: typer.Typer) -> None:
         """
         from sluice.training.randomness_report import examine_randomness
 
-        resolved = _find(pipeline)
+        resolved = _resolve_pipeline(pipeline)
         settings = resolved.settings
         report = examine_randomness(
             resolved.workload, settings.model, settings.training, seed=settings.seeds[0]
         )
-        _show(report.model_dump_json(indent=1), _randomness_tables(report), as_json=as_json)
+        _print(report.model_dump_json(indent=1), _randomness_tables(report), as_json=as_json)
 
     @group.command()
     def learning_rate(
@@ -64,11 +64,11 @@ def add_training_doctors(group: typer.Typer) -> None:
 
         Example: sluice doctor learning-rate sp500_volatility --steps 400
         """
-        resolved = _find(pipeline)
-        result = _test_rates(resolved, steps)
+        resolved = _resolve_pipeline(pipeline)
+        result = _run_range_test(resolved, steps)
         _save_curve(result, resolved)
         summary = Text("\n".join(part for part in (result.summary, result.fix) if part))
-        _show(result.model_dump_json(indent=1), summary, as_json=as_json)
+        _print(result.model_dump_json(indent=1), summary, as_json=as_json)
         if result.rate is None:
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -90,22 +90,22 @@ def add_training_doctors(group: typer.Typer) -> None:
 
         Example: sluice doctor batch-size sp500_volatility --memory-gib 2
         """
-        result = _search_batch(_find(pipeline), limit_rows, memory_gib)
-        _show(result.model_dump_json(indent=1), _batch_table(result), as_json=as_json)
+        result = _search_batch(_resolve_pipeline(pipeline), limit_rows, memory_gib)
+        _print(result.model_dump_json(indent=1), _batch_table(result), as_json=as_json)
 
 
-def _find(pipeline: str) -> "ResolvedPipeline":
+def _resolve_pipeline(pipeline: str) -> "ResolvedPipeline":
     from sluice.config.pipeline import defs_folder, find_pipeline
     from sluice.config.resolved import resolve
 
     return resolve(find_pipeline(pipeline, defs_folder()))
 
 
-def _show(as_text: str, shown: Group | Text, *, as_json: bool) -> None:
+def _print(json_text: str, content: Group | Text, *, as_json: bool) -> None:
     if as_json:
-        print(as_text)
+        print(json_text)
     else:
-        results().print(shown)
+        results_console().print(content)
 
 
 def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
@@ -118,7 +118,7 @@ def _first_fold(workload: "Workload") -> "tuple[Workload, Examples]":
     return fitted, fitted.examples(frame, fold.train)
 
 
-def _test_rates(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
+def _run_range_test(pipeline: "ResolvedPipeline", steps: int) -> "RangeTest":
     from sluice.base.seeding import deterministic
     from sluice.training.descent import RangeTestSettings
     from sluice.training.range_test import range_test
@@ -203,7 +203,7 @@ def _randomness_tables(report: "RandomnessReport") -> Group:
     for source in report.audit.sources:
         colour = "green" if source.status in ("seeded", "not started") else "yellow"
         sources.add_row(source.name, f"[{colour}]{source.status}[/{colour}]", escape(source.detail))
-    draws = Table("part", "moves", box=None, pad_edge=False)
+    draws = Table("part", "draws from", box=None, pad_edge=False)
     for draw in report.draws:
         draws.add_row(draw.operation, escape(", ".join(draw.moved)) or "nothing")
     findings = "\n".join(report.findings) or "Every source of randomness has a seed of its own."

@@ -20,6 +20,11 @@ _OUTCOMES = {"pass": "passed", "fail": "failed", "insufficient": "insufficient e
 Level = Literal["minimum", "full"]
 
 
+def check_page(name: str) -> str:
+    """Return the page and section of the documentation about a check."""
+    return f"docs/checks/README.md#{name}"
+
+
 class CheckResult(Record):
     """Result of one check of the gate: observation, likely cause and fix."""
 

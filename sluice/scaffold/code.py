@@ -6,11 +6,11 @@ import textwrap
 from collections.abc import Iterable
 from typing import Any
 
-_WIDTH = 92
-"""Maximum length of a generated comment line [characters]."""
+_MAX_COMMENT_CHARS = 92
+"""Maximum length of a line that is a comment alone [characters]."""
 
-_LINE = 100
-"""Maximum length of a line with a comment at its end [characters]."""
+_MAX_LINE_CHARS = 100
+"""Maximum length of any other generated line, with a comment at its end or not [characters]."""
 
 _YAML_WORD = re.compile(
     r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*", re.IGNORECASE
@@ -33,21 +33,22 @@ def comment(text: str, *, indent: int = 0) -> str:
     """
     margin = " " * indent + "# "
     return "\n".join(
-        margin + line for line in textwrap.wrap(" ".join(text.split()), _WIDTH - len(margin))
+        margin + line
+        for line in textwrap.wrap(" ".join(text.split()), _MAX_COMMENT_CHARS - len(margin))
     )
 
 
-def commented(code: str, reason: str, *, indent: int) -> str:
+def with_comment(code: str, reason: str, *, indent: int) -> str:
     """Return a line of code with its reason at the end, or above it if the line would be long."""
     line = f"{' ' * indent}{code}  # {' '.join(reason.split())}"
-    if len(line) <= _LINE:
+    if len(line) <= _MAX_LINE_CHARS:
         return line
     return f"{comment(reason, indent=indent)}\n{' ' * indent}{wrap_call(code, indent=indent)}"
 
 
 def wrap_call(code: str, *, indent: int) -> str:
     """Return a call; if it is too long for one line, its arguments are on separate lines."""
-    if indent + len(code) <= _LINE or "(" not in code:
+    if indent + len(code) <= _MAX_LINE_CHARS or "(" not in code:
         return code
     head, _, rest = code.partition("(")
     margin = " " * (indent + 4)
@@ -55,7 +56,7 @@ def wrap_call(code: str, *, indent: int) -> str:
     body = textwrap.wrap(
         # A line must not end within a string literal.
         _STRING_LITERAL.sub(lambda literal: literal[0].replace(" ", _SPACE), arguments),
-        _LINE - len(margin),
+        _MAX_LINE_CHARS - len(margin),
         initial_indent=margin,
         subsequent_indent=margin,
         break_long_words=False,
@@ -75,14 +76,14 @@ def class_name(name: str) -> str:
 
 
 def join_lines(parts: Iterable[str | None]) -> str:
-    """Return the parts of a file, each on lines of its own; None is left out."""
+    """Return the content of a file with each part on separate lines; None is left out."""
     return "\n".join(part for part in parts if part is not None) + "\n"
 
 
-def flow(values: dict[str, Any]) -> str:
+def flow_mapping(values: dict[str, Any]) -> str:
     """Return a mapping in YAML's flow style; JSON values are YAML values."""
-    shown = (f"{key}: {_value(value)}" for key, value in values.items())
-    return f"{{{', '.join(shown)}}}"
+    entries = (f"{key}: {_value(value)}" for key, value in values.items())
+    return f"{{{', '.join(entries)}}}"
 
 
 def _value(value: Any) -> str:

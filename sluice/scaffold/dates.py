@@ -7,10 +7,10 @@ from typing import Any
 
 import pandas as pd
 
-_DATE = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
-_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
-_TIMES = ("", " %H:%M", " %H:%M:%S")
-_BIRTH = re.compile(r"birth|dob|born", re.IGNORECASE)
+_DATE_START = re.compile(r"\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}")
+_DATE_FORMATS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y")
+_TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
+_BIRTH_NAME = re.compile(r"birth|dob|born", re.IGNORECASE)
 
 MIN_DATES = 60
 """Minimum number of distinct dates with which rows are ordered in time."""
@@ -47,21 +47,21 @@ def parse_dates(series: "pd.Series[Any]") -> DateColumn | None:
     if not pd.api.types.is_string_dtype(series.dtype) or len(series) == 0:
         return None
     texts = series.astype("str")
-    if not all(_DATE.match(text) for text in texts.head(20)):
+    if not all(_DATE_START.match(text) for text in texts.head(20)):
         return None
     iso = _convert(texts, "ISO8601")
     if iso is not None:
         return DateColumn(dates=iso, format=None)
-    formats = [date + time for date in _FORMATS for time in _TIMES]
-    fitting = [(each, dates) for each in formats if (dates := _convert(texts, each)) is not None]
-    if not fitting:
+    formats = [date + time for date in _DATE_FORMATS for time in _TIME_FORMATS]
+    matches = [(each, dates) for each in formats if (dates := _convert(texts, each)) is not None]
+    if not matches:
         return None
-    ordered = [(each, dates) for each, dates in fitting if dates.is_monotonic_increasing]
-    best, dates = (ordered or fitting)[0]
+    sorted_matches = [(each, dates) for each, dates in matches if dates.is_monotonic_increasing]
+    best, dates = (sorted_matches or matches)[0]
     note = ""
-    if len(fitting) > 1:
-        others = ", ".join(each for each, _ in fitting if each != best)
-        note = f"The format {others} fits too; {best} was chosen."
+    if len(matches) > 1:
+        others = ", ".join(each for each, _ in matches if each != best)
+        note = f"The dates also fit {others}; {best} was chosen."
     return DateColumn(dates=dates, format=best, note=note)
 
 
@@ -73,7 +73,7 @@ def choose_time_column(columns: Mapping[str, DateColumn]) -> str | None:
     usable = {
         name: column
         for name, column in columns.items()
-        if column.dates.nunique() >= MIN_DATES and not _BIRTH.search(name)
+        if column.dates.nunique() >= MIN_DATES and not _BIRTH_NAME.search(name)
     }
     sorted_names = [name for name, column in usable.items() if column.dates.is_monotonic_increasing]
     return next(iter([*sorted_names, *usable]), None)

@@ -1,4 +1,4 @@
-"""What ``sluice init`` found in the data: the contents of the files that it writes."""
+"""Guesses of ``sluice init`` about the data, from which it writes the files of a pipeline."""
 
 from dataclasses import dataclass
 from typing import Any

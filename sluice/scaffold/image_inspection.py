@@ -11,10 +11,10 @@ from sluice.data.rows.image_listing import verify_images
 from sluice.scaffold.guesses import FIRST_FOLDS, Guess, ImageGuess
 
 MAX_SIDE = 64
-"""Maximum side length of the images of a first run; larger ones are made smaller [pixels]."""
+"""Maximum side length of the images of a first run; larger images are resized [pixels]."""
 
 _MIN_CLASS_IMAGES = 30
-"""Number of images of a class below which a comment warns."""
+"""Number of images of a class below which the generated code has a comment that warns."""
 
 _STEP = 4
 """Side lengths are multiples of this number, because the network halves them twice."""
@@ -30,10 +30,10 @@ def inspect_images(folder: Path) -> ImageGuess:
     table = image_folder_table(folder, sizes=True)
     counts = table["label"].value_counts().sort_index()
     if len(counts) < 2:
-        found = f"only {counts.index[0]!r}" if counts.index[0] else "no subfolder"
+        subfolders_text = f"only {counts.index[0]!r}" if counts.index[0] else "no subfolder"
         raise ContractError(
             f"{folder} must have a subfolder of images for each of at least two classes, got "
-            f"{found}.",
+            f"{subfolders_text}.",
             cause="The class of an image is the name of its subfolder.",
             fix="Move the images into subfolders, such as cat/ and dog/, and name the folder "
             "above them.",
@@ -48,21 +48,21 @@ def inspect_images(folder: Path) -> ImageGuess:
             f"{len(table)}.",
             fix="Provide more images.",
         )
-    broken = verify_images(folder, table["path"].tolist())
-    if broken:
+    undecodable = verify_images(folder, table["path"].tolist())
+    if undecodable:
         raise SourceError(
-            f"{len(broken)} of {len(table)} images of {folder} cannot be decoded, the first: "
-            f"{broken[0].reason}",
+            f"{len(undecodable)} of {len(table)} images of {folder} cannot be decoded, the first: "
+            f"{undecodable[0].reason}",
             fix="Replace or remove these files.",
         )
-    rare = counts.idxmin()
+    rarest_class = counts.idxmin()
     notes = []
     if counts.min() < _MIN_CLASS_IMAGES:
-        notes.append(f"Class {rare!r} has only {pluralize(int(counts.min()), 'image')}.")
+        notes.append(f"Class {rarest_class!r} has only {pluralize(int(counts.min()), 'image')}.")
     if counts.min() < 0.1 * counts.max():
         notes.append(
-            f"Imbalanced: {pluralize(int(counts.min()), 'image')} of {rare!r}, {counts.max():,} of "
-            f"{counts.idxmax()!r}. macro_f1 counts every class equally."
+            f"Imbalanced: {pluralize(int(counts.min()), 'image')} of {rarest_class!r}, "
+            f"{counts.max():,} of {counts.idxmax()!r}. macro_f1 counts every class equally."
         )
     return ImageGuess(
         data=folder.name,
@@ -77,16 +77,16 @@ def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     height, width = sorted(heights)[len(heights) // 2], sorted(widths)[len(widths) // 2]
     scale = min(1.0, MAX_SIDE / max(height, width))
     size = tuple(max(8, round(side * scale / _STEP) * _STEP) for side in (height, width))
-    sizes = len(set(zip(heights, widths, strict=True)))
+    num_sizes = len(set(zip(heights, widths, strict=True)))
     sizes_text = (
         f"All images have {height} x {width} pixels."
-        if sizes == 1
-        else f"The images have {sizes} sizes, the median is {height} x {width} pixels."
+        if num_sizes == 1
+        else f"The images have {num_sizes} sizes, the median is {height} x {width} pixels."
     )
     reason = f"Height and width. {sizes_text}"
     if size != (height, width):
         reason += (
-            f" They are resized, to sides of at most {MAX_SIDE} pixels that can be halved twice: "
-            "a first run is quick, and larger images may give a better model."
+            f" They are resized to multiples of {_STEP}, at most {MAX_SIDE} pixels, so that a "
+            "first run is quick. Larger images may give a better model."
         )
     return Guess(value=list(size), reason=reason)

@@ -3,7 +3,7 @@
 import json
 
 from sluice.base.pluralize import pluralize
-from sluice.scaffold.code import class_name, comment, commented, flow, join_lines
+from sluice.scaffold.code import class_name, comment, flow_mapping, join_lines, with_comment
 from sluice.scaffold.guesses import FIRST_FOLDS, ImageGuess
 from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
@@ -55,7 +55,7 @@ def _code(guess: ImageGuess, names: PipelineNames) -> str:
             '    """Images with the names of their subfolders as classes."""',
             "",
             *(comment(note, indent=4) for note in guess.class_notes),
-            commented(
+            with_comment(
                 f"classes = ({listed})",
                 "Names of the subfolders. The position of a name is the number of its class.",
                 indent=4,
@@ -89,7 +89,7 @@ def _pipeline(guess: ImageGuess, names: PipelineNames) -> str:
                 "them by it: override plan_folds in your class.",
                 indent=4,
             ),
-            f"    folds: {flow({**FIRST_FOLDS, 'embargo_rows': 0})}",
+            f"    folds: {flow_mapping({**FIRST_FOLDS, 'embargo_rows': 0})}",
             "",
             comment("The network is in your module, and yours to replace.", indent=2),
             f"  model: {{architecture: '{names.module}:Network', hidden: 16, dropout: 0.1}}",

@@ -12,8 +12,8 @@ from sluice.scaffold.dates import DateColumn
 from sluice.scaffold.guesses import InputGuess
 from sluice.workloads.columns import as_labels
 
-MAX_VALUES = 20
-"""Maximum number of values of a category that get a feature of their own."""
+MAX_CATEGORY_VALUES = 20
+"""Maximum number of values of a category that become features; rarer values have none."""
 
 TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
 """Number of features of a text beside other inputs, and of a text without other inputs."""
@@ -52,8 +52,8 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
     name = str(series.name)
     if dates is not None:
         return guess_calendar(name, dates)
-    missing = int(series.isna().sum())
-    if missing == len(series):
+    num_missing = int(series.isna().sum())
+    if num_missing == len(series):
         return _excluded_input(name, "every value is missing")
     if any(isinstance(value, dict | list) for value in series.head(100)):
         return _excluded_input(
@@ -62,14 +62,14 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
     if series.dropna().nunique() == 1:
         return _excluded_input(name, f"constant, always {series.dropna().iloc[0]!r}")
     if series.dtype.kind in "iuf":
-        return _guess_number(series, missing)
+        return _guess_number(series, num_missing)
     if series.dtype.kind == "M":
-        return _excluded_input(name, f"{pluralize(missing, 'date')} missing")
-    return _guess_text_or_category(series, missing)
+        return _excluded_input(name, f"{pluralize(num_missing, 'date')} missing")
+    return _guess_text_or_category(series, num_missing)
 
 
 def guess_calendar(name: str, column: DateColumn) -> InputGuess:
-    """Return the cycles of a date that vary in the data."""
+    """Return the calendar features of a date (hour, weekday, day of the year) that vary."""
     date = column.dates.dt
     parts = [
         part
@@ -80,55 +80,56 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
         parts.append("yearday")
     if not parts:
         return _excluded_input(name, "dates of a single weekday within half a year")
-    shown = ", ".join(f'"{part}"' for part in parts)
+    quoted_parts = ", ".join(f'"{part}"' for part in parts)
     comma = "," if len(parts) == 1 else ""
     return InputGuess(
         name=name,
         kind="Calendar",
-        code=f"Calendar({quote(name)}, ({shown}{comma}))",
+        code=f"Calendar({quote(name)}, ({quoted_parts}{comma}))",
         reason=f"dates, {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}, as "
-        "positions in cycles",
+        "cyclic features",
     )
 
 
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
-    """Return whether a column determines the target: it is a copy, or another name of a class."""
-    both = series.notna() & target.notna()
-    if both.sum() < 3:
+    """Return whether a column determines the target: a scaled copy, or other class names."""
+    has_both = series.notna() & target.notna()
+    if has_both.sum() < 3:
         return False
-    one, other = series[both], target[both]
-    if one.dtype.kind in "iuf" and other.dtype.kind in "iuf":
-        x, y = one.to_numpy(np.float64), other.to_numpy(np.float64)
+    column_values, target_values = series[has_both], target[has_both]
+    if column_values.dtype.kind in "iuf" and target_values.dtype.kind in "iuf":
+        x, y = column_values.to_numpy(np.float64), target_values.to_numpy(np.float64)
         if not (np.isfinite(x).all() and x.std() > 0 and y.std() > 0):
             return False
         return bool(abs(np.corrcoef(x, y)[0, 1]) > _COPY_CORRELATION)
-    labels, classes = as_labels(one), as_labels(other)
+    labels, classes = as_labels(column_values), as_labels(target_values)
     num_labels, num_classes = labels.nunique(), classes.nunique()
-    if num_labels != num_classes or num_labels > len(one) / 10:
+    if num_labels != num_classes or num_labels > len(column_values) / 10:
         return False
     return bool(classes.groupby(labels).nunique().max() == 1)
 
 
-def _guess_number(series: "pd.Series[Any]", missing: int) -> InputGuess:
+def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
     name, values = str(series.name), series.dropna()
-    distinct = int(values.nunique())
+    num_distinct = int(values.nunique())
     if np.isinf(values.to_numpy(np.float64)).any():
         return _excluded_input(name, "infinite values; replace them in the data")
     is_integer = bool((values % 1 == 0).all())
-    if is_integer and distinct == len(series) and _is_counter(values, name):
+    if is_integer and num_distinct == len(series) and _is_counter(values, name):
         return _excluded_input(name, "identifier: a different integer in every row")
     low, high = f"{values.min():.6g}", f"{values.max():.6g}"
     reason = f"{low} to {high}"
-    if is_integer and distinct <= 10:
-        reason += f"; {distinct} integers, used as an amount"
-    if not missing:
+    if is_integer and num_distinct <= 10:
+        reason += f"; {num_distinct} integers, used as an amount"
+    if not num_missing:
         return InputGuess(name=name, kind="Number", code=f"Number({quote(name)})", reason=reason)
     median = float(f"{values.median():.6g}")
     return InputGuess(
         name=name,
         kind="Number",
         code=f"Number({quote(name)}, fill={median})",
-        reason=f"{reason}; {_share(missing, series)} missing, filled with the median, and marked",
+        reason=f"{reason}; {_share(num_missing, series)} missing, filled with the median, and "
+        "marked",
     )
 
 
@@ -137,65 +138,70 @@ def _is_counter(values: "pd.Series[Any]", name: str) -> bool:
     return bool(is_dense or _KEY_NAME.search(name))
 
 
-def _guess_text_or_category(series: "pd.Series[Any]", missing: int) -> InputGuess:
+def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
     name, labels = str(series.name), as_labels(series).dropna()
-    distinct = int(labels.nunique())
-    words = float(np.mean([len(str(label).split()) for label in labels.head(2_000)]))
-    if words >= _MIN_TEXT_WORDS and distinct > MAX_VALUES:
-        empty = f"; {_share(missing, series)} missing, as a text without words" if missing else ""
+    num_distinct = int(labels.nunique())
+    mean_words = float(np.mean([len(str(label).split()) for label in labels.head(2_000)]))
+    if mean_words >= _MIN_TEXT_WORDS and num_distinct > MAX_CATEGORY_VALUES:
+        missing_note = (
+            f"; {_share(num_missing, series)} missing, as a text without words"
+            if num_missing
+            else ""
+        )
         return InputGuess(
             name=name,
             kind="Text",
             code=f"Text({quote(name)}, width={TEXT_WIDTH})",
-            reason=f"text with {words:.0f} words on average, hashed to {TEXT_WIDTH} columns{empty}",
+            reason=f"text with {mean_words:.0f} words on average, hashed to {TEXT_WIDTH} columns"
+            f"{missing_note}",
         )
     is_number = pd.to_numeric(labels, errors="coerce").notna()
-    if distinct > MAX_VALUES and is_number.all():
+    if num_distinct > MAX_CATEGORY_VALUES and is_number.all():
         return _excluded_input(
             name, f"numbers that are stored as text, such as {labels.iloc[0]!r}: convert them"
         )
     is_decorated = labels.map(lambda text: bool(_DECORATED_NUMBER.match(text)))
-    if distinct > MAX_VALUES and is_decorated.all():
+    if num_distinct > MAX_CATEGORY_VALUES and is_decorated.all():
         decorated = labels[~is_number].iloc[0]
         return _excluded_input(
             name, f"numbers with a unit or separators, such as {decorated!r}: convert them"
         )
-    if distinct > MAX_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
+    if num_distinct > MAX_CATEGORY_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
         marker = labels[~is_number].iloc[0]
         return _excluded_input(
             name,
             f"numbers, but text such as {marker!r} in {pluralize(int((~is_number).sum()), 'row')}: "
             "remove it",
         )
-    if distinct > _MAX_DISTINCT_SHARE * len(labels) and distinct > MAX_VALUES:
+    if num_distinct > _MAX_DISTINCT_SHARE * len(labels) and num_distinct > MAX_CATEGORY_VALUES:
         return _excluded_input(
-            name, f"identifier: {distinct:,} distinct values in {len(labels):,} rows"
+            name, f"identifier: {num_distinct:,} distinct values in {len(labels):,} rows"
         )
     counts = labels.value_counts()
-    chosen = [str(value) for value in counts.index[:MAX_VALUES]]
-    if distinct <= MAX_VALUES:
-        chosen.sort()
-        reason = f"{distinct} values"
+    chosen_values = [str(value) for value in counts.index[:MAX_CATEGORY_VALUES]]
+    if num_distinct <= MAX_CATEGORY_VALUES:
+        chosen_values.sort()
+        reason = f"{num_distinct} values"
     else:
-        share = counts.iloc[:MAX_VALUES].sum() / len(labels)
+        share = counts.iloc[:MAX_CATEGORY_VALUES].sum() / len(labels)
         reason = (
-            f"the {MAX_VALUES} most frequent of {distinct:,} values, {share:.0%} of the rows; "
-            "the others have no feature"
+            f"the {MAX_CATEGORY_VALUES} most frequent of {num_distinct:,} values, {share:.0%} of "
+            "the rows; the others have no feature"
         )
-    missing_argument = ", missing=True" if missing else ""
-    if missing:
-        reason += f"; {_share(missing, series)} missing, as a value of its own"
-    listed = ", ".join(map(quote, chosen)) + ("," if len(chosen) == 1 else "")
+    missing_argument = ", missing=True" if num_missing else ""
+    if num_missing:
+        reason += f"; {_share(num_missing, series)} missing, as a value of its own"
+    quoted_values = ", ".join(map(quote, chosen_values)) + ("," if len(chosen_values) == 1 else "")
     return InputGuess(
         name=name,
         kind="Category",
-        code=f"Category({quote(name)}, ({listed}){missing_argument})",
+        code=f"Category({quote(name)}, ({quoted_values}){missing_argument})",
         reason=reason,
     )
 
 
-def _share(number: int, series: "pd.Series[Any]") -> str:
-    return f"{number:,} of {len(series):,}"
+def _share(count: int, series: "pd.Series[Any]") -> str:
+    return f"{count:,} of {len(series):,}"
 
 
 def _excluded_input(name: str, reason: str) -> InputGuess:

@@ -38,7 +38,10 @@ _MAX_LAG = 24
 """Maximum number of rows between a row and an earlier target."""
 
 _RARE_SHARE = 0.1
+"""Share of the rarest of two classes below which the classes count as imbalanced."""
+
 _MIN_RARE_ROWS = 30
+"""Number of rows of a class below which the generated code has a comment that warns."""
 
 
 def inspect_table(path: Path, target: str) -> TableGuess:
@@ -67,16 +70,19 @@ def inspect_table(path: Path, target: str) -> TableGuess:
             f"{'is' if num_missing == 1 else 'are'} omitted.",
             *notes,
         )
-    repeated = time is not None and bool(dates[time].dates.duplicated().any())
-    guessed = _guess_inputs(rows, target, dates, time)
+    has_repeated_times = time is not None and bool(dates[time].dates.duplicated().any())
+    guesses = _guess_inputs(rows, target, dates, time)
     if time is not None:
         source |= {"index": time}
         if dates[time].format and source["kind"] == "csv":
             source |= {"date_format": dates[time].format}
-        guessed = _time_inputs(rows, target, dates[time], time, str(task.value), repeated) + guessed
-    inputs = [each for each in guessed if each.code]
+        guesses = (
+            _time_inputs(rows, target, dates[time], time, str(task.value), has_repeated_times)
+            + guesses
+        )
+    inputs = [each for each in guesses if each.code]
     if not inputs:
-        listed = "; ".join(f"{each.name} ({each.reason})" for each in guessed) or "the target alone"
+        listed = "; ".join(f"{each.name} ({each.reason})" for each in guesses) or "the target alone"
         raise ContractError(
             f"{path} has no column from which '{target}' could be predicted: {listed}.",
             fix="Add columns with the inputs of the model.",
@@ -85,14 +91,14 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         data=path.name,
         num_rows=len(rows),
         source=source,
-        order=_guess_order(dates, time, repeated=repeated),
-        repeated_labels=repeated,
+        order=_guess_order(dates, time, has_repeated_times=has_repeated_times),
+        repeated_labels=has_repeated_times,
         target=target,
         task=task,
         classes=classes,
         target_notes=notes,
         inputs=_widen_text(inputs),
-        left_out=tuple(each for each in guessed if not each.code),
+        left_out=tuple(each for each in guesses if not each.code),
         max_duplicate_share=_guess_duplicates(rows if time is None else rows.drop(columns=time)),
     )
 
@@ -172,14 +178,14 @@ def _guess_task(
     kind = "integers" if is_number else "labels"
     order = sorted(counts.index, key=(lambda label: float(label)) if is_number else str)
     rarest = counts.index[-1]
-    share, rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
+    share, num_rows = counts.iloc[-1] / len(values), int(counts.iloc[-1])
     notes = []
     if share < _RARE_SHARE / max(1, len(counts) - 1) or share < _RARE_SHARE / 2:
         notes.append(
-            f"Imbalanced: class {rarest!r} has {rows:,} of {len(values):,} rows ({share:.1%}). "
+            f"Imbalanced: class {rarest!r} has {num_rows:,} of {len(values):,} rows ({share:.1%}). "
             "Accuracy says little; macro_f1 and balanced_accuracy count every class equally."
         )
-    if rows < _MIN_RARE_ROWS:
+    if num_rows < _MIN_RARE_ROWS:
         notes.append(f"Class {rarest!r} has too few rows to be learned or evaluated reliably.")
     reason = f"{len(counts)} distinct {kind}"
     return Guess(value="classification", reason=reason), tuple(map(str, order)), tuple(notes)
@@ -208,35 +214,36 @@ def _time_inputs(
     column: DateColumn,
     time: str,
     task: str,
-    repeated: bool,
+    has_repeated_times: bool,
 ) -> list[InputGuess]:
-    """Return the cycles of the time and, if they are suitable inputs, earlier targets.
+    """Return calendar features of the time and, if suitable, lags of the target.
 
-    Earlier targets are inputs of a regression in which every time has one row and every row has a
+    Lags are suitable for a regression in which every time has one row and every row has a
     target.
     """
     calendar = guess_calendar(time, column)
     inputs = [calendar] if calendar.code else []
-    if task != "regression" or repeated or rows[target].isna().any():
+    if task != "regression" or has_repeated_times or rows[target].isna().any():
         return inputs
     steps = column.dates.sort_values().diff().dropna().dt.total_seconds()
     step_days = float(steps.median()) / 86_400
-    # Rows per week, day and year, with the range of days between two rows.
+    # Season length in rows, with the range of the median interval between rows [days]: a week of
+    # days, a day of hours, a year of months.
     seasons = {7: (0.9, 1.5), _MAX_LAG: (0.03, 0.05), 12: (27.0, 32.0)}
     seasonal_lags = [lag for lag, (low, high) in seasons.items() if low <= step_days <= high]
-    for number in (1, *seasonal_lags):
+    for lag in (1, *seasonal_lags):
         inputs.append(
             InputGuess(
-                name=f"{target}, {number} earlier",
+                name=f"{target}, {lag} earlier",
                 kind="Lag",
-                code=f"Lag({quote(target)}, {number})",
+                code=f"Lag({quote(target)}, {lag})",
                 reason="an earlier target; remove it if it is unknown when you predict",
             )
         )
     return inputs
 
 
-def _guess_order(dates: Any, time: str | None, *, repeated: bool) -> Guess:
+def _guess_order(dates: Any, time: str | None, *, has_repeated_times: bool) -> Guess:
     if time is None:
         reason = "No column has dates that could order the rows, so they count as independent."
         return Guess(value="hash", reason=reason)
@@ -245,7 +252,7 @@ def _guess_order(dates: Any, time: str | None, *, repeated: bool) -> Guess:
         f"'{time}' has dates from {column.dates.min():%Y-%m-%d} to {column.dates.max():%Y-%m-%d}: "
         "train rows are earlier than test rows."
     )
-    if repeated:
+    if has_repeated_times:
         reason += (
             f" {column.dates.nunique():,} distinct dates; rows of one date stay together, and the "
             "gate counts them as one observation."

@@ -4,7 +4,7 @@ import json
 
 from sluice.base.pluralize import pluralize
 from sluice.evaluation.settings import GateSettings
-from sluice.scaffold.code import class_name, comment, commented, flow, join_lines
+from sluice.scaffold.code import class_name, comment, flow_mapping, join_lines, with_comment
 from sluice.scaffold.guesses import FIRST_FOLDS, TableGuess
 from sluice.scaffold.project import COMPONENT, PipelineNames
 from sluice.scaffold.table_columns import quote
@@ -28,18 +28,18 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
     kinds = sorted({each.kind for each in guess.inputs})
     return join_lines(
         [
-            f'"""Predicts {_plain(guess.target)} of {_plain(guess.data)}: its columns, and how '
-            'they become inputs."""',
+            f'"""Predicts {_one_line(guess.target)} of {_one_line(guess.data)}: its columns, and '
+            'how they become inputs."""',
             "",
             f"from sluice.workloads.columns import {', '.join(kinds)}",
             "from sluice.workloads.table import TableWorkload",
             "",
             "",
             f"class {class_name(names.name)}(TableWorkload):",
-            f'    """One row of {_plain(guess.data)}. Every guess has its reason beside it; edit '
-            'what is wrong."""',
+            f'    """One row of {_one_line(guess.data)}. Every guess has its reason beside it; '
+            'edit what is wrong."""',
             "",
-            commented(
+            with_comment(
                 f'task = "{guess.task.value}"',
                 f"The target has {guess.task.reason}.",
                 indent=4,
@@ -50,11 +50,11 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             *_repeated_labels_lines(guess),
             "",
             "    inputs = (",
-            *(commented(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
+            *(with_comment(f"{each.code},", each.reason, indent=8) for each in guess.inputs),
             "    )",
             *([comment("Left out:", indent=4)] if guess.left_out else []),
             *(
-                comment(f"- {_plain(each.name)}: {each.reason}", indent=4)
+                comment(f"- {_one_line(each.name)}: {each.reason}", indent=4)
                 for each in guess.left_out
             ),
         ]
@@ -65,13 +65,13 @@ def _repeated_labels_lines(guess: TableGuess) -> list[str]:
     if not guess.repeated_labels:
         return []
     reason = "Several rows have the same date; rows of one date are in one split."
-    return [commented("repeated_labels = True", reason, indent=4)]
+    return [with_comment("repeated_labels = True", reason, indent=4)]
 
 
 def _classes(classes: tuple[str, ...]) -> str | None:
     if not classes:
         return None
-    return commented(
+    return with_comment(
         f"classes = ({', '.join(map(quote, classes))})",
         "The position of a label is the number of its class.",
         indent=4,
@@ -80,11 +80,11 @@ def _classes(classes: tuple[str, ...]) -> str | None:
 
 def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     is_time = guess.order.value == "time"
-    folds = flow({**FIRST_FOLDS, "embargo_rows": 1 if is_time else 0})
+    folds = flow_mapping({**FIRST_FOLDS, "embargo_rows": 1 if is_time else 0})
     source = {"kind": guess.source["kind"], "uri": guess.data, **guess.source}
-    purpose = f"Predicts {_plain(guess.target)} from the columns of {_plain(guess.data)}."
-    batch = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
-    horizon = (
+    purpose = f"Predicts {_one_line(guess.target)} from the columns of {_one_line(guess.data)}."
+    batch_rows = 64 if guess.num_rows < 4_000 else 128 if guess.num_rows < 20_000 else 512
+    folds_reason = (
         "The target of a row counts as known one row later (horizon 1), so one row between train "
         "and test rows is left out; raise embargo_rows if the target is known later."
         if is_time
@@ -92,21 +92,22 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     )
     epochs = max(_MIN_EPOCHS, min(_MAX_EPOCHS, _ROWS_PER_RUN // guess.num_rows))
     few_epochs = (
-        f"Only {epochs} epochs, so that the first run is quick; raise them for a better model."
+        f"Only {epochs} epochs, so that the first run is quick; raise max_epochs for a better "
+        "model."
     )
     training = {
         "max_epochs": epochs,
         "patience_epochs": 6,
         "learning_rate": 0.003,
-        "batch_rows": batch,
+        "batch_rows": batch_rows,
     }
     num_test = int(guess.num_rows * (1 - FIRST_FOLDS["first_test_share"]))
     if num_test < GateSettings().min_rows:
-        horizon += (
+        folds_reason += (
             f" About {num_test} test rows are fewer than gate.min_rows, {GateSettings().min_rows}, "
             "so the first verdict is INCONCLUSIVE."
         )
-    change = (
+    index_hint = (
         " Set index to null if the rows are independent."
         if is_time
         else " If a column has their time in another form, set index to it."
@@ -120,7 +121,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
     return join_lines(
         [
             f"# Written by '{names.written_by}' from {pluralize(guess.num_rows, 'row')} of "
-            f"{_plain(guess.data)}. Run it with: {names.run_with}",
+            f"{_one_line(guess.data)}. Run it with: {names.run_with}",
             f"type: {COMPONENT}",
             "",
             "attributes:",
@@ -129,11 +130,11 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             "",
             f"  workload: {names.module}:{class_name(names.name)}",
             "  workload_settings:",
-            comment(guess.order.reason + change, indent=4),
-            f"    source: {flow(source)}",
+            comment(guess.order.reason + index_hint, indent=4),
+            f"    source: {flow_mapping(source)}",
             comment(
                 "Half of the rows come before the first test rows, which is enough for a first "
-                "result; more folds test more often and take longer. " + horizon,
+                "result; more folds test more often and take longer. " + folds_reason,
                 indent=4,
             ),
             f"    folds: {folds}",
@@ -146,7 +147,7 @@ def _pipeline(guess: TableGuess, names: PipelineNames) -> str:
             ),
             "  model: {architecture: mlp, hidden: 64, layers: 1, dropout: 0.1}",
             comment(few_epochs, indent=2) if epochs < _MAX_EPOCHS else None,
-            f"  training: {flow(training)}",
+            f"  training: {flow_mapping(training)}",
             comment(
                 "Five networks per fold, the minimum of the gate; more seeds detect smaller gains.",
                 indent=2,
@@ -198,6 +199,6 @@ def test_train_rows_precede_test_rows(raw):
 '''
 
 
-def _plain(text: str) -> str:
+def _one_line(text: str) -> str:
     """Return a text for a comment or a docstring: one line, without quotes or backslashes."""
     return " ".join(text.replace("\\", "/").replace('"', "'").split())

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sluice.base.redaction import redact
-from sluice.tracking.mirror_process import MirrorFailed, package_environment
+from sluice.tracking.client_process import ClientFailed, package_environment
 
 _MAX_PENDING_BYTES = 16 * 1024 * 1024
 """Largest size of the lines that wait in memory. An epoch of a fold run needs about 300 bytes."""
@@ -55,19 +55,19 @@ class LineProcess:
         """Send one line, which ends with a newline; returns at once.
 
         Raises:
-            MirrorFailed: The process has ended, or is too slow. It is killed.
+            ClientFailed: The process has ended, or is too slow. It is killed.
         """
         self._pending += line
         if len(self._pending) > _MAX_PENDING_BYTES:
             self.kill()
-            raise MirrorFailed("the process that sends them is too slow")
+            raise ClientFailed("the process that sends them is too slow")
         self._write()
 
     def close(self, timeout_s: float) -> None:
         """End the process after it has read all lines, and wait for it.
 
         Raises:
-            MirrorFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was not finished in time and was killed.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -79,11 +79,11 @@ class LineProcess:
                 self._process.stdin.close()
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise MirrorFailed(f"not finished {timeout_s:g} s after the last event") from None
+            raise ClientFailed(f"not finished {timeout_s:g} s after the last event") from None
         finally:
             reason = self.kill()
         if reason:
-            raise MirrorFailed(reason)
+            raise ClientFailed(reason)
 
     def kill(self) -> str:
         """Kill the process and its children; return why it failed, or '' if it did not fail."""
@@ -109,4 +109,4 @@ class LineProcess:
         except BlockingIOError:
             pass
         except BrokenPipeError:
-            raise MirrorFailed(self.kill() or "the process that sends them ended early") from None
+            raise ClientFailed(self.kill() or "the process that sends them ended early") from None

@@ -4,7 +4,7 @@ Every version, promoted or not, becomes a run of the experiment with its config,
 curves, lineage and receipts, and a version of the registered model whose source is that run. A
 promotion or rollback moves the alias ``production``; a candidate that may be promoted has the alias
 ``staging``. The tags ``sluice.version``, ``sluice.candidate``, ``sluice.verdict`` and
-``sluice.stage`` say what the ledger knows. MLflow counts versions by itself, so its numbers may
+``sluice.stage`` have the values of the ledger. MLflow counts versions by itself, so its numbers may
 differ from those of the ledger.
 
 The ledger decides and MLflow shows: a change of an alias on the server promotes nothing.
@@ -23,7 +23,7 @@ from sluice.base.errors import StorageError
 from sluice.base.files import make_folder
 from sluice.base.redaction import redact_data
 from sluice.base.settings import Record
-from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
+from sluice.tracking.client_process import ClientFailed, run_client_process
 from sluice.tracking.settings import MlflowSettings
 from sluice.tracking.tracked_run import Scalar
 
@@ -31,9 +31,9 @@ PRODUCTION, STAGING = "production", "staging"
 """Aliases of the registered model."""
 
 _MAX_PARAMS, _MAX_METRICS = 100, 1000
-"""Largest numbers of parameters and metrics that the server accepts in one request."""
+"""Maximum numbers of parameters and metrics that the server accepts in one request."""
 _MAX_PARAM_CHARS = 6000
-_RETRIES, _REQUEST_S = 2, 20
+_MAX_RETRIES, _REQUEST_TIMEOUT_S = 2, 20
 
 
 class MlflowChange(Record):
@@ -77,10 +77,10 @@ def mirror_to_mlflow(
         What was mirrored, in one sentence.
 
     Raises:
-        MirrorFailed: The server or the client failed, or was not finished in time.
+        ClientFailed: The server or the client failed, or was not finished in time.
     """
     if find_spec("mlflow") is None:
-        raise MirrorFailed("the package mlflow is not installed. Install Sluice with [mlflow].")
+        raise ClientFailed("the package mlflow is not installed. Install Sluice with [mlflow].")
     payload = {
         **redact_data(change.model_dump(mode="json")),
         "scalars": [[s.name, s.epoch or 0, s.value] for s in scalars],
@@ -91,16 +91,16 @@ def mirror_to_mlflow(
     try:
         make_folder(folder)
     except (OSError, StorageError) as error:
-        raise MirrorFailed(str(error)) from error
-    number = run_mirror_process(
+        raise ClientFailed(str(error)) from error
+    number = run_client_process(
         "sluice.tracking.mlflow_mirror",
         payload,
         timeout_s=settings.timeout_s,
         folder=folder,
         environ={
             **environ,
-            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_RETRIES),
-            "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_REQUEST_S),
+            "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_MAX_RETRIES),
+            "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_REQUEST_TIMEOUT_S),
             "MLFLOW_DISABLE_TELEMETRY": "true",
         },
     )
@@ -143,13 +143,13 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
     tags = {"sluice.version": str(payload["version"]), "sluice.candidate": payload["candidate"]}
     condition = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     runs = client.search_runs([experiment_id], condition, max_results=1)
-    at = payload["registered_ms"]
+    registered_ms = payload["registered_ms"]
     run = (
         runs[0]
         if runs
         else client.create_run(
             experiment_id,
-            start_time=at,
+            start_time=registered_ms,
             tags=tags,
             run_name=f"{payload['registered_model']}-{payload['version']}",
         )
@@ -157,7 +157,7 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
     if run.info.status == "FINISHED":
         return run
     _log_run(client, run.info.run_id, payload)
-    client.set_terminated(run.info.run_id, end_time=at)
+    client.set_terminated(run.info.run_id, end_time=registered_ms)
     return run
 
 
@@ -165,9 +165,11 @@ def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
     from mlflow.entities import Metric, Param
 
     # Metrics with equal times are equal to the server, so a repetition adds none.
-    at = payload["registered_ms"]
-    params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flat(payload["config"])]
-    metrics = [Metric(name, value, at, epoch) for name, epoch, value in payload["scalars"]]
+    registered_ms = payload["registered_ms"]
+    params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flatten(payload["config"])]
+    metrics = [
+        Metric(name, value, registered_ms, epoch) for name, epoch, value in payload["scalars"]
+    ]
     for start in range(0, len(params), _MAX_PARAMS):
         client.log_batch(run_id, params=params[start : start + _MAX_PARAMS])
     for start in range(0, len(metrics), _MAX_METRICS):
@@ -176,10 +178,10 @@ def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
     client.log_dict(run_id, {"receipts": payload["receipts"]}, "receipts.json")
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value if isinstance(value, str) else json.dumps(value)
 
@@ -193,10 +195,10 @@ def _find_or_create_version(client: Any, model: str, run: Any) -> str:
         if error.error_code != "RESOURCE_DOES_NOT_EXIST":
             raise
         client.create_registered_model(model)
-    found = client.search_model_versions(f"name = '{model}' and run_id = '{run.info.run_id}'")
+    versions = client.search_model_versions(f"name = '{model}' and run_id = '{run.info.run_id}'")
     version = (
-        found[0]
-        if found
+        versions[0]
+        if versions
         else client.create_model_version(model, run.info.artifact_uri, run_id=run.info.run_id)
     )
     return str(version.version)
@@ -205,8 +207,8 @@ def _find_or_create_version(client: Any, model: str, run: Any) -> str:
 def _version_number(client: Any, model: str, version: int | None) -> str | None:
     """Return MLflow's number of a version of the ledger, or None if it was not mirrored."""
     condition = f"name = '{model}' and tags.`sluice.version` = '{version}'"
-    found = client.search_model_versions(condition)
-    return str(found[0].version) if found else None
+    versions = client.search_model_versions(condition)
+    return str(versions[0].version) if versions else None
 
 
 def _move_alias(client: Any, model: str, alias: str, number: str) -> None:

@@ -17,10 +17,10 @@ from typing import Any, Self
 from sluice.base.errors import ContractError, SettingsError, SourceError, UnknownVersion
 from sluice.base.extras import missing_extra
 from sluice.base.redaction import redact
-from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
+from sluice.tracking.client_process import ClientFailed, run_client_process
 
 _SOURCE = re.compile(r"mlflow:/(?P<name>[^/@]+)/(?P<version>[1-9]\d*)")
-_RETRIES, _REQUEST_S = 1, 20
+_MAX_RETRIES, _REQUEST_TIMEOUT_S = 1, 20
 _OUTPUT = "predictions.parquet"
 
 
@@ -97,12 +97,12 @@ def fetch_predictions(
 
     Raises:
         UnknownVersion: The server has no such model or version.
-        SourceError: The server cannot be reached, has no such artifact, or the time limit is
-            reached.
+        SourceError: The server cannot be reached, rejects the request, or has no such artifact; or
+            the time limit is reached.
         ContractError: The model cannot be loaded, or fails on the features.
     """
     try:
-        result = run_mirror_process(
+        result = run_client_process(
             "sluice.tracking.mlflow_predictions",
             {
                 "uri": uri,
@@ -116,12 +116,12 @@ def fetch_predictions(
             folder=folder,
             environ={
                 **environ,
-                "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_RETRIES),
-                "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_REQUEST_S),
+                "MLFLOW_HTTP_REQUEST_MAX_RETRIES": str(_MAX_RETRIES),
+                "MLFLOW_HTTP_REQUEST_TIMEOUT": str(_REQUEST_TIMEOUT_S),
                 "MLFLOW_DISABLE_TELEMETRY": "true",
             },
         )
-    except (MirrorFailed, OSError, ValueError) as error:
+    except (ClientFailed, OSError, ValueError) as error:
         result = {"problem": "server", "message": str(error)}
     match result.get("problem"):
         case None:
@@ -147,9 +147,10 @@ def fetch_predictions(
             )
         case _:
             raise SourceError(
-                f"The MLflow server {redact(uri)} did not answer about {model}: "
+                f"Fetching {model} from the MLflow server {redact(uri)} failed: "
                 f"{_first_line(result['message'])}",
-                fix="Start the server, or give another --uri or a larger --timeout-s.",
+                fix="Check that the server runs and accepts your credentials, or give another "
+                "--uri or a larger --timeout-s.",
             )
 
 
@@ -170,7 +171,7 @@ def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
     except MlflowException as error:
         is_unknown = error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
         return {"problem": "unknown" if is_unknown else "server", "message": str(error)}
-    found = {"run_id": version.run_id or ""}
+    result = {"run_id": version.run_id or ""}
     if payload["artifact"] is not None:
         if version.run_id is None:
             return {"problem": "artifact", "message": "The version belongs to no run."}
@@ -178,9 +179,9 @@ def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
             path = client.download_artifacts(version.run_id, payload["artifact"], str(folder))
         except (MlflowException, OSError) as error:
             return {"problem": "artifact", "message": str(error)}
-        return found | {"path": str(path)}
+        return result | {"path": str(path)}
     try:
-        return found | {"path": str(_predict(payload, folder))}
+        return result | {"path": str(_predict(payload, folder))}
     except Exception as error:  # the code of the model may raise anything
         return {"problem": "model", "message": f"{type(error).__name__}: {error}"}
 

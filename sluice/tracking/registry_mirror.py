@@ -17,7 +17,7 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.migrations import MIRROR_CONSUMER
 from sluice.registry.outbox import Delivery, Publication
 from sluice.registry.records import HistoryEntry, HistoryEvent, Version
-from sluice.tracking.mirror_process import MirrorFailed
+from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.mlflow_mirror import MlflowChange, mirror_to_mlflow
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
@@ -27,9 +27,10 @@ from sluice.tracking.wandb_mirror import mirror
 LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
 """Split and field of the event log for each mirrored loss curve."""
 
-_NO_RUN_OF_WANDB = ("accept", "trust", "stage", "unstage", "approve")
+_ACTIONS_WITHOUT_WANDB_RUN = ("accept", "trust", "stage", "unstage", "approve")
 """Actions that change neither the results of a version nor the version in production."""
-_NO_CHANGE_IN_MLFLOW = ("accept", "trust", "approve")
+_ACTIONS_WITHOUT_MLFLOW_CHANGE = ("accept", "trust", "approve")
+"""Actions that change neither a version nor an alias of the registered model."""
 _STAGES = {"stage": "staging", "promote": "production", "rollback": "production"}
 """Stage of a version after an action; else dev."""
 
@@ -82,7 +83,7 @@ def mirror_history(
                 folder=folder,
                 environ=environ,
             )
-        except (MirrorFailed, OSError) as error:
+        except (ClientFailed, OSError) as error:
             return Delivery(ok=False, reason=f"Not mirrored to MLflow: {error}")
         return Delivery(ok=True, reason=reason)
 
@@ -98,10 +99,10 @@ def mirror_history(
 
         return ledger.publish(model, consumer, deliver)
 
-    published = [publish(MIRROR_CONSUMER, _NO_RUN_OF_WANDB, to_wandb)]
+    publications = [publish(MIRROR_CONSUMER, _ACTIONS_WITHOUT_WANDB_RUN, to_wandb)]
     if settings.mlflow is not None:
-        published.append(publish(MLFLOW_CONSUMER, _NO_CHANGE_IN_MLFLOW, to_mlflow))
-    return tuple(published)
+        publications.append(publish(MLFLOW_CONSUMER, _ACTIONS_WITHOUT_MLFLOW_CHANGE, to_mlflow))
+    return tuple(publications)
 
 
 def _promotion_receipt(version: Version, ledger: Ledger) -> Receipt | None:

@@ -101,9 +101,9 @@ class _FoldRunWriter:
 
 
 def _remove_offline_runs(folder: Path, run_id: str) -> None:
-    form = re.compile(rf"offline-run-\d{{8}}_\d{{6}}-{re.escape(run_id)}")
+    pattern = re.compile(rf"offline-run-\d{{8}}_\d{{6}}-{re.escape(run_id)}")
     for path in (folder / "wandb").glob("offline-run-*"):
-        if form.fullmatch(path.name):
+        if pattern.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -1,8 +1,8 @@
 """Logs each fold run of a training as a run of Weights & Biases (W&B), while it trains.
 
 A separate process writes the runs, and gets its messages through a pipe that never blocks. So W&B
-neither delays nor changes a training, and its failure does not stop one: after the first failure
-the reason is reported once, and nothing more is sent.
+neither delays nor changes a training. If it fails, the training continues: the reason is reported
+once, and nothing more is sent.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ def log_fold_runs(
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> Iterator[OnFoldRunEvent]:
-    """Return the function that receives the events of a training and logs its fold runs.
+    """Yield the function that receives the events of a training and logs its fold runs.
 
     A fold run that fails has the state 'failed' and the error as its reason. If an error leaves the
     block, the runs that have not ended are 'stopped', or 'interrupted' by the user.
@@ -58,7 +58,7 @@ def log_fold_runs(
         config: Resolved settings of the training, as plain JSON.
         store: Store of weights and event logs.
         folder: Folder for wandb's files.
-        environ: Environment variables of the caller, with the key or the place of the login.
+        environ: Environment variables of the caller, with the key or the location of the login.
         warn: Called once with the reason if the runs are not logged.
 
     Yields:
@@ -107,8 +107,8 @@ def _ending(error: BaseException) -> tuple[RunEnd, str]:
     """Return state and reason of the runs that an error has ended."""
     if not isinstance(error, Exception):
         return "interrupted", "The training was interrupted. Run it again to resume it."
-    what = error.what if isinstance(error, SluiceError) else str(error)
-    return "interrupted" if isinstance(error, Interrupted) else "stopped", what
+    reason = error.what if isinstance(error, SluiceError) else str(error)
+    return "interrupted" if isinstance(error, Interrupted) else "stopped", reason
 
 
 class _FoldRuns:
@@ -131,7 +131,7 @@ class _FoldRuns:
         self._group = group
         self._store = store
         self._folder = folder
-        self._open: set[str] = set()
+        self._open_runs: set[str] = set()
         self.sender = RunSender(
             _WRITER,
             settings,
@@ -152,12 +152,16 @@ class _FoldRuns:
 
     def _send_event(self, event: FoldRunEvent) -> None:
         run_id = f"{self._group}-{fold_run_task(event.seed, event.fold_id)}"
-        if event.kind == "reused" and run_id not in self._open and self._done_path(run_id).exists():
+        if (
+            event.kind == "reused"
+            and run_id not in self._open_runs
+            and self._done_path(run_id).exists()
+        ):
             return
         if event.kind in ("lost", "replaces"):
             return  # the fold run goes on, or has not started
-        if run_id not in self._open:
-            self._open.add(run_id)
+        if run_id not in self._open_runs:
+            self._open_runs.add(run_id)
             self.sender.send(do="open", id=run_id, **self._describe(event))
         for result in event.history or filter(None, [event.result]):
             self.sender.send(do="epoch", id=run_id, result=dataclasses.asdict(result))

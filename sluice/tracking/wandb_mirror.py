@@ -22,7 +22,7 @@ from sluice.base.errors import StorageError
 from sluice.base.files import make_folder, write_atomic
 from sluice.base.redaction import redact_data
 from sluice.base.settings import Record
-from sluice.tracking.mirror_process import MirrorFailed, run_mirror_process
+from sluice.tracking.client_process import ClientFailed, run_client_process
 from sluice.tracking.settings import Mode, TrackingSettings
 from sluice.tracking.tracked_run import TrackedRun
 from sluice.tracking.wandb_login import with_wandb_login
@@ -107,7 +107,7 @@ def mirror(
         make_folder(folder)
         run_folder = _mirror_in_subprocess(run, settings, folder.resolve(), environ)
         write_atomic(done_path, json.dumps({"folder": str(run_folder)}).encode())
-    except (MirrorFailed, OSError, StorageError) as error:
+    except (ClientFailed, OSError, StorageError) as error:
         # An incomplete offline run is deleted, because a later sync would upload it.
         for incomplete in (folder / "wandb").glob(f"offline-run-*-{run.run_id}"):
             shutil.rmtree(incomplete, ignore_errors=True)
@@ -139,7 +139,7 @@ def _mirror_in_subprocess(
         "entity": settings.entity,
         "mode": settings.mode,
     }
-    output = run_mirror_process(
+    output = run_client_process(
         "sluice.tracking.wandb_mirror",
         payload,
         timeout_s=settings.timeout_s,
@@ -148,7 +148,7 @@ def _mirror_in_subprocess(
     )
     run_folder = Path(output["folder"])
     if not run_folder.is_relative_to(folder):  # wandb uses a temporary folder if it cannot write
-        raise MirrorFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
+        raise ClientFailed(f"wandb wrote to {run_folder}, because {folder} is not writable.")
     return run_folder
 
 
@@ -156,13 +156,13 @@ def stats_settings(settings: TrackingSettings, *, pid: int | None = None) -> dic
     """Return the settings of wandb's own collector of system metrics; none if it is disabled.
 
     Args:
-        settings: Say whether wandb collects system metrics.
+        settings: Settings with ``system_metrics``.
         pid: Process whose CPU and memory use is collected, beside that of the machine; by default
             the process that runs wandb.
     """
     if not settings.system_metrics:
         return {}
-    # wandb collects nothing about a machine with x_disable_machine_info, whatever the other says.
+    # With x_disable_machine_info, wandb collects nothing even if x_disable_stats is False.
     enabled = {"x_disable_stats": False, "x_disable_machine_info": False}
     return enabled if pid is None else {**enabled, "x_stats_pid": pid}
 

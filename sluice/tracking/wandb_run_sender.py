@@ -15,8 +15,8 @@ from typing import Any
 from sluice.base.errors import StorageError
 from sluice.base.files import make_folder
 from sluice.base.redaction import redact, redact_data
+from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.line_process import LineProcess
-from sluice.tracking.mirror_process import MirrorFailed
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_mirror import INIT_TIMEOUT_S, stats_settings, wandb_environment
 from sluice.tracking.wandb_run_end import RunEnd
@@ -103,7 +103,7 @@ class RunSender:
         """End the writer process, which closes the runs that have not ended.
 
         Raises:
-            MirrorFailed: The process failed, or was not finished in time and was killed.
+            ClientFailed: The process failed, or was not finished in time and was killed.
         """
         process, self._process = self._process, None
         if process is not None:
@@ -114,7 +114,7 @@ class RunSender:
         """Report a failure of the block, if it is the first one, instead of raising it."""
         try:
             yield
-        except (MirrorFailed, OSError, StorageError) as error:
+        except (ClientFailed, OSError, StorageError) as error:
             if self.has_failed:
                 return
             self.has_failed = True
@@ -126,10 +126,10 @@ class RunSender:
 
     def _sync_hint(self) -> str:
         """Return how to send what wandb has stored on this machine; "" if it stored nothing."""
-        stored = self._folder / "wandb"
-        if self._settings.mode != "online" or not any(stored.glob("run-*/*.wandb")):
+        offline_folder = self._folder / "wandb"
+        if self._settings.mode != "online" or not any(offline_folder.glob("run-*/*.wandb")):
             return ""
-        return f" Send what was not sent with: wandb sync {stored}/run-*"
+        return f" Send what was not sent with: wandb sync {offline_folder}/run-*"
 
 
 def _line(message: Mapping[str, Any]) -> bytes:

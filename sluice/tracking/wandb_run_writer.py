@@ -99,7 +99,7 @@ def init_run(
 
 
 def last_written_epoch(run: Any) -> int:
-    """Return the last epoch that the server has of a run that is continued; 0 without one."""
+    """Return the last epoch of a continued run that the server has; 0 for a new run."""
     return max(int(run.starting_step) - 1, 0)
 
 

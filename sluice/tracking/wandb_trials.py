@@ -35,7 +35,7 @@ def trial_callbacks(
         group: Name of the group of runs, which is different for each search.
         folder: Folder for wandb's files.
         values: Converts the Tune config of a trial.
-        environ: Environment variables of the caller, with the key or the place of the login.
+        environ: Environment variables of the caller, with the key or the location of the login.
         warn: Called with the reason if trials are not sent.
 
     Returns:
@@ -102,8 +102,8 @@ def wandb_callback(
 
         def __init__(self) -> None:
             self._numbers: dict[Any, int] = {}
-            self._open: set[Any] = set()
-            self._closed: set[Any] = set()
+            self._open_trials: set[Any] = set()
+            self._closed_trials: set[Any] = set()
 
         def __reduce__(self) -> tuple[Any, ...]:
             # Tune stores its callbacks, but a resumed search creates a new one.
@@ -150,9 +150,9 @@ def wandb_callback(
             return f"{group}-{self._numbers[trial]}"
 
         def _open_run(self, trials: list[Any], trial: Any) -> None:
-            if trial in self._open:
+            if trial in self._open_trials:
                 return  # a paused trial continues
-            self._open.add(trial)
+            self._open_trials.add(trial)
             number = self._number(trials, trial)
             config = dict(values(trial.config))
             sender.send(do="open", id=self._id(trial), name=f"trial {number}", config=config)
@@ -179,11 +179,13 @@ def wandb_callback(
             )
             # Trials that ended before the search was resumed have complete runs, unless the search
             # was interrupted at that moment.
-            if trial not in self._open and (trial in self._closed or done_path.exists()):
+            if trial not in self._open_trials and (
+                trial in self._closed_trials or done_path.exists()
+            ):
                 return
-            self._closed.add(trial)
+            self._closed_trials.add(trial)
             self._open_run(trials, trial)
-            self._open.discard(trial)
+            self._open_trials.discard(trial)
             ending = _trial_end(trial.last_result or {}, failed=failed)
             sender.send(
                 do="close", id=self._id(trial), done_path=str(done_path.absolute()), **ending

@@ -29,8 +29,8 @@ def test_a_resumed_training_says_at_which_epoch(
 ) -> None:
     received: list[tuple[str, bool]] = []
 
-    def progress(shown: str, *, important: bool = False, **_: object) -> None:
-        received.append((shown, important))
+    def progress(shown: str, *, is_important: bool = False, **_: object) -> None:
+        received.append((shown, is_important))
 
     _TrainingProgress(SimpleNamespace(log=None), progress, total=2)(event)
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from sluice.assets.promotion_verdict import _headline_gap
+from sluice.assets.promotion_verdict import _headline_caveat
 from tests.support.synthetic import SineWorkload
 
 
@@ -15,6 +15,6 @@ class Declared(Calmar):
 
 
 def test_an_unknown_direction_of_the_headline_metric_is_a_caveat():
-    assert "The headline metric 'calmar' was not compared" in _headline_gap(Calmar())
-    assert _headline_gap(Declared()) == ""
-    assert _headline_gap(SineWorkload()) == ""
+    assert "The headline metric 'calmar' was not compared" in _headline_caveat(Calmar())
+    assert _headline_caveat(Declared()) == ""
+    assert _headline_caveat(SineWorkload()) == ""

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from sluice.base.errors import ContractError
-from sluice.checks.expectations import broken_rows, evaluate
+from sluice.checks.expectations import evaluate, violating_rows
 from sluice.checks.suite_report import ExpectationResult, ExpectationSuiteReport, describe
 from sluice.data.expectations import (
     Between,
@@ -320,7 +320,7 @@ def test_broken_rows_are_the_expected_rows(bars):
     bars.iloc[[3, 7], 0] = 99.0, np.nan
     asked = (NotNull(column="low"), Between(column="low", low=50, high=60), GOOD[3])
 
-    broken = broken_rows(bars, asked)
+    broken = violating_rows(bars, asked)
 
     assert np.flatnonzero(broken[asked[0]]).tolist() == [7]
     assert np.flatnonzero(broken[asked[1]]).tolist() == [3]
@@ -332,7 +332,7 @@ def test_rows_of_text_among_numbers_are_refused(bars):
     bars.iloc[2, 0] = "n/a"
 
     with pytest.raises(ContractError, match=r"low is at least 0 .* could not be measured"):
-        broken_rows(bars, (Between(column="low", low=0),))
+        violating_rows(bars, (Between(column="low", low=0),))
 
 
 @pytest.mark.exhaustive

@@ -64,7 +64,7 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
             event,
             ledger,
             instance,
-            rolls_out=False,
+            has_rollout=False,
             rules=pipeline.promotion_rules,
             approvals=pipeline.approval,
             now=utc_now(),

@@ -38,8 +38,8 @@ def names_of(definitions: dg.Definitions, pipeline: str) -> set[str]:
 def test_every_shipped_pipeline_loads_with_all_its_parts(shipped: dg.Definitions) -> None:
     assert "sp500_volatility" in known_pipelines(defs_folder())
     for name in known_pipelines(defs_folder()):
-        rolls_out = find_pipeline(name, defs_folder()).rollout is not None
-        assert names_of(shipped, name) == STAGES | (ROLLOUT if rolls_out else set())
+        has_rollout = find_pipeline(name, defs_folder()).rollout is not None
+        assert names_of(shipped, name) == STAGES | (ROLLOUT if has_rollout else set())
         assert shipped.resolve_job_def(f"{name}_search")
         assert shipped.resolve_job_def(f"{name}_training")
         assert shipped.resolve_job_def(f"{name}_promotion")
@@ -173,7 +173,7 @@ def situation(production: int | None) -> ModelStatus:
 
 
 def test_promote_asks_for_one_run_of_that_version() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), situation(1), rolls_out=False)
+    request = request_promotion("echo", candidate_event("PROMOTE"), situation(1), has_rollout=False)
 
     assert isinstance(request, dg.RunRequest)
     assert str(request.run_key).startswith("r" * 64 + ":production_model ")
@@ -182,13 +182,13 @@ def test_promote_asks_for_one_run_of_that_version() -> None:
 
 @pytest.mark.parametrize("verdict", ["REJECT", "EQUIVALENT", "INCONCLUSIVE", "promote", ""])
 def test_anything_else_asks_for_nothing(verdict: str) -> None:
-    request = request_promotion("echo", candidate_event(verdict), situation(1), rolls_out=False)
+    request = request_promotion("echo", candidate_event(verdict), situation(1), has_rollout=False)
 
     assert isinstance(request, dg.SkipReason)
 
 
 def test_version_in_production_is_not_asked_for_again() -> None:
-    request = request_promotion("echo", candidate_event("PROMOTE"), situation(3), rolls_out=False)
+    request = request_promotion("echo", candidate_event("PROMOTE"), situation(3), has_rollout=False)
 
     assert isinstance(request, dg.SkipReason)
     assert "in production already" in str(request.skip_message)

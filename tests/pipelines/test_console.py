@@ -41,7 +41,7 @@ def test_an_important_text_is_always_printed(is_terminal: bool) -> None:
     console = Console(record=True, width=80, force_terminal=is_terminal, file=io.StringIO())
     with RunConsole(console, clock=lambda: 0.0) as live:
         live("seed 0 fold 1 epoch 3/9", done=0, total=8)
-        live("seed 1 fold 1 resumes at epoch 108/400", done=0, total=8, important=True)
+        live("seed 1 fold 1 resumes at epoch 108/400", done=0, total=8, is_important=True)
 
     lines = console.export_text().splitlines()
     assert "      0/8  seed 1 fold 1 resumes at epoch 108/400" in lines

@@ -188,7 +188,9 @@ def test_a_training_that_failed_is_named_and_started_again_later(
             run_id="abcdefgh-1", job="echo_training", status=status, failed_at=failed_at
         )
         now = ended + timedelta(minutes=minutes)
-        return request_training(echo.name, watch, cursor, busy=busy, asked=run, now=now)
+        return request_training(
+            echo.name, watch, cursor, active_run=busy, requested_run=run, now=now
+        )
 
     failed = dg.DagsterRunStatus.FAILURE
     soon, again = ask(failed, minutes=59), ask(failed, minutes=60)
@@ -198,7 +200,7 @@ def test_a_training_that_failed_is_named_and_started_again_later(
     assert isinstance(again, dg.RunRequest)
     assert again.run_key == f"drift-{watch.training.id} after abcdefgh-1"
     assert again.tags["sluice/drift"] == watch.training.id
-    assert ask(failed, minutes=60, busy="Run x is in progress.") != again
+    assert ask(failed, minutes=60, active_run="Run x is in progress.") != again
     for status in (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.CANCELED):
         assert "training was started" in str(ask(status, minutes=10_000))
 
@@ -393,7 +395,7 @@ def test_a_source_that_is_gone_or_slow_is_said_and_nothing_dies(
     assert "The table 'calls' is not there." in (skip.skip_message or "")
     slow = watching(echo, "tests.support.drifting:Slow")
     look = SourcePoll(resolve(slow).workload, max_wait_s=0.05)
-    answer = look.ask()
+    answer = look.read_state()
     assert isinstance(answer, SourceUnavailable)
     assert answer.is_slow
     request = retraining(slow, home, look)
@@ -418,12 +420,12 @@ def test_a_source_that_gave_no_table_is_asked_again(
 ) -> None:
     look = SourcePoll(resolve(watching(echo, "tests.support.drifting:Torn")).workload)
 
-    torn = look.ask()
+    torn = look.read_state()
     monkeypatch.setattr(Torn, "whole", True)
 
     assert isinstance(torn, SourceUnavailable)
     assert (torn.is_slow, "load_rows of the workload raised" in torn.reason) == (False, True)
-    assert isinstance(look.ask(), SourceState)
+    assert isinstance(look.read_state(), SourceState)
 
 
 def test_a_training_under_way_is_waited_for(home: Home, echo: PipelineSettings) -> None:

@@ -19,7 +19,7 @@ from sluice.pipelines.active_run import describe_active_run
 from sluice.pipelines.code_location import attribute_runs
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import one_process
-from sluice.pipelines.instance import close_ghost_runs, open_instance
+from sluice.pipelines.instance import close_killed_runs, open_instance
 from sluice.pipelines.resources import resources
 from sluice.pipelines.run_process import RunProcess
 from tests.support.stuck_job import SAYS_SO
@@ -101,7 +101,7 @@ def test_a_run_executed_again_is_not_judged_by_the_process_of_the_first(home: Ho
             tags=first.tags,
         )
 
-        assert close_ghost_runs(instance) == 0
+        assert close_killed_runs(instance) == 0
         assert "no longer exists, close the run: in the UI" in describe_active_run(
             instance, "training"
         )

@@ -12,7 +12,7 @@ from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, UnknownVersion
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.sensors import START_EVERY_S, next_request
+from sluice.pipelines.sensors import START_RETRY_S, next_request
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import (
     MODEL,
@@ -71,7 +71,7 @@ def ask(
         event,
         ledger,
         instance,
-        rolls_out=pipeline.rollout is not None,
+        has_rollout=pipeline.rollout is not None,
         rules=pipeline.promotion_rules,
         approvals=pipeline.approval,
         now=at,
@@ -96,7 +96,7 @@ def test_a_promotion_that_failed_is_named_and_asked_for_again(
     works = ask(ledger, instance, NOW)
     instance.report_run_failed(run)
     failed = ask(ledger, instance, NOW)
-    again = ask(ledger, instance, NOW + timedelta(seconds=START_EVERY_S))
+    again = ask(ledger, instance, NOW + timedelta(seconds=START_RETRY_S))
 
     assert f"run {run.run_id[:8]} of promotion is STARTED" in works
     assert f"run {run.run_id[:8]} of promotion is FAILURE since" in failed

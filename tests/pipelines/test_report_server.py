@@ -134,7 +134,7 @@ def test_a_taken_port_is_passed_over() -> None:
 def test_the_port_of_the_ui_is_left_to_it() -> None:
     wanted = free_port()
 
-    with listen(wanted, kept_free=wanted) as other:
+    with listen(wanted, reserved_port=wanted) as other:
         assert other.getsockname()[1] != wanted
 
 
@@ -282,8 +282,10 @@ def test_the_variable_names_the_port_or_a_proxy(
 
     asked = []
 
-    def started(folder: Path, *, first_port: int, kept_free: int, trusted_hosts: list[str]) -> str:
-        asked.append((folder, first_port, kept_free, trusted_hosts))
+    def started(
+        folder: Path, *, first_port: int, reserved_port: int, trusted_hosts: list[str]
+    ) -> str:
+        asked.append((folder, first_port, reserved_port, trusted_hosts))
         return "http://127.0.0.1:7"
 
     monkeypatch.setattr(report_server, "start_server", started)

@@ -11,7 +11,7 @@ from sluice.assets.resources import SluiceState
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.home import Home
 from sluice.pipelines.jobs import promotion_job, review_job
-from sluice.pipelines.rollout_sensor import requested_runs, rollout_sensor
+from sluice.pipelines.rollout_sensor import review_and_promotion_requests, rollout_sensor
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.observations import ArmCounts
@@ -42,7 +42,10 @@ def keys(ledger: RolloutLedger, *seconds: float) -> list[str]:
     """Return the run keys so many seconds after the last transition."""
     rollout = current(ledger)
     since = ledger.rollout_transitions(rollout.id)[-1].at
-    found = [requested_runs(MODEL, ledger, rollout, since + timedelta(seconds=s)) for s in seconds]
+    found = [
+        review_and_promotion_requests(MODEL, ledger, rollout, since + timedelta(seconds=s))
+        for s in seconds
+    ]
     return [str(request.run_key) for requests in found for request in requests]
 
 
@@ -62,7 +65,7 @@ def tick(
 ) -> dg.SensorResult | dg.SkipReason | dg.RunRequest | None:
     sensor = rollout_sensor(
         MODEL,
-        [promotion_job(MODEL, shows_approval=False), review_job(MODEL)],
+        [promotion_job(MODEL, checks_approval=False), review_job(MODEL)],
         approvals=ApprovalSettings(required=required),
     )
     return sensor(dg.build_sensor_context(resources={"sluice_state": state}))

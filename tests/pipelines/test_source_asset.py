@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sluice.assets.source_asset import loader
+from sluice.assets.source_asset import asset_loader
 from sluice.base.errors import SourceError
 from sluice.base.home import Home
 from sluice.config.pipeline import PipelineSettings
@@ -67,7 +67,7 @@ def test_the_rows_are_the_frame_of_the_asset(
         context = dg.build_schedule_context(
             instance=instance, repository_def=project.get_repository_def()
         )
-        found = SourcePoll(workload).ask(loader(context))
+        found = SourcePoll(workload).read_state(asset_loader(context))
 
     assert result.success
     (event,) = (
@@ -89,7 +89,9 @@ def test_outside_of_dagster_the_source_is_refused(
         run_line(pipeline, home_at(tmp_path / "home"))
 
     assert "dg launch" in caught.value.fix
-    assert "shop/prices can only be read" in SourcePoll(resolve(pipeline).workload).ask().reason
+    assert (
+        "shop/prices can only be read" in SourcePoll(resolve(pipeline).workload).read_state().reason
+    )
 
 
 def test_only_data_frames_are_rows() -> None:

@@ -9,7 +9,7 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
 from sluice.pipelines.source_poll import (
     MAX_LOADS,
-    MAX_WAITS,
+    MAX_UNSUCCESSFUL_WAITS,
     SourcePoll,
     SourceState,
     SourceUnavailable,
@@ -30,7 +30,7 @@ def look(echo: PipelineSettings, monkeypatch: pytest.MonkeyPatch) -> Iterator[So
 
 
 def reason(look: SourcePoll) -> str:
-    answer = look.ask()
+    answer = look.read_state()
     assert isinstance(answer, SourceUnavailable)
     assert answer.is_slow
     return answer.reason
@@ -38,7 +38,7 @@ def reason(look: SourcePoll) -> str:
 
 def first_state(look: SourcePoll) -> SourceState:
     """Ask until there is an answer: how long a load takes is not what is asked here."""
-    answers = (look.ask() for _ in range(TRIES))
+    answers = (look.read_state() for _ in range(TRIES))
     return next(answer for answer in answers if isinstance(answer, SourceState))
 
 
@@ -47,11 +47,11 @@ def test_a_source_that_hung_once_is_loaded_again(
 ) -> None:
     monkeypatch.setattr(Hanging, "num_hanging", 1)
 
-    waited = [reason(look) for _ in range(MAX_WAITS)]
+    waited = [reason(look) for _ in range(MAX_UNSUCCESSFUL_WAITS)]
     begun = Hanging.num_begun
     state = first_state(look)
 
-    assert waited == ["The source has not answered within 0.05 s."] * MAX_WAITS
+    assert waited == ["The source has not answered within 0.05 s."] * MAX_UNSUCCESSFUL_WAITS
     assert begun == 1  # a load that is only slow has no company at first
     assert len(state.index) == 900
 
@@ -61,7 +61,7 @@ def test_loads_that_hang_are_few_and_one_that_ends_late_answers(
 ) -> None:
     monkeypatch.setattr(Hanging, "num_hanging", TRIES)
 
-    said = [reason(look) for _ in range(MAX_LOADS * MAX_WAITS)]
+    said = [reason(look) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
     assert Hanging.num_begun == MAX_LOADS
     assert "a time limit to load_rows" in said[-1]
@@ -79,7 +79,7 @@ def test_loads_from_before_an_answer_count_and_answer_nothing(
     monkeypatch.setattr(Hanging, "num_hanging", TRIES)
     before = Hanging.num_begun
 
-    said = [reason(look) for _ in range(MAX_LOADS * MAX_WAITS)]
+    said = [reason(look) for _ in range(MAX_LOADS * MAX_UNSUCCESSFUL_WAITS)]
 
     assert Hanging.num_begun == before + MAX_LOADS - 1
     assert "a time limit to load_rows" in said[-1]

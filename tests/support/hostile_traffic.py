@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from sluice.bench.rollout.simulation import fresh
+from sluice.bench.rollout.simulation import new_rollout
 from sluice.bench.rollout.traffic import START
 from sluice.registry.client_secret import client_of
 from sluice.rollout.prediction_agreement import PredictionAgreement, prediction_drift
@@ -68,7 +68,7 @@ def rolled_back_after(crowd: Crowd, *, seconds: float, seed: int, compares: bool
         compares: False judges what the arms counted, as Sluice did before it compared faults.
     """
     rng = np.random.default_rng(seed)
-    rollout = fresh(STAYS, now=START)
+    rollout = new_rollout(STAYS, now=START)
     split = TrafficSplit(
         epoch=rollout.epoch,
         production=rollout.production,

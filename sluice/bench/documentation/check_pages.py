@@ -14,9 +14,9 @@ from sluice.failfast.gate.timing import (
 def check_page() -> dict[str, str]:
     """Return the text of the page about checks, by its path in the documentation."""
     times = TimeLimits()
-    planted: dict[str, list[str]] = {}
+    defects_by_check: dict[str, list[str]] = {}
     for defect in DEFECTS:
-        planted.setdefault(defect.check, []).append(defect.name)
+        defects_by_check.setdefault(defect.check, []).append(defect.name)
     parts = [
         "# Checks of the POC gate",
         f"{len(CHECKS) + 1} checks run in this order before a training. A check is named by a "
@@ -29,7 +29,7 @@ def check_page() -> dict[str, str]:
         limit = check.limit(times)
         needs = ", ".join(f"`{name}`" for name in check.needs) or "nothing"
         level = "minimum and full" if "minimum" in check.levels else "full"
-        defects = planted.get(check.name, [])
+        defects = defects_by_check.get(check.name, [])
         parts += [
             f"## `{check.name}`",
             check.description,

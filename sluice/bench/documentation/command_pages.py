@@ -12,7 +12,7 @@ import typer
 from sluice.bench.documentation import markdown
 
 _HELP_OPTIONS = frozenset({"help"})
-_VALUES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
+_TYPE_NAMES = {int: "INTEGER", float: "NUMBER", Path: "PATH"}
 
 
 def command_page(app: typer.Typer) -> dict[str, str]:
@@ -74,12 +74,12 @@ def _section(path: str, command: Any) -> list[str]:
 
 def _paragraphs(text: str) -> str:
     """Return a help text with its examples as blocks of code."""
-    shown = []
+    blocks = []
     for paragraph in re.split(r"\n\s*\n", text):
         lines = " ".join(paragraph.split())
         example = re.match(r"Examples?: (.*)", lines)
-        shown.append(f"```bash\n{example[1]}\n```" if example else lines)
-    return "\n\n".join(shown)
+        blocks.append(f"```bash\n{example[1]}\n```" if example else lines)
+    return "\n\n".join(blocks)
 
 
 def _name(parameter: Any) -> str:
@@ -102,7 +102,7 @@ def _values(parameter: Any) -> str:
         return "|".join(map(str, get_args(annotation)))
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "|".join(str(member.value) for member in annotation)
-    return _VALUES.get(annotation, "TEXT")
+    return _TYPE_NAMES.get(annotation, "TEXT")
 
 
 def _default(parameter: Any) -> str:

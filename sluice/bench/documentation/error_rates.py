@@ -64,8 +64,8 @@ class ErrorRates(Record):
             for fault in [f for f in run.right if f in reported] or run.right:
                 count = counts.setdefault(fault, Counter())
                 count["planted"] += 1
-                count["caught"] += fault in reported and run.place is not None
-                count["first"] += reported[:1] == [fault] and run.place == 1
+                count["caught"] += fault in reported and run.correct_rank is not None
+                count["first"] += reported[:1] == [fault] and run.correct_rank == 1
         for run in healthy:
             errors = {a.fault for a in run.answers if a.severity == "error"}
             for fault in errors:
@@ -93,16 +93,16 @@ def describe_rates(rates: ErrorRates, fault: str) -> str:
     healthy = rates.healthy_runs
     errors = Rate(count=fault_rates.false_errors, total=healthy).exact_text
     others = Rate(count=fault_rates.false_others, total=healthy).exact_text
-    caught = "Detection was not measured: the benchmark has no program with this fault."
+    detection = "Detection was not measured: the benchmark has no program with this fault."
     if fault_rates.planted:
         detected = Rate(count=fault_rates.caught, total=fault_rates.planted)
-        caught = (
+        detection = (
             f"Reported in {detected.exact_text} of the runs with this fault, and ranked first in "
             f"{fault_rates.first}."
         )
     seeds = f"seed{'' if len(rates.seeds) == 1 else 's'} {', '.join(map(str, rates.seeds))}"
     return (
-        f"{caught} False alarms in healthy runs: errors in {errors}, warnings or findings to "
+        f"{detection} False alarms in healthy runs: errors in {errors}, warnings or findings to "
         f"confirm in {others}. Measured with `sluice bench faults` on {seeds} at commit "
         f"{rates.commit[:7]}, for all rules that report this fault together."
     )

@@ -41,8 +41,8 @@ def settings_rows(settings: BaseModel, prefix: str = "") -> list[tuple[str, str,
         if isinstance(value, BaseModel):
             rows += settings_rows(value, f"{prefix}{name}.")
         else:
-            shown = ", ".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
-            rows.append((f"`{prefix}{name}`", shown, _range(field), field.description or ""))
+            default = ", ".join(map(_number, value)) if isinstance(value, tuple) else _number(value)
+            rows.append((f"`{prefix}{name}`", default, _range(field), field.description or ""))
     return rows
 
 
@@ -55,12 +55,12 @@ def _range(field: FieldInfo) -> str:
     kind = "integer" if field.annotation is int else "number"
     if get_args(field.annotation):
         kind = "pair of numbers"
-    words = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
+    limit_words = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
     limits = []
     for limit in field.metadata:
         name = type(limit).__name__
-        if name in words:
-            limits.append(f"{words[name]} {_number(getattr(limit, name.lower()))}")
+        if name in limit_words:
+            limits.append(f"{limit_words[name]} {_number(getattr(limit, name.lower()))}")
     return f"{kind}, {' and '.join(limits)}" if limits else kind
 
 

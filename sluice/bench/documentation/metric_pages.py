@@ -21,22 +21,25 @@ def metric_page() -> dict[str, str]:
     parts = [
         "# Metrics",
         "Metrics are functions of arrays in `sluice.metrics`. Call them in `Workload.metrics` and "
-        "return their `numbers`. A metric that is undefined on the given rows is NaN there and is "
-        "listed in `absent` with the reason; it is never replaced by 0.",
+        "return their `numbers`. A metric that is undefined on the given rows is NaN in `numbers`, "
+        "and `absent` names it with the reason; it is never replaced by 0.",
         "A metric is used by its name in `guards.metrics`, `guards.limits` and "
         "`headline_metric`. Directions of these names are known; declare others in "
         "`metric_directions` of the workload. A suffix after `@`, as in `ndcg@10`, is ignored.",
         markdown.table(
             ("better if", "metrics"),
-            [(way, ", ".join(f"`{name}`" for name in _names(way))) for way in ("higher", "lower")],
+            [
+                (direction, ", ".join(f"`{name}`" for name in _names(direction)))
+                for direction in ("higher", "lower")
+            ],
         ),
     ]
     for topic in _TOPICS:
         module = import_module(f"sluice.metrics.{topic}")
         parts.append(f"## {markdown.title(topic)}")
-        parts.append(_first_sentence(module))
+        parts.append(_first_paragraph(module))
         rows = [
-            (f"`{module.__name__}.{name}`", _arguments(function), _first_sentence(function))
+            (f"`{module.__name__}.{name}`", _arguments(function), _first_paragraph(function))
             for name, function in _functions(module)
         ]
         parts.append(markdown.table(("function", "arguments", "returns"), rows))
@@ -68,9 +71,9 @@ def event_page() -> dict[str, str]:
     }
 
 
-def _names(way: str) -> Iterator[str]:
-    known = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
-    return (name for name in known if directions.direction_of(name, {}) == way)
+def _names(direction: str) -> Iterator[str]:
+    names = [*directions._HIGHER_IS_BETTER, *directions._LOWER_IS_BETTER]
+    return (name for name in names if directions.direction_of(name, {}) == direction)
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -84,5 +87,5 @@ def _arguments(function: Callable[..., Any]) -> str:
     return ", ".join(f"`{name}`" for name in inspect.signature(function).parameters)
 
 
-def _first_sentence(described: object) -> str:
+def _first_paragraph(described: object) -> str:
     return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())

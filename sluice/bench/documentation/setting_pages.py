@@ -17,9 +17,15 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.workloads.bars import BarsSettings
 from sluice.workloads.workload import WorkloadSettings
 
-_NAMES = {int: "integer", float: "number", bool: "true or false", str: "text", type(None): "null"}
-_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
-_LENGTHS = {"MinLen": "at least", "MaxLen": "at most"}
+_TYPE_NAMES = {
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+}
+_LIMIT_WORDS = {"Gt": "above", "Ge": "at least", "Lt": "below", "Le": "at most"}
+_LENGTH_WORDS = {"MinLen": "at least", "MaxLen": "at most"}
 _NESTED = "keys of a group"
 _WORKLOAD = "workload_settings"
 
@@ -63,7 +69,7 @@ def setting_page() -> dict[str, str]:
     for section in sections:
         parts += [
             f"## {section.heading}",
-            _about(section.model),
+            _summary(section.model),
             settings_table(section.model, sections),
         ]
     return {"reference/settings.md": markdown.page(*parts)}
@@ -100,7 +106,7 @@ def describe_type(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Annotated:
         inner, *metadata = get_args(annotation)
-        return _limited(describe_type(inner), metadata)
+        return _with_limits(describe_type(inner), metadata)
     if origin is Literal:
         return " or ".join(f"`{value}`" for value in get_args(annotation))
     if origin in (Union, types.UnionType):
@@ -113,7 +119,7 @@ def describe_type(annotation: Any) -> str:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _NESTED
-    return _NAMES.get(annotation, "any value")
+    return _TYPE_NAMES.get(annotation, "any value")
 
 
 def nested_models(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -129,7 +135,7 @@ def _kind(model: type[BaseModel]) -> str | None:
     return field.default if field is not None and isinstance(field.default, str) else None
 
 
-def _about(model: type[BaseModel]) -> str:
+def _summary(model: type[BaseModel]) -> str:
     return " ".join((inspect.getdoc(model) or "").partition("\n\n")[0].split())
 
 
@@ -144,7 +150,7 @@ def settings_table(model: type[BaseModel], sections: list[Section]) -> str:
 
 def _meaning(field: FieldInfo) -> str:
     nested = list(nested_models(field.annotation))
-    return field.description or (_about(nested[0]) if nested else "")
+    return field.description or (_summary(nested[0]) if nested else "")
 
 
 def _values(field: FieldInfo, sections: list[Section]) -> str:
@@ -157,19 +163,19 @@ def _values(field: FieldInfo, sections: list[Section]) -> str:
     text = describe_type(field.annotation)
     if links:
         text = text.replace(_NESTED, " or ".join(links), 1).replace(f" or {_NESTED}", "")
-    return _limited(text, field.metadata)
+    return _with_limits(text, field.metadata)
 
 
-def _limited(text: str, metadata: Any) -> str:
+def _with_limits(text: str, metadata: Any) -> str:
     """Return the description of a type with its limits."""
     limits = []
     for limit in metadata:
         name = type(limit).__name__
-        if name in _WORDS:
-            limits.append(f"{_WORDS[name]} {getattr(limit, name.lower()):g}")
-        elif name in _LENGTHS:
+        if name in _LIMIT_WORDS:
+            limits.append(f"{_LIMIT_WORDS[name]} {getattr(limit, name.lower()):g}")
+        elif name in _LENGTH_WORDS:
             length = getattr(limit, "min_length" if name == "MinLen" else "max_length")
-            limits.append(f"{_LENGTHS[name]} {length} long")
+            limits.append(f"{_LENGTH_WORDS[name]} {length} long")
         elif getattr(limit, "pattern", None):
             limits.append(f"matching `{limit.pattern}`")
     return f"{text}, {' and '.join(limits)}" if limits else text
@@ -187,6 +193,6 @@ def _default(field: FieldInfo) -> str:
         value = value.model_dump(mode="json")
     if isinstance(value, tuple | list) and any(isinstance(part, BaseModel) for part in value):
         return "see there"
-    shown = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(shown, default_flow_style=True, width=1000).removesuffix("...\n")
+    plain = list(value) if isinstance(value, tuple) else value
+    text = yaml.safe_dump(plain, default_flow_style=True, width=1000).removesuffix("...\n")
     return f"`{' '.join(text.split())}`"

@@ -51,11 +51,11 @@ def stored_pages(docs: Path) -> dict[str, str]:
 
 def write_pages(docs: Path, app: typer.Typer) -> tuple[str, ...]:
     """Write every page that changed, remove outdated ones, and return their paths."""
-    new, old = generated_pages(docs, app), stored_pages(docs)
-    for path in old.keys() - new.keys():
+    generated, stored = generated_pages(docs, app), stored_pages(docs)
+    for path in stored.keys() - generated.keys():
         (docs / path).unlink()
-    changed = tuple(path for path, text in new.items() if old.get(path) != text)
-    for path in changed:
+    changed_paths = tuple(path for path, text in generated.items() if stored.get(path) != text)
+    for path in changed_paths:
         (docs / path).parent.mkdir(parents=True, exist_ok=True)
-        (docs / path).write_text(new[path])
-    return (*changed, *sorted(old.keys() - new.keys()))
+        (docs / path).write_text(generated[path])
+    return (*changed_paths, *sorted(stored.keys() - generated.keys()))

@@ -23,9 +23,15 @@ from sluice.evaluation.multiplicity import benjamini_hochberg
 SHIFT = 0.5
 """Shift of one column at which power is measured [standard deviations]."""
 
-NAIVE_PSI, NAIVE_KS = 0.25, 0.05
-_WINDOWS = 10
-"""Windows per reference; the estimation error of a reference is part of the rate."""
+NAIVE_PSI = 0.25
+"""Threshold of the naive test with the population stability index (PSI), a usual value."""
+
+NAIVE_KS = 0.05
+"""Threshold of the naive Kolmogorov-Smirnov test for its smallest adjusted p-value."""
+
+_WINDOWS_PER_REFERENCE = 10
+"""Windows that are tested against each reference. Rates include the estimation error of the
+reference, because every simulation draws another one."""
 
 _GAP_ROWS = 300
 """Gap between reference and windows, so that they are independent [rows]."""
@@ -69,17 +75,18 @@ def measure_drift(
     """Yield the rates of each scenario.
 
     Cost:
-        0.5 s for one reference of 10 columns with its 20 windows.
+        0.5 s for one reference of 10 columns and its 10 windows, each tested with and without the
+        shift.
     """
     context = get_context("spawn")
     for world in worlds:
-        draws = [(world, seed, at) for at in range(references)]
+        tasks = [(world, seed, at) for at in range(references)]
         if processes == 1:
-            counts = [_counts(draw) for draw in draws]
+            counts = [_count_outcomes(task) for task in tasks]
         else:
             with ProcessPoolExecutor(processes, mp_context=context) as pool:
-                counts = list(pool.map(_counts, draws, chunksize=4))
-        total = references * _WINDOWS
+                counts = list(pool.map(_count_outcomes, tasks, chunksize=4))
+        total = references * _WINDOWS_PER_REFERENCE
         rates = [Rate(count=int(count), total=total) for count in np.sum(counts, axis=0)]
         false, unsure, power, naive_ks, naive_psi = rates
         yield DriftRates(
@@ -112,15 +119,15 @@ def measure_speed(
     return build_s, time.perf_counter() - started
 
 
-def _counts(draw: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
+def _count_outcomes(task: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
     """Count false alarms, inconclusive windows, detected shifts, and naive false alarms."""
-    world, seed, at = draw
+    world, seed, at = task
     rng = np.random.default_rng([seed, at, round(1000 * world.rho)])
-    rows = world.reference_rows + _WINDOWS * (world.window_rows + _GAP_ROWS)
+    rows = world.reference_rows + _WINDOWS_PER_REFERENCE * (world.window_rows + _GAP_ROWS)
     frame = pd.DataFrame(_ar1(rng, world.rho, rows, world.num_columns)).rename(columns=str)
     settings = DriftSettings(window_rows=world.window_rows)
     reference = build_reference(frame[: world.reference_rows], settings, seed=at, threads=1)
-    count = np.zeros(5, np.int64)
+    count_R = np.zeros(5, np.int64)
     for start in range(world.reference_rows, rows, world.window_rows + _GAP_ROWS):
         window = frame[start + _GAP_ROWS : start + _GAP_ROWS + world.window_rows]
         report = evaluate_window(reference, window, window="null", threads=1)
@@ -128,20 +135,24 @@ def _counts(draw: tuple[DriftScenario, int, int]) -> NDArray[np.int64]:
             reference, window.assign(**{"0": window["0"] + SHIFT}), window="shift", threads=1
         )
         ks, psi = _naive(reference, report)
-        undecided = report.verdict == "INCONCLUSIVE"
+        is_undecided = report.verdict == "INCONCLUSIVE"
         is_detected = shifted.columns[0].verdict == "DRIFT"
-        count += np.array([report.verdict == "DRIFT", undecided, is_detected, ks, psi], np.int64)
-    return count
+        count_R += np.array(
+            [report.verdict == "DRIFT", is_undecided, is_detected, ks, psi], np.int64
+        )
+    return count_R
 
 
 def _naive(reference: DriftReference, report: DriftReport) -> tuple[bool, bool]:
     """Return whether textbook KS and PSI tests report drift in the window."""
     distances = [{s.name: s.distance for s in column.statistics} for column in report.columns]
     rows = report.num_rows * reference.num_rows / (report.num_rows + reference.num_rows)
-    ks = [float(kolmogorov(np.sqrt(rows) * of["ks"])) for of in distances if of]
-    adjusted = benjamini_hochberg(ks) if ks else ()
-    psi = [of["psi"] > NAIVE_PSI for of in distances if of]
-    return min(adjusted, default=1.0) <= NAIVE_KS, any(psi)
+    p_values = [
+        float(kolmogorov(np.sqrt(rows) * by_name["ks"])) for by_name in distances if by_name
+    ]
+    adjusted = benjamini_hochberg(p_values) if p_values else ()
+    has_large_psi = any(by_name["psi"] > NAIVE_PSI for by_name in distances if by_name)
+    return min(adjusted, default=1.0) <= NAIVE_KS, has_large_psi
 
 
 def _ar1(rng: np.random.Generator, rho: float, rows: int, columns: int) -> NDArray[np.float64]:
@@ -149,5 +160,5 @@ def _ar1(rng: np.random.Generator, rho: float, rows: int, columns: int) -> NDArr
     from scipy.signal import lfilter
 
     shocks = rng.normal(size=(rows + 100, columns)) * np.sqrt(1 - rho**2)
-    drawn: NDArray[np.float64] = lfilter([1.0], [1.0, -rho], shocks, axis=0)[100:]
-    return drawn
+    column_NC: NDArray[np.float64] = lfilter([1.0], [1.0, -rho], shocks, axis=0)[100:]
+    return column_NC

@@ -12,21 +12,21 @@ from sluice.bench.gate.scenarios import GateScenario
 from sluice.bench.planted.rate import Rate
 
 MAX_FAMILY_RATE = 0.05
-"""Maximum rate of families of attempts on one window with a false promotion."""
+"""Maximum share of simulations in which any of the attempts on one window is promoted falsely."""
 
 
-def holds(cell: ScenarioRates) -> bool:
+def reaches_targets(cell: ScenarioRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
     With 1,000 simulations this allows for about 1.5 percentage points of chance; the table shows
     the rates themselves.
     """
     max_rate, min_power = cell.max_false_rate, cell.min_power
-    few = max_rate is None or cell.false_promotions.interval[0] <= max_rate
-    return few and (min_power is None or cell.power.interval[1] >= min_power)
+    has_few_false_promotions = max_rate is None or cell.false_promotions.interval[0] <= max_rate
+    return has_few_false_promotions and (min_power is None or cell.power.interval[1] >= min_power)
 
 
-def family_holds(family: RetrainingRates) -> bool:
+def family_reaches_target(family: RetrainingRates) -> bool:
     """Return whether false promotions with shared alpha are not significantly above the target."""
     return family.with_budget.interval[0] <= MAX_FAMILY_RATE
 
@@ -34,7 +34,8 @@ def family_holds(family: RetrainingRates) -> bool:
 def cell_table(cells: Sequence[ScenarioRates]) -> Table:
     """Return the promotion rates of all scenarios [%], with Wilson intervals.
 
-    ``seeds`` are those of candidate and reference, ``share`` is their part of the variance.
+    The column ``seeds`` has the numbers of seeds of candidate and reference, ``share`` the share
+    of the variance that comes from seeds.
     """
     table = Table(box=box.SIMPLE_HEAD, title="Promotions [%]", title_justify="left")
     for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false, gate", "power"):
@@ -47,9 +48,9 @@ def cell_table(cells: Sequence[ScenarioRates]) -> Table:
             *_world_cells(cell.world),
             _rate_text(
                 cell.false_promotions,
-                bad=max_rate is not None and cell.false_promotions.rate > max_rate,
+                is_missed=max_rate is not None and cell.false_promotions.rate > max_rate,
             ),
-            _rate_text(cell.power, bad=min_power is not None and cell.power.rate < min_power),
+            _rate_text(cell.power, is_missed=min_power is not None and cell.power.rate < min_power),
             *(f"{100 * cell.naive[name].rate:.1f}" for name in NAIVE),
         )
     return table
@@ -68,8 +69,8 @@ def family_table(families: Sequence[RetrainingRates]) -> Table:
         kind = "new seeds of one recipe" if family.is_same_recipe else "a new recipe each"
         table.add_row(
             f"{family.attempts}, {kind}",
-            _rate_text(family.with_budget, bad=family.with_budget.rate > MAX_FAMILY_RATE),
-            _rate_text(family.without_budget, bad=False),
+            _rate_text(family.with_budget, is_missed=family.with_budget.rate > MAX_FAMILY_RATE),
+            _rate_text(family.without_budget, is_missed=False),
         )
     return table
 
@@ -90,7 +91,7 @@ def _world_cells(world: GateScenario) -> tuple[str, ...]:
     return (f"{world.rho:g}", world.tails, str(world.horizon_rows), seeds, share, rows)
 
 
-def _rate_text(rate: Rate, *, bad: bool) -> Text:
+def _rate_text(rate: Rate, *, is_missed: bool) -> Text:
     low, high = rate.interval
     text = f"{100 * rate.rate:.1f} ({100 * low:.1f}-{100 * high:.1f})"
-    return Text(text, "bold red" if bad else "")
+    return Text(text, "bold red" if is_missed else "")

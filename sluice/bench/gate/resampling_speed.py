@@ -1,4 +1,4 @@
-"""Speed of the two-way bootstrap beside the same resampling through ``arch``."""
+"""Speed of the two-way bootstrap, compared with the same resampling through ``arch``."""
 
 import time
 
@@ -31,9 +31,10 @@ class ResamplingSpeed(Record):
 def measure_resampling(
     *, num_seeds: int, num_rows: int, resamples: int, seed: int
 ) -> ResamplingSpeed:
-    """Resample one arm of seeds against a rule with both, and compare time and result.
+    """Bootstrap one arm of seeds against a rule with both implementations, and return their times.
 
-    Equal standard deviations of the resampled means show that both resample alike.
+    Equal standard deviations of the resampled means show that both draw from the same
+    distribution.
     """
     from arch.bootstrap import CircularBlockBootstrap
 
@@ -54,9 +55,9 @@ def measure_resampling(
     blocks = CircularBlockBootstrap(length, loss_NS, seed=rng)
     arch_R = np.empty(resamples)
     started = time.perf_counter()
-    for at, (drawn, _) in enumerate(blocks.bootstrap(resamples)):
-        drawn_NS = np.asarray(drawn[0])
-        arch_R[at] = -drawn_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
+    for at, (args, _) in enumerate(blocks.bootstrap(resamples)):
+        sample_NS = np.asarray(args[0])
+        arch_R[at] = -sample_NS.mean(axis=0)[rng.integers(num_seeds, size=num_seeds)].mean()
     arch_seconds = time.perf_counter() - started
     return ResamplingSpeed(
         num_seeds=num_seeds,

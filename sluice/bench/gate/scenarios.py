@@ -102,8 +102,8 @@ class GateScenario(Record):
         return self._table(loss_SN, "reference", seeds=tuple(range(self.num_seeds)))
 
     def _seeds(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
-        own_S1 = rng.normal(size=(count, 1)) * self.seed_sd
-        return own_S1 + rng.normal(size=(count, self.num_rows)) * _NOISE_SD
+        effect_S1 = rng.normal(size=(count, 1)) * self.seed_sd
+        return effect_S1 + rng.normal(size=(count, self.num_rows)) * _NOISE_SD
 
     def _filtered(self, shock_K: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the time effect: AR(1) of unit variance, summed over the horizon, scaled."""

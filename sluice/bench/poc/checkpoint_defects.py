@@ -83,7 +83,7 @@ class Script:
         )
 
 
-class OtherKeys(Script):
+class KeysWithWrapperPrefix(Script):
     """Saved from a DataParallel wrapper and loaded with strict=False: nothing matches."""
 
     def content(self) -> dict[str, Any]:
@@ -97,15 +97,15 @@ class OtherKeys(Script):
         super().restore(content | {"model": self.model.state_dict()})
 
 
-class FreshOptimizer(Script):
-    """Makes a new optimizer after loading: moments and step counts are lost."""
+class OptimizerStateLost(Script):
+    """Does not restore the optimizer: its moments and step counts are lost."""
 
     def restore(self, content: dict[str, Any]) -> None:
         """Restore all but the optimizer's state."""
         super().restore(content | {"optimizer": self.optimizer.state_dict()})
 
 
-class FreshSchedule(Script):
+class ScheduleStateLost(Script):
     """Does not restore the schedule: the learning rate starts at its peak again."""
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class FreshSchedule(Script):
         super().restore(content | {"schedule": self.schedule.state_dict()})
 
 
-class FreshRandomness(Script):
+class RandomStateLost(Script):
     """Does not restore the random state: dropout continues with other masks."""
 
     def restore(self, content: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ class FreshRandomness(Script):
         super().restore(content | {"random": torch.get_rng_state()})
 
 
-def resumes(script: type[Script]) -> Callable[[Path], CheckOutcome]:
+def resumption_validator(script: type[Script]) -> Callable[[Path], CheckOutcome]:
     """Return a function that runs the validator in a folder."""
     return lambda folder: check_resumption(
         lambda: script().stoppable(), num_steps=3, seed=0, folder=folder

@@ -2,212 +2,215 @@
 
 from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
-from sluice.bench.poc.planted import Defect, Planted
-from sluice.bench.poc.planting import GRU, planted_in
+from sluice.bench.poc.planted import Defect, PlantedDefect
+from sluice.bench.poc.planting import GRU, make_setup
 from sluice.bench.poc.setup import network
 
 DATA_DEFECTS: tuple[Defect, ...] = (
-    Planted(
+    PlantedDefect(
         name="NaN cell",
         check="raw_rows_match_schema",
-        says=("column 'bmi'", "row 17"),
-        advises="source",
-        setup=planted_in(rows.NanCell),
+        summary_texts=("column 'bmi'", "row 17"),
+        advice_text="source",
+        setup=make_setup(rows.NanCell),
     ),
-    Planted(
+    PlantedDefect(
         name="Inf cell",
         check="raw_rows_match_schema",
-        says=("column 'worst_area'", "row 3"),
-        advises="source",
-        setup=planted_in(rows.InfCell),
+        summary_texts=("column 'worst_area'", "row 3"),
+        advice_text="source",
+        setup=make_setup(rows.InfCell),
     ),
-    Planted(
+    PlantedDefect(
         name="feature that is NaN in some rows",
         check="features_are_valid",
-        says=("column 's6'",),
-        advises="compute_features",
-        setup=planted_in(features.NanFeature),
+        summary_texts=("column 's6'",),
+        advice_text="compute_features",
+        setup=make_setup(features.NanFeature),
     ),
-    Planted(
+    PlantedDefect(
         name="constant column",
         check="features_are_valid",
-        says=("'ash' is 0",),
-        advises="Column(constant=True)",
-        setup=planted_in(features.ConstantColumn),
+        summary_texts=("'ash' is 0",),
+        advice_text="Column(constant=True)",
+        setup=make_setup(features.ConstantColumn),
     ),
-    Planted(
+    PlantedDefect(
         name="renamed column",
         check="raw_rows_match_schema",
-        says=("column 'progression'", "nearest: 'progresion'"),
-        advises="renamed",
-        setup=planted_in(rows.RenamedColumn),
+        summary_texts=("column 'progression'", "nearest: 'progresion'"),
+        advice_text="renamed",
+        setup=make_setup(rows.RenamedColumn),
     ),
-    Planted(
+    PlantedDefect(
         name="missing index",
         check="raw_rows_match_schema",
-        says=("named 'date'",),
-        advises="source",
-        setup=planted_in(rows.MissingIndex, GRU),
+        summary_texts=("named 'date'",),
+        advice_text="source",
+        setup=make_setup(rows.MissingIndex, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="wrong dtype",
         check="raw_rows_match_schema",
-        says=("column 'hue' must be float", "row 0"),
-        advises="source",
-        setup=planted_in(rows.WrongDtype),
+        summary_texts=("column 'hue' must be float", "row 0"),
+        advice_text="source",
+        setup=make_setup(rows.WrongDtype),
     ),
-    Planted(
+    PlantedDefect(
         name="unsorted time",
         check="raw_rows_match_schema",
-        says=("sorted", "row 500"),
-        advises="source",
-        setup=planted_in(rows.UnsortedTime, GRU),
+        summary_texts=("sorted", "row 500"),
+        advice_text="source",
+        setup=make_setup(rows.UnsortedTime, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="one date twice",
         check="raw_rows_match_schema",
-        says=("repeat", "row 41"),
-        advises="source",
-        setup=planted_in(rows.RepeatedTime, GRU),
+        summary_texts=("repeat", "row 41"),
+        advice_text="source",
+        setup=make_setup(rows.RepeatedTime, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="duplicate rows",
         check="data_loads",
-        says=("60 of 629", "row 569"),
-        advises="leak",
-        setup=planted_in(rows.DuplicateRows),
+        summary_texts=("60 of 629", "row 569"),
+        advice_text="leak",
+        setup=make_setup(rows.DuplicateRows),
     ),
-    Planted(
+    PlantedDefect(
         name="too few rows",
         check="data_loads",
-        says=("At least 100 rows", "got 40"),
-        advises="Load more rows",
-        setup=planted_in(rows.TooFewRows),
+        summary_texts=("At least 100 rows", "got 40"),
+        advice_text="Load more rows",
+        setup=make_setup(rows.TooFewRows),
     ),
-    Planted(
+    PlantedDefect(
         name="feature that looks one row ahead",
         check="features_do_not_look_ahead",
-        says=("'momentum_z'",),
-        advises="negative shift",
-        setup=planted_in(features.LookAheadShift, GRU),
+        summary_texts=("'momentum_z'",),
+        advice_text="negative shift",
+        setup=make_setup(features.LookAheadShift, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="feature of a centred window",
         check="features_do_not_look_ahead",
-        says=("'volume_z'",),
-        advises="centred window",
-        setup=planted_in(features.LookAheadWindow, GRU),
+        summary_texts=("'volume_z'",),
+        advice_text="centred window",
+        setup=make_setup(features.LookAheadWindow, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="features scaled by the whole table",
         check="features_do_not_look_ahead",
-        says=("30 of 30",),
-        advises="whole table",
-        setup=planted_in(features.WholeTableScaling),
+        summary_texts=("30 of 30",),
+        advice_text="whole table",
+        setup=make_setup(features.WholeTableScaling),
     ),
-    Planted(
+    PlantedDefect(
         name="feature with unseeded noise",
         check="features_do_not_look_ahead",
-        says=("'bp'",),
-        advises="seed",
-        setup=planted_in(features.RandomFeature),
+        summary_texts=("'bp'",),
+        advice_text="seed",
+        setup=make_setup(features.RandomFeature),
     ),
-    Planted(
+    PlantedDefect(
         name="row labels that are reset",
         check="features_do_not_look_ahead",
-        says=("look ahead",),
-        advises="resets the index",
-        setup=planted_in(features.NewLabels),
+        summary_texts=("look ahead",),
+        advice_text="resets the index",
+        setup=make_setup(features.ResetIndex),
     ),
-    Planted(
+    PlantedDefect(
         name="copy of the target among the features",
         check="features_are_valid",
-        says=("'score'", "'progression'"),
-        advises="feature_columns",
-        setup=planted_in(features.TargetCopied),
+        summary_texts=("'score'", "'progression'"),
+        advice_text="feature_columns",
+        setup=make_setup(features.TargetCopyAsFeature),
     ),
-    Planted(
+    PlantedDefect(
         name="target among the features",
         check="features_are_valid",
-        says=("'benign' itself",),
-        advises="feature_columns",
-        setup=planted_in(features.TargetNamed),
+        summary_texts=("'benign' itself",),
+        advice_text="feature_columns",
+        setup=make_setup(features.TargetAsFeature),
     ),
-    Planted(
+    PlantedDefect(
         name="validation rows among the train rows",
         check="features_are_valid",
-        says=("train and val", "share 10 rows"),
-        advises="horizon_rows",
-        setup=planted_in(features.OverlappingFolds),
+        summary_texts=("train and val", "share 10 rows"),
+        advice_text="horizon_rows",
+        setup=make_setup(features.OverlappingFolds),
     ),
-    Planted(
+    PlantedDefect(
         name="train rows later than test rows",
         check="features_are_valid",
-        says=("later than test rows",),
-        advises="oldest first",
-        setup=planted_in(features.TrainsOnLater, GRU),
+        summary_texts=("later than test rows",),
+        advice_text="oldest first",
+        setup=make_setup(features.TrainRowsAfterTestRows, GRU),
     ),
-    Planted(
+    PlantedDefect(
         name="target that never varies",
         check="features_are_valid",
-        says=("'grower'",),
-        advises="default",
-        setup=planted_in(rows.ConstantTarget),
+        summary_texts=("'grower'",),
+        advice_text="default",
+        setup=make_setup(rows.ConstantTarget),
     ),
-    Planted(
+    PlantedDefect(
         name="labels shuffled",
         check="targets_depend_on_features",
-        says=("shuffled targets",),
-        advises="joined to",
-        setup=planted_in(rows.ShuffledLabels),
+        summary_texts=("shuffled targets",),
+        advice_text="joined to",
+        setup=make_setup(rows.ShuffledLabels),
     ),
-    Planted(
+    PlantedDefect(
         name="targets of other rows",
         check="targets_depend_on_features",
-        says=("shuffled targets",),
-        advises="joined to",
-        setup=planted_in(rows.ShuffledTargets),
+        summary_texts=("shuffled targets",),
+        advice_text="joined to",
+        setup=make_setup(rows.ShuffledTargets),
     ),
-    Planted(
+    PlantedDefect(
         name="validation scaled with its own statistics",
         check="examples_do_not_depend_on_split",
-        says=("val:", "x of"),
-        advises="train rows only",
-        setup=planted_in(features.SplitScaling),
+        summary_texts=("val:", "x of"),
+        advice_text="train rows only",
+        setup=make_setup(features.SplitScaling),
     ),
-    Planted(
+    PlantedDefect(
         name="examples drawn at random",
         check="examples_do_not_depend_on_split",
-        says=("twice",),
-        advises="function of frame and rows",
-        setup=planted_in(features.RandomAugmentation),
+        summary_texts=("twice",),
+        advice_text="function of frame and rows",
+        setup=make_setup(features.RandomAugmentation),
     ),
-    Planted(
+    PlantedDefect(
         name="normaliser fitted on all rows",
         check="examples_do_not_depend_on_split",
-        says=("StateOfAllRows.fit()", "only rows after the train rows change: 'deviation', 'mean'"),
-        advises="train_frame alone",
-        setup=planted_in(features.StateOfAllRows),
+        summary_texts=(
+            "StateOfAllRows.fit()",
+            "only rows after the train rows change: 'deviation', 'mean'",
+        ),
+        advice_text="train_frame alone",
+        setup=make_setup(features.StateOfAllRows),
     ),
-    Planted(
+    PlantedDefect(
         name="inputs that no client can send",
         check="inputs_can_be_served",
-        says=("LastRowAlone", "(2, 13) instead of (2, 1, 13)"),
-        advises="super().examples()",
-        setup=planted_in(features.LastRowAlone, served=True),
+        summary_texts=("SingleRowInputs", "(2, 13) instead of (2, 1, 13)"),
+        advice_text="super().examples()",
+        setup=make_setup(features.SingleRowInputs, served=True),
     ),
-    Planted(
+    PlantedDefect(
         name="label outside the classes",
         check="gradients_reach_all_parameters",
-        says=("Target 10 is out of bounds",),
-        advises="Correct the named line",
-        setup=planted_in(features.LabelsFromOne),
+        summary_texts=("Target 10 is out of bounds",),
+        advice_text="Correct the named line",
+        setup=make_setup(features.LabelsFromOne),
     ),
-    Planted(
+    PlantedDefect(
         name="token outside the vocabulary",
         check="model_runs_on_real_batch",
-        says=("index out of range", "forward"),
-        advises="Correct the named line",
-        setup=planted_in(features.TokensOutside, network("networks:TiedTokens")),
+        summary_texts=("index out of range", "forward"),
+        advice_text="Correct the named line",
+        setup=make_setup(features.TokensOutOfRange, network("networks:TiedTokens")),
     ),
 )

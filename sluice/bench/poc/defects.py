@@ -3,7 +3,7 @@
 from sluice.bench.poc.data_table import DATA_DEFECTS
 from sluice.bench.poc.learning_table import LEARNING_DEFECTS
 from sluice.bench.poc.network_table import NETWORK_DEFECTS
-from sluice.bench.poc.outside_table import LONE_DEFECTS, PROCESS_DEFECTS
+from sluice.bench.poc.outside_table import PROCESS_DEFECTS, VALIDATOR_DEFECTS
 from sluice.bench.poc.planted import Defect
 
 DEFECTS: tuple[Defect, ...] = (
@@ -11,6 +11,6 @@ DEFECTS: tuple[Defect, ...] = (
     *NETWORK_DEFECTS,
     *LEARNING_DEFECTS,
     *PROCESS_DEFECTS,
-    *LONE_DEFECTS,
+    *VALIDATOR_DEFECTS,
 )
 """Every planted defect, in the order of the checks."""

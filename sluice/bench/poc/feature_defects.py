@@ -35,7 +35,7 @@ class LookAheadShift(ShortBars):
     """The return of the next day is a feature of today."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the features with one shifted the wrong way."""
+        """Return the features; one of them is shifted in the wrong direction."""
         frame = super().compute_features(raw)
         later = raw["close"].pct_change().shift(-1)
         return frame.assign(momentum_z=later.reindex(frame.index).fillna(0.0))
@@ -45,14 +45,14 @@ class LookAheadWindow(ShortBars):
     """A smoothing window is centred, so it ends days later."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return the features with one smoothed."""
+        """Return the features; one of them is smoothed."""
         frame = super().compute_features(raw)
         smooth = frame["volume_z"].rolling(5, center=True, min_periods=1).mean()
         return frame.assign(volume_z=smooth)
 
 
 class WholeTableScaling(Cancer):
-    """Standardises features with mean and deviation of all rows, test rows included."""
+    """Standardises features with mean and deviation of all rows, including test rows."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return standardised rows."""
@@ -69,7 +69,7 @@ class RandomFeature(Diabetes):
         return raw.assign(bp=raw["bp"] + noise)
 
 
-class TargetCopied(Diabetes):
+class TargetCopyAsFeature(Diabetes):
     """A feature is the target in another unit."""
 
     feature_columns = (*Diabetes.feature_columns, "score")
@@ -87,7 +87,7 @@ class TargetCopied(Diabetes):
         return raw.assign(score=(raw["progression"] - 25) / 321)
 
 
-class TargetNamed(Cancer):
+class TargetAsFeature(Cancer):
     """``feature_columns`` contains all columns, including the target."""
 
     feature_columns = (*Cancer.feature_columns, "benign")
@@ -105,7 +105,7 @@ class SplitScaling(Wine):
     """Standardises every split with its own statistics."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return examples scaled by themselves."""
+        """Return examples standardised with their own statistics."""
         examples = super().examples(frame, rows)
         x = (examples.tensor - examples.tensor.mean(dim=0)) / examples.tensor.std(dim=0)
         return Examples(x=x, y=examples.targets, rows=examples.rows)
@@ -125,8 +125,8 @@ class StateOfAllRows(Wine):
         return (x - state["mean"]) / state["deviation"]
 
 
-class LastRowAlone(Wine):
-    """Trains its network on single rows, while clients send windows."""
+class SingleRowInputs(Wine):
+    """The network expects single rows, while clients send windows."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return inputs (N, D)."""
@@ -152,7 +152,7 @@ class LabelsFromOne(Digits):
         return raw.assign(digit=raw["digit"] + 1)
 
 
-class TokensOutside(DigitTokens):
+class TokensOutOfRange(DigitTokens):
     """Offsets the token ids beyond the vocabulary."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
@@ -161,17 +161,23 @@ class TokensOutside(DigitTokens):
         return Examples(x=examples.tensor + 11, y=examples.targets, rows=examples.rows)
 
 
-class UnseenNames(Diabetes):
-    """Predicts from the patient's number in a list; unknown patients share one number."""
+class UnseenCategories(Diabetes):
+    """The only input is the number of the patient; all patients after the 280th share number 0.
+
+    The network cannot distinguish patients that are not in the list, so that its predictions for
+    validation rows are constant.
+    """
 
     scale_inputs = False
     num_listed: ClassVar[int] = 280
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
-        """Return numbers (N, 1) and targets; 0 is an unknown patient."""
+        """Return numbers (N, 1) and targets."""
         examples = super().examples(frame, rows)
-        number = np.where(examples.rows < self.num_listed, examples.rows + 1, 0)
-        return Examples(x=torch.from_numpy(number)[:, None], y=examples.targets, rows=examples.rows)
+        number_N = np.where(examples.rows < self.num_listed, examples.rows + 1, 0)
+        return Examples(
+            x=torch.from_numpy(number_N)[:, None], y=examples.targets, rows=examples.rows
+        )
 
 
 class OverlappingFolds(Cancer):
@@ -187,8 +193,8 @@ class OverlappingFolds(Cancer):
         )
 
 
-class TrainsOnLater(ShortBars):
-    """Uses the oldest rows as the test window."""
+class TrainRowsAfterTestRows(ShortBars):
+    """Uses the oldest rows as test rows."""
 
     def plan_folds(self, frame: pd.DataFrame) -> tuple[Fold, ...]:
         """Return folds that test on the oldest rows."""
@@ -201,11 +207,11 @@ class TrainsOnLater(ShortBars):
         )
 
 
-class NewLabels(Cancer):
-    """Smooths, drops the first rows and resets the row labels."""
+class ResetIndex(Cancer):
+    """Smooths the features, drops the first rows and resets the index."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return features under the labels of earlier rows."""
+        """Return features; each row has the index of an earlier row."""
         smooth = raw[list(self.feature_columns)].rolling(5).mean()
         frame = smooth.assign(benign=raw["benign"])
         return frame.dropna().reset_index(drop=True)

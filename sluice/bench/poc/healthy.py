@@ -1,6 +1,7 @@
-"""All healthy set-ups; each of them learns, so none may fail.
+"""All healthy set-ups. Each of them learns, so none may fail.
 
-Architectures x settings x seeds x workloads, and unusual ones that simple rules would flag.
+They combine workloads, architectures, settings and seeds. Some are so unusual that simple rules
+would report them.
 """
 
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 
 from sluice.bench.poc import healthy_workloads as odd
 from sluice.bench.poc import workloads as plain
+from sluice.bench.poc.planting import with_learning_rate
 from sluice.bench.poc.setup import TRAINING, PocSetup, network
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
@@ -15,25 +17,21 @@ from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Healthy:
-    """A healthy set-up; its name states what is unusual about it."""
+class HealthySetup:
+    """A healthy set-up; its name contains what is unusual about it."""
 
     name: str
     setup: PocSetup
 
 
-def _rate(learning_rate: float) -> TrainSettings:
-    return TRAINING.model_copy(update={"learning_rate": learning_rate})
-
-
-def _entries() -> Iterator[Healthy]:
+def _entries() -> Iterator[HealthySetup]:
     yield from _tables()
     yield from _bars()
     yield from _digits()
     yield from _unusual()
 
 
-def _tables() -> Iterator[Healthy]:
+def _tables() -> Iterator[HealthySetup]:
     tables: tuple[type[Workload], ...] = (plain.Diabetes, plain.Cancer, plain.Wine, plain.Iris)
     networks = ("linear", "networks:Mlp", "networks:NormMlp", "networks:BatchNormMlp")
     for table_index, table in enumerate(tables):
@@ -44,7 +42,7 @@ def _tables() -> Iterator[Healthy]:
         yield _entry(table, network("networks:DeepMlp"), seed=8)
 
 
-def _bars() -> Iterator[Healthy]:
+def _bars() -> Iterator[HealthySetup]:
     bars = plain.ShortBars
     for seed, name in enumerate(("linear", "gru", "lstm", "networks:Attention")):
         yield _entry(bars, network(name, hidden=16), seed=seed)
@@ -58,10 +56,10 @@ def _bars() -> Iterator[Healthy]:
     yield _entry(bars, network("slstm", hidden=16), seed=9, settings={"seq_len": 10})
 
 
-def _digits() -> Iterator[Healthy]:
+def _digits() -> Iterator[HealthySetup]:
     for seed in range(3):
-        yield _entry(plain.DigitImages, network("networks:ImageNet", hidden=8), seed=seed)
-    dropout = network("networks:ImageNet", hidden=8, dropout=0.5)
+        yield _entry(plain.DigitImages, network("networks:ConvNet", hidden=8), seed=seed)
+    dropout = network("networks:ConvNet", hidden=8, dropout=0.5)
     yield _entry(plain.DigitImages, dropout, seed=3)
     yield _entry(plain.Digits, network("networks:Mlp"), seed=4)
     yield _entry(plain.Digits, network("linear"), seed=5)
@@ -71,7 +69,7 @@ def _digits() -> Iterator[Healthy]:
     yield _entry(plain.DigitTokens, network("networks:TiedTokens"), seed=1, note="tied embedding")
 
 
-def _unusual() -> Iterator[Healthy]:
+def _unusual() -> Iterator[HealthySetup]:
     mlp = network("networks:Mlp")
     for seed, table in enumerate((odd.FrozenDeclared, odd.FrozenWine)):
         yield _entry(table, network("networks:FrozenEncoder"), seed=seed)
@@ -82,26 +80,34 @@ def _unusual() -> Iterator[Healthy]:
         yield _entry(plain.Diabetes, wide, seed=seed)
     for seed, table in enumerate(
         (
-            *(odd.NegativeTarget, odd.GaussianLikelihood, odd.SummedLoss, odd.AbsoluteLoss),
-            *(odd.WideTable, odd.ConstantDeclared, odd.TwoGroups),
+            *(odd.NegativeTarget, odd.GaussianLikelihood, odd.SummedLoss, odd.HuberRegression),
+            *(odd.WideTable, odd.ConstantDeclared, odd.TwoParameterGroups),
             *(odd.SmoothedLabels, odd.WeightedClasses),
         )
     ):
         yield _entry(table, mlp, seed=seed)
     yield _entry(odd.RareLabel, mlp, seed=0, note="labels 2 % / 98 %")
-    flat = network("networks:FlatMlp")
+    flat = network("networks:MlpWithoutOutputAxis")
     yield _entry(odd.FlatTarget, flat, seed=0, note="targets (N,)")
     for seed in range(2):
-        yield _entry(odd.UnevenNoise, mlp, seed=seed, training=_rate(3e-4), note="rate 0.0003")
+        yield _entry(
+            odd.UnevenNoise, mlp, seed=seed, training=with_learning_rate(3e-4), note="rate 0.0003"
+        )
     few = network("networks:TanhMlp", hidden=2)
     yield _entry(odd.UnevenNoise, few, seed=0, note="2 units")
     yield _entry(plain.Diabetes, few, seed=0, note="2 units")
-    yield _entry(odd.RawPixels, network("networks:InputNormImageNet", hidden=8), seed=0)
+    yield _entry(odd.RawPixels, network("networks:InputNormConvNet", hidden=8), seed=0)
     for rate in (1e-4, 2e-2):
-        yield _entry(plain.Diabetes, mlp, seed=1, training=_rate(rate), note=f"rate {rate:g}")
-        yield _entry(plain.Wine, mlp, seed=1, training=_rate(rate), note=f"rate {rate:g}")
+        yield _entry(
+            plain.Diabetes, mlp, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        )
+        yield _entry(
+            plain.Wine, mlp, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        )
         gru = network("gru", hidden=16)
-        yield _entry(plain.ShortBars, gru, seed=1, training=_rate(rate), note=f"rate {rate:g}")
+        yield _entry(
+            plain.ShortBars, gru, seed=1, training=with_learning_rate(rate), note=f"rate {rate:g}"
+        )
     slow_start = TRAINING.model_copy(update={"warmup_share": 0.3})
     yield _entry(plain.Diabetes, mlp, seed=2, training=slow_start, note="long warmup")
     whole = TRAINING.model_copy(update={"batch_rows": 128})
@@ -117,12 +123,12 @@ def _entry(
     note: str = "",
     training: TrainSettings = TRAINING,
     settings: dict[str, object] | None = None,
-) -> Healthy:
+) -> HealthySetup:
     architecture = model.architecture.rpartition(":")[2]
     parts = [workload.__name__, architecture]
     parts += [f"dropout {model.dropout:g}"] if model.dropout else []
     parts += [note] if note else []
-    return Healthy(
+    return HealthySetup(
         name=f"{', '.join(parts)}, seed {seed}",
         setup=PocSetup(
             workload=workload,
@@ -134,5 +140,5 @@ def _entry(
     )
 
 
-HEALTHY: tuple[Healthy, ...] = tuple(_entries())
+HEALTHY: tuple[HealthySetup, ...] = tuple(_entries())
 """Every healthy set-up, in the order they run."""

@@ -36,7 +36,7 @@ class FrozenWine(Wine):
 
 
 class NegativeTarget(Diabetes):
-    """The higher the measurements, the lower the target."""
+    """The negated target; all its values are below 0."""
 
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
         """Return the rows with the target negated."""
@@ -44,7 +44,7 @@ class NegativeTarget(Diabetes):
 
 
 class GaussianLikelihood(Diabetes):
-    """Predicts mean and log deviation; the loss falls below 0."""
+    """Predicts mean and logarithm of the standard deviation; the loss falls below 0."""
 
     scale_target = False
     loss_unit = "nats"
@@ -64,15 +64,15 @@ class GaussianLikelihood(Diabetes):
 
 
 class SummedLoss(Diabetes):
-    """Sums the losses of the batch instead of averaging them; clipping limits the norm."""
+    """Sums the losses of the batch instead of averaging them; clipping limits the gradient norm."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the sum."""
         return self.losses(output, y).sum()
 
 
-class AbsoluteLoss(Diabetes):
-    """Robust regression."""
+class HuberRegression(Diabetes):
+    """Regression with the Huber loss, which is linear for large errors."""
 
     def losses(self, output: Tensor, y: Tensor) -> Tensor:
         """Return the Huber loss (N,), in units of 50."""
@@ -88,13 +88,13 @@ class FittedRanks(Diabetes):
         return {"deciles": np.quantile(values, np.arange(1, 10) / 10, axis=0).T}
 
     def encode(self, x: ModelInput, state: Mapping[str, Tensor]) -> ModelInput:
-        """Return windows of the numbers of the deciles, from 0 to 9."""
+        """Return windows whose values are ranks: the number of deciles below, from 0 to 9."""
         assert isinstance(x, Tensor)
         return (x[..., None] >= state["deciles"]).sum(dim=-1).to(x.dtype)
 
 
 class FlatTarget(Diabetes):
-    """Targets of shape (N,), which are standardised inside the model as well."""
+    """Targets of shape (N,), which the model standardises like those of shape (N, 1)."""
 
     def examples(self, frame: pd.DataFrame, rows: RowRange) -> Examples:
         """Return windows (N, 1, D) and targets (N,)."""
@@ -133,9 +133,9 @@ class RareLabel(Digits):
     def load_rows(self) -> pd.DataFrame:
         """Return all other digits and one in five zeros."""
         rows = super().load_rows()
-        zero = rows["digit"] == 0
-        kept = ~zero | (zero.cumsum() % 5 == 0)
-        return rows[kept].assign(digit=zero[kept].astype(np.int64)).reset_index(drop=True)
+        is_zero = rows["digit"] == 0
+        is_kept = ~is_zero | (is_zero.cumsum() % 5 == 0)
+        return rows[is_kept].assign(digit=is_zero[is_kept].astype(np.int64)).reset_index(drop=True)
 
 
 class RawPixels(DigitImages):
@@ -194,17 +194,17 @@ class ConstantDeclared(Wine):
         return raw.assign(cellar=1.0)
 
 
-class TwoGroups(Cancer):
-    """No decay and a lower rate for the encoder."""
+class TwoParameterGroups(Cancer):
+    """A lower learning rate for the encoder, and no weight decay for the other layers."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
-        """Return encoder and the rest."""
+        """Return a group for the encoder and one for the other layers."""
         named = dict(network.named_parameters())
-        slow = [p for name, p in named.items() if name.startswith("encoder")]
-        rest = [p for name, p in named.items() if not name.startswith("encoder")]
+        encoder_parameters = [p for name, p in named.items() if name.startswith("encoder")]
+        other_parameters = [p for name, p in named.items() if not name.startswith("encoder")]
         return [
-            {"params": slow, "rate_share": 0.3},
-            {"params": rest, "weight_decay": 0.0},
+            {"params": encoder_parameters, "rate_share": 0.3},
+            {"params": other_parameters, "weight_decay": 0.0},
         ]
 
 

@@ -4,129 +4,133 @@ from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import Defect, Planted
-from sluice.bench.poc.planting import CNN, GRU, at_rate, faulty, planted_in
+from sluice.bench.poc.planted import Defect, PlantedDefect
+from sluice.bench.poc.planting import CNN, GRU, faulty_network, make_setup, with_learning_rate
 from sluice.bench.poc.setup import network
 
 LEARNING_DEFECTS: tuple[Defect, ...] = (
-    Planted(
+    PlantedDefect(
         name="selector that always returns the last epoch",
         check="selector_finds_best_epoch",
-        says=("got epoch 200",),
-        advises="lowest finite score",
-        setup=planted_in(training.SelectsLast),
+        summary_texts=("got epoch 200",),
+        advice_text="lowest finite score",
+        setup=make_setup(training.SelectsLast),
     ),
-    Planted(
+    PlantedDefect(
         name="selector that maximises the loss",
         check="selector_finds_best_epoch",
-        says=("best score",),
-        advises="lowest finite score",
-        setup=planted_in(training.SelectsHighest, network("linear")),
+        summary_texts=("best score",),
+        advice_text="lowest finite score",
+        setup=make_setup(training.SelectsHighest, network("linear")),
     ),
-    Planted(
+    PlantedDefect(
         name="selector that selects NaN",
         check="selector_finds_best_epoch",
-        says=("NaN at epoch 10",),
-        advises="lowest finite score",
-        setup=planted_in(training.TripsOverNan),
+        summary_texts=("NaN at epoch 10",),
+        advice_text="lowest finite score",
+        setup=make_setup(training.SelectsFirstIfNan),
     ),
-    Planted(
+    PlantedDefect(
         name="input that does not reach the output",
         check="model_overfits_one_batch",
-        says=("constant output",),
-        advises="input does not reach the output",
-        setup=planted_in(plain.ShortBars, faulty("IgnoresInput")),
+        summary_texts=("constant output",),
+        advice_text="input does not reach the output",
+        setup=make_setup(plain.ShortBars, faulty_network("IgnoresInput")),
     ),
-    Planted(
+    PlantedDefect(
         name="loss with the wrong sign",
         check="model_overfits_one_batch",
-        says=("constant",),
-        advises="sign",
-        setup=planted_in(training.WrongSign),
+        summary_texts=("constant",),
+        advice_text="sign",
+        setup=make_setup(training.NegatedLoss),
     ),
-    Planted(
+    PlantedDefect(
         name="learning rate 10",
         check="mini_training_lowers_loss",
-        says=("learning_rate 10",),
-        advises="lower learning_rate",
-        setup=planted_in(plain.Diabetes, training=at_rate(10.0)),
+        summary_texts=("learning_rate 10",),
+        advice_text="lower learning_rate",
+        setup=make_setup(plain.Diabetes, training=with_learning_rate(10.0)),
     ),
-    Planted(
+    PlantedDefect(
         name="learning rate 10, recurrent",
         check="mini_training_lowers_loss",
-        says=("learning_rate 10",),
-        advises="learning_rate",
-        setup=planted_in(plain.ShortBars, GRU, training=at_rate(10.0)),
+        summary_texts=("learning_rate 10",),
+        advice_text="learning_rate",
+        setup=make_setup(plain.ShortBars, GRU, training=with_learning_rate(10.0)),
     ),
-    Planted(
+    PlantedDefect(
         name="learning rate 1e-9",
         check="mini_training_lowers_loss",
-        says=("learning_rate 1e-09",),
-        advises="too low",
-        setup=planted_in(plain.Wine, training=at_rate(1e-9)),
+        summary_texts=("learning_rate 1e-09",),
+        advice_text="too low",
+        setup=make_setup(plain.Wine, training=with_learning_rate(1e-9)),
     ),
-    Planted(
+    PlantedDefect(
         name="learning rate 1e-9, images",
         check="mini_training_lowers_loss",
-        says=("learning_rate 1e-09",),
-        advises="too low",
-        setup=planted_in(plain.DigitImages, CNN, training=at_rate(1e-9)),
+        summary_texts=("learning_rate 1e-09",),
+        advice_text="too low",
+        setup=make_setup(plain.DigitImages, CNN, training=with_learning_rate(1e-9)),
     ),
-    Planted(
+    PlantedDefect(
         name="collapsed predictions",
         check="predictions_have_plausible_spread",
-        says=("at least 0.005",),
-        advises="do not reach the output",
-        setup=planted_in(features.UnseenNames, faulty("ByNumber"), training=at_rate(1e-2)),
+        summary_texts=("at least 0.005",),
+        advice_text="do not reach the output",
+        setup=make_setup(
+            features.UnseenCategories,
+            faulty_network("EmbeddingPerInputValue"),
+            training=with_learning_rate(1e-2),
+        ),
     ),
-    Planted(
+    PlantedDefect(
         name="exploding predictions",
         check="predictions_have_plausible_spread",
-        says=("at most 100",),
-        advises="unscaled",
-        setup=planted_in(rows.UnitChanges, network("linear")),
+        summary_texts=("at most 100",),
+        advice_text="unscaled",
+        setup=make_setup(rows.UnitChanges, network("linear")),
     ),
-    Planted(
+    PlantedDefect(
         name="few distinct predictions",
         check="predictions_have_plausible_spread",
-        says=("distinct",),
-        advises="rounded",
-        setup=planted_in(plain.Diabetes, faulty("WholeSteps")),
+        summary_texts=("distinct",),
+        advice_text="rounded",
+        setup=make_setup(plain.Diabetes, faulty_network("RoundedOutput")),
         expected="warn",
     ),
-    Planted(
+    PlantedDefect(
         name="metrics that raise",
         check="predictions_can_be_scored",
-        says=("KeyError: 'weight'", "metrics"),
-        advises="named line",
-        setup=planted_in(training.MetricsOfAnother),
+        summary_texts=("KeyError: 'weight'", "metrics"),
+        advice_text="named line",
+        setup=make_setup(training.MetricsReadMissingColumn),
     ),
-    Planted(
+    PlantedDefect(
         name="headline metric that is not computed",
         check="predictions_can_be_scored",
-        says=("'accuracy'",),
-        advises="named method",
-        setup=planted_in(training.HeadlineMissing),
+        summary_texts=("'accuracy'",),
+        advice_text="named method",
+        setup=make_setup(training.HeadlineNotComputed),
     ),
-    Planted(
+    PlantedDefect(
         name="baseline of another shape",
         check="predictions_can_be_scored",
-        says=("baseline()", "got ("),
-        advises="named method",
-        setup=planted_in(training.BaselineOfAnother),
+        summary_texts=("baseline()", "got ("),
+        advice_text="named method",
+        setup=make_setup(training.BaselineOfWrongShape),
     ),
-    Planted(
+    PlantedDefect(
         name="layer in a plain list",
         check="training_resumes_from_checkpoint",
-        says=("the predictions differ",),
-        advises="plain attribute",
-        setup=planted_in(plain.Cancer, faulty("HiddenInList")),
+        summary_texts=("the predictions differ",),
+        advice_text="plain attribute",
+        setup=make_setup(plain.Cancer, faulty_network("LayerInPlainList")),
     ),
-    Planted(
+    PlantedDefect(
         name="random state that no checkpoint holds",
         check="training_resumes_from_checkpoint",
-        says=("network.rng",),
-        advises="generator",
-        setup=planted_in(plain.Diabetes, faulty("OwnRandomness")),
+        summary_texts=("network.rng",),
+        advice_text="generator",
+        setup=make_setup(plain.Diabetes, faulty_network("UnsavedGenerator")),
     ),
 )

@@ -12,7 +12,7 @@ from sluice.findings.user_code import outcome_from_error
 _Line = dict[str, object]
 
 
-def third_event_incomplete(folder: Path) -> CheckOutcome:
+def third_epoch_incomplete(folder: Path) -> CheckOutcome:
     """Validate a log whose third epoch has no validation loss."""
 
     def damage(lines: list[_Line]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.bench.poc.networks import ImageNet, Mlp
+from sluice.bench.poc.networks import ConvNet, Mlp
 from sluice.models.settings import ModelSettings
 
 
@@ -20,15 +20,15 @@ class WrongInputSize(Mlp):
         super().__init__(num_features + 1, num_outputs, settings)
 
 
-class FlatOutput(Mlp):
-    """(B,) for (B, 1), which broadcasts to (B, B) in the loss."""
+class OutputWithoutLastAxis(Mlp):
+    """Returns (B,) instead of (B, 1), which broadcasts to (B, B) in the loss."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B,)."""
         return super().forward(x).squeeze(-1)
 
 
-class SequenceFirst(nn.Module):
+class BatchAsTimeAxis(nn.Module):
     """A GRU without batch_first: it treats the batch as the sequence."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -43,7 +43,7 @@ class SequenceFirst(nn.Module):
         return output
 
 
-class CentredByBatch(Mlp):
+class BatchCentredInputs(Mlp):
     """Subtracts the mean of the batch."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class DropoutStaysOn(Mlp):
 
 
 class DividesByZero(Mlp):
-    """Divides the output by a deviation that is 0."""
+    """Divides the output by a standard deviation that is 0."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O), not finite."""
         return super().forward(x) / torch.zeros(())
 
 
-class Detached(ImageNet):
+class Detached(ConvNet):
     """Detaches the features of the body, a leftover of debugging."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -126,8 +126,8 @@ class ConstantWeights(Mlp):
             nn.init.constant_(parameter, 0.1)
 
 
-class RootAtZero(Mlp):
-    """Replaces the square root of a negative value afterwards: its gradient stays NaN."""
+class MaskedSquareRoot(Mlp):
+    """Masks the square root of negative values after taking it, so its gradient stays NaN."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O)."""
@@ -145,17 +145,17 @@ class IgnoresInput(Mlp):
         return super().forward(x * torch.zeros(x.shape[-1]))
 
 
-class WholeSteps(Mlp):
-    """Rounds its output with a straight-through gradient."""
+class RoundedOutput(Mlp):
+    """Rounds its output; the gradient passes through the rounding unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, O) in whole deviations."""
+        """Return (B, O), rounded to integers."""
         output = super().forward(x)
         return output + (output.round() - output).detach()
 
 
-class ByNumber(nn.Module):
-    """Learns one vector per input number."""
+class EmbeddingPerInputValue(nn.Module):
+    """Embeds every input value as if it were a category of its own."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class ByNumber(nn.Module):
         return output
 
 
-class HiddenInList(Mlp):
+class LayerInPlainList(Mlp):
     """Keeps a layer in a plain list: it is neither trained nor saved."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -182,8 +182,8 @@ class HiddenInList(Mlp):
         return output
 
 
-class OwnRandomness(Mlp):
-    """Uses dropout with its own generator, which no checkpoint contains."""
+class UnsavedGenerator(Mlp):
+    """Draws its dropout masks from a NumPy generator, which no checkpoint contains."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__(num_features, num_outputs, settings)
@@ -205,8 +205,8 @@ class TooLarge(nn.Linear):
         super().__init__(2**24, 2**24)
 
 
-class NeverReady(Mlp):
-    """Iterates until a tolerance that rounding never reaches."""
+class EndlessForward(Mlp):
+    """Iterates without end, as with a tolerance that rounding never lets it reach."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Never return."""
@@ -214,7 +214,7 @@ class NeverReady(Mlp):
             x = x + 0
 
 
-class CrashesInside(Mlp):
+class SegfaultInForward(Mlp):
     """Reads invalid memory, like a broken native library."""
 
     def forward(self, x: Tensor) -> Tensor:

@@ -2,155 +2,155 @@
 
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import Defect, Planted
-from sluice.bench.poc.planting import CNN, faulty, planted_in
+from sluice.bench.poc.planted import Defect, PlantedDefect
+from sluice.bench.poc.planting import CNN, faulty_network, make_setup
 
 NETWORK_DEFECTS: tuple[Defect, ...] = (
-    Planted(
+    PlantedDefect(
         name="wrong input size",
         check="model_runs_on_real_batch",
-        says=("shapes", "11"),
-        advises="num_features",
-        setup=planted_in(plain.Diabetes, faulty("WrongInputSize")),
+        summary_texts=("shapes", "11"),
+        advice_text="num_features",
+        setup=make_setup(plain.Diabetes, faulty_network("WrongInputSize")),
     ),
-    Planted(
+    PlantedDefect(
         name="output (B,) for (B, 1)",
         check="model_runs_on_real_batch",
-        says=("(32, 1)", "(32,)"),
-        advises="output_shape()",
-        setup=planted_in(plain.Cancer, faulty("FlatOutput")),
+        summary_texts=("(32, 1)", "(32,)"),
+        advice_text="output_shape()",
+        setup=make_setup(plain.Cancer, faulty_network("OutputWithoutLastAxis")),
     ),
-    Planted(
+    PlantedDefect(
         name="output not finite",
         check="model_runs_on_real_batch",
-        says=("not finite",),
-        advises="forward()",
-        setup=planted_in(plain.Iris, faulty("DividesByZero")),
+        summary_texts=("not finite",),
+        advice_text="forward()",
+        setup=make_setup(plain.Iris, faulty_network("DividesByZero")),
     ),
-    Planted(
+    PlantedDefect(
         name="recurrent layer that treats the batch as time",
         check="model_runs_on_real_batch",
-        says=("the rest of the batch", "when it is predicted alone"),
-        advises="batch_first=True",
-        setup=planted_in(plain.ShortBars, faulty("SequenceFirst")),
+        summary_texts=("the rest of the batch", "when it is predicted alone"),
+        advice_text="batch_first=True",
+        setup=make_setup(plain.ShortBars, faulty_network("BatchAsTimeAxis")),
     ),
-    Planted(
+    PlantedDefect(
         name="inputs centred by the batch",
         check="model_runs_on_real_batch",
-        says=("the rest of the batch",),
-        advises="over axis 0",
-        setup=planted_in(plain.Cancer, faulty("CentredByBatch")),
+        summary_texts=("the rest of the batch",),
+        advice_text="over axis 0",
+        setup=make_setup(plain.Cancer, faulty_network("BatchCentredInputs")),
     ),
-    Planted(
+    PlantedDefect(
         name="dropout that stays on",
         check="model_runs_on_real_batch",
-        says=("in a second call",),
-        advises="training=self.training",
-        setup=planted_in(plain.Diabetes, faulty("DropoutStaysOn")),
+        summary_texts=("in a second call",),
+        advice_text="training=self.training",
+        setup=make_setup(plain.Diabetes, faulty_network("DropoutStaysOn")),
     ),
-    Planted(
+    PlantedDefect(
         name="model that does not fit in memory",
         check="model_runs_on_real_batch",
-        says=("memory",),
-        advises="width",
-        setup=planted_in(plain.Wine, faulty("TooLarge")),
+        summary_texts=("memory",),
+        advice_text="width",
+        setup=make_setup(plain.Wine, faulty_network("TooLarge")),
     ),
-    Planted(
+    PlantedDefect(
         name="loss not a scalar",
         check="gradients_reach_all_parameters",
-        says=("one number", "(32,)"),
-        advises="mean()",
-        setup=planted_in(training.LossPerExample),
+        summary_texts=("one number", "(32,)"),
+        advice_text="mean()",
+        setup=make_setup(training.LossPerExample),
     ),
-    Planted(
+    PlantedDefect(
         name="loss a Python number",
         check="gradients_reach_all_parameters",
-        says=("float",),
-        advises="tensor",
-        setup=planted_in(training.LossAsNumber),
+        summary_texts=("float",),
+        advice_text="tensor",
+        setup=make_setup(training.LossAsNumber),
     ),
-    Planted(
+    PlantedDefect(
         name="loss is NaN",
         check="gradients_reach_all_parameters",
-        says=("nan",),
-        advises="log of 0",
-        setup=planted_in(training.LogOfZero),
+        summary_texts=("nan",),
+        advice_text="log of 0",
+        setup=make_setup(training.LogOfZero),
     ),
-    Planted(
+    PlantedDefect(
         name="loss cut off from the parameters",
         check="gradients_reach_all_parameters",
-        says=("gradient",),
-        advises="detach",
-        setup=planted_in(training.LossRearmed),
+        summary_texts=("gradient",),
+        advice_text="detach",
+        setup=make_setup(training.DetachedLoss),
     ),
-    Planted(
+    PlantedDefect(
         name="NaN gradient",
         check="gradients_reach_all_parameters",
-        says=("encoder",),
-        advises="square root",
-        setup=planted_in(plain.Wine, faulty("RootAtZero")),
+        summary_texts=("encoder",),
+        advice_text="square root",
+        setup=make_setup(plain.Wine, faulty_network("MaskedSquareRoot")),
     ),
-    Planted(
+    PlantedDefect(
         name="all layers frozen",
         check="gradients_reach_all_parameters",
-        says=("frozen",),
-        advises="requires_grad",
-        setup=planted_in(plain.Cancer, faulty("AllFrozen")),
+        summary_texts=("frozen",),
+        advice_text="requires_grad",
+        setup=make_setup(plain.Cancer, faulty_network("AllFrozen")),
     ),
-    Planted(
+    PlantedDefect(
         name="one layer frozen without being declared",
         check="gradients_reach_all_parameters",
-        says=("encoder.weight",),
-        advises="frozen_parameters",
-        setup=planted_in(plain.Diabetes, faulty("UndeclaredFreeze")),
+        summary_texts=("encoder.weight",),
+        advice_text="frozen_parameters",
+        setup=make_setup(plain.Diabetes, faulty_network("UndeclaredFreeze")),
     ),
-    Planted(
+    PlantedDefect(
         name="parameters missing from the optimizer",
         check="gradients_reach_all_parameters",
-        says=("head.weight",),
-        advises="parameter_groups()",
-        setup=planted_in(training.HeadNotTrained, CNN),
+        summary_texts=("head.weight",),
+        advice_text="parameter_groups()",
+        setup=make_setup(training.HeadNotInGroups, CNN),
     ),
-    Planted(
+    PlantedDefect(
         name="parameter in two groups",
         check="gradients_reach_all_parameters",
-        says=("encoder.weight",),
-        advises="group",
-        setup=planted_in(training.TrainedTwice),
+        summary_texts=("encoder.weight",),
+        advice_text="group",
+        setup=make_setup(training.ParameterInTwoGroups),
     ),
-    Planted(
+    PlantedDefect(
         name="detach in the middle",
         check="gradients_reach_all_parameters",
-        says=("body.1.weight",),
-        advises="detach",
-        setup=planted_in(plain.DigitImages, faulty("Detached", hidden=8)),
+        summary_texts=("body.1.weight",),
+        advice_text="detach",
+        setup=make_setup(plain.DigitImages, faulty_network("Detached", hidden=8)),
     ),
-    Planted(
+    PlantedDefect(
         name="unused layer",
         check="gradients_reach_all_parameters",
-        says=("skip.weight",),
-        advises="forward()",
-        setup=planted_in(plain.ShortBars, faulty("UnusedLayer")),
+        summary_texts=("skip.weight",),
+        advice_text="forward()",
+        setup=make_setup(plain.ShortBars, faulty_network("UnusedLayer")),
     ),
-    Planted(
+    PlantedDefect(
         name="dead ReLU",
         check="gradients_reach_all_parameters",
-        says=("0 of 32",),
-        advises="bias",
-        setup=planted_in(plain.Diabetes, faulty("DeadRelu")),
+        summary_texts=("0 of 32",),
+        advice_text="bias",
+        setup=make_setup(plain.Diabetes, faulty_network("DeadRelu")),
     ),
-    Planted(
+    PlantedDefect(
         name="zero initialisation",
         check="gradients_reach_all_parameters",
-        says=("encoder",),
-        advises="randomly",
-        setup=planted_in(plain.Cancer, faulty("ZeroWeights")),
+        summary_texts=("encoder",),
+        advice_text="randomly",
+        setup=make_setup(plain.Cancer, faulty_network("ZeroWeights")),
     ),
-    Planted(
+    PlantedDefect(
         name="constant initialisation",
         check="gradients_reach_all_parameters",
-        says=("encoder",),
-        advises="randomly",
-        setup=planted_in(plain.ShortBars, faulty("ConstantWeights")),
+        summary_texts=("encoder",),
+        advice_text="randomly",
+        setup=make_setup(plain.ShortBars, faulty_network("ConstantWeights")),
     ),
 )

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from sluice.models.settings import ModelSettings
 
 NUM_TOKENS = 17
-NUM_PLACES = 64
+NUM_POSITIONS = 64
 
 
 class Mlp(nn.Module):
@@ -31,8 +31,8 @@ class Mlp(nn.Module):
         return output
 
 
-class FlatMlp(Mlp):
-    """Output of shape (B,)."""
+class MlpWithoutOutputAxis(Mlp):
+    """Output of shape (B,) for targets of shape (N,)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B,)."""
@@ -40,7 +40,7 @@ class FlatMlp(Mlp):
 
 
 class TanhMlp(Mlp):
-    """Saturating units."""
+    """Activations that saturate."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return tanh and dropout."""
@@ -48,7 +48,7 @@ class TanhMlp(Mlp):
 
 
 class NormMlp(Mlp):
-    """Layer norm, then GELU."""
+    """Layer norm and GELU between the linear layers."""
 
     def make_between(self, settings: ModelSettings) -> nn.Module:
         """Return normalisation, activation and dropout."""
@@ -151,10 +151,10 @@ class Experts(nn.Module):
         best = share.argmax(dim=1)
         output = torch.zeros(len(x), self.num_outputs)
         for index, expert in enumerate(self.experts):
-            chosen = best == index
-            if chosen.any():
-                answer = expert(x[chosen]) * share[chosen, index, None]
-                output = output.index_put((chosen,), answer)
+            is_chosen = best == index
+            if is_chosen.any():
+                expert_output = expert(x[is_chosen]) * share[is_chosen, index, None]
+                output = output.index_put((is_chosen,), expert_output)
         return output
 
 
@@ -165,7 +165,7 @@ class Attention(nn.Module):
         super().__init__()
         width = settings.hidden
         self.encoder = nn.Linear(num_features, width)
-        self.places = nn.Parameter(0.02 * torch.randn(NUM_PLACES, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(NUM_POSITIONS, width))
         self.layer = nn.TransformerEncoderLayer(
             width, 4, 2 * width, settings.dropout, batch_first=True, norm_first=True
         )
@@ -173,12 +173,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return (B, O) for sequences (B, L, D)."""
-        state = self.layer(self.encoder(x) + self.places[: x.shape[1]])
+        state = self.layer(self.encoder(x) + self.positions[: x.shape[1]])
         output: Tensor = self.head(state.mean(dim=1))
         return output
 
 
-class ImageNet(nn.Module):
+class ConvNet(nn.Module):
     """Two convolutions for images (B, 1, 8, 8)."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
@@ -206,7 +206,7 @@ class ImageNet(nn.Module):
         return output
 
 
-class InputNormImageNet(ImageNet):
+class InputNormConvNet(ConvNet):
     """Batch norm on the raw pixels."""
 
     def make_input(self) -> nn.Module:
@@ -215,7 +215,7 @@ class InputNormImageNet(ImageNet):
 
 
 class TokenSum(nn.Module):
-    """Embeds (token, place) pairs, many of which are rare, and averages them."""
+    """Embeds (token, position) pairs, many of which are rare, and averages them."""
 
     def __init__(self, num_features: int, num_outputs: int, settings: ModelSettings) -> None:
         super().__init__()

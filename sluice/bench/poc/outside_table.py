@@ -1,102 +1,104 @@
-"""Defects that end or block a process, and those for a validator that is used alone."""
+"""Defects that end or block a process, and defects for a validator that runs without the gate."""
 
 from sluice.bench.poc import checkpoint_defects as checkpoints
 from sluice.bench.poc import log_defects
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain
-from sluice.bench.poc.planted import Defect, Planted, PlantedAlone
-from sluice.bench.poc.planting import SOON, faulty, planted_in, with_limits
+from sluice.bench.poc.planted import Defect, PlantedDefect, ValidatorDefect
+from sluice.bench.poc.planting import SHORT_LIMIT, faulty_network, make_setup, with_limits
 
 PROCESS_DEFECTS: tuple[Defect, ...] = (
-    Planted(
+    PlantedDefect(
         name="loader that hangs",
         check="data_loads",
-        says=("stopped at the limit of 1.5 s", "load_rows"),
-        advises="profile",
-        setup=planted_in(training.LoaderHangs, poc=with_limits(data_loading=SOON)),
+        summary_texts=("stopped at the limit of 1.5 s", "load_rows"),
+        advice_text="profile",
+        setup=make_setup(training.LoaderHangs, poc=with_limits(data_loading=SHORT_LIMIT)),
         where="apart",
     ),
-    Planted(
+    PlantedDefect(
         name="loader that ends the process",
         check="data_loads",
-        says=("status 3",),
-        advises="exit",
-        setup=planted_in(training.LoaderLeaves),
+        summary_texts=("status 3",),
+        advice_text="exit",
+        setup=make_setup(training.LoaderExits),
         where="apart",
     ),
-    Planted(
+    PlantedDefect(
         name="forward pass that never ends",
         check="model_runs_on_real_batch",
-        says=("stopped at the limit of 1.5 s", "forward"),
-        advises="profile",
-        setup=planted_in(plain.Wine, faulty("NeverReady"), poc=with_limits(instantiation=SOON)),
+        summary_texts=("stopped at the limit of 1.5 s", "forward"),
+        advice_text="profile",
+        setup=make_setup(
+            plain.Wine, faulty_network("EndlessForward"), poc=with_limits(instantiation=SHORT_LIMIT)
+        ),
         where="apart",
     ),
-    Planted(
+    PlantedDefect(
         name="crash in native code",
         check="model_runs_on_real_batch",
-        says=("SIGSEGV", "forward"),
-        advises="native code",
-        setup=planted_in(plain.Iris, faulty("CrashesInside")),
+        summary_texts=("SIGSEGV", "forward"),
+        advice_text="native code",
+        setup=make_setup(plain.Iris, faulty_network("SegfaultInForward")),
         where="apart",
     ),
-    Planted(
+    PlantedDefect(
         name="disk that cannot be written",
         check="event_log_is_writable",
-        says=("Cannot write",),
-        advises="the disk",
-        setup=planted_in(plain.Iris),
+        summary_texts=("Cannot write",),
+        advice_text="the disk",
+        setup=make_setup(plain.Iris),
         where="unwritable",
     ),
 )
 
-LONE_DEFECTS: tuple[Defect, ...] = (
-    PlantedAlone(
+VALIDATOR_DEFECTS: tuple[Defect, ...] = (
+    ValidatorDefect(
         name="checkpoint with other keys",
         check="validate_checkpoint",
         check_id="checkpoint",
-        says=("load() left the model as it was",),
-        advises="strict=True",
-        validate=checkpoints.resumes(checkpoints.OtherKeys),
+        summary_texts=("load() left the model as it was",),
+        advice_text="strict=True",
+        validate=checkpoints.resumption_validator(checkpoints.KeysWithWrapperPrefix),
     ),
-    PlantedAlone(
+    ValidatorDefect(
         name="checkpoint that loses optimizer state",
         check="validate_checkpoint",
         check_id="checkpoint",
-        says=("optimizer", "0.weight"),
-        advises="optimizer's state_dict()",
-        validate=checkpoints.resumes(checkpoints.FreshOptimizer),
+        summary_texts=("optimizer", "0.weight"),
+        advice_text="optimizer's state_dict()",
+        validate=checkpoints.resumption_validator(checkpoints.OptimizerStateLost),
     ),
-    PlantedAlone(
+    ValidatorDefect(
         name="checkpoint that loses the schedule",
         check="validate_checkpoint",
         check_id="checkpoint",
-        says=("schedule", "last_epoch"),
-        advises="schedule's state_dict()",
-        validate=checkpoints.resumes(checkpoints.FreshSchedule),
+        summary_texts=("schedule", "last_epoch"),
+        advice_text="schedule's state_dict()",
+        validate=checkpoints.resumption_validator(checkpoints.ScheduleStateLost),
     ),
-    PlantedAlone(
+    ValidatorDefect(
         name="random state not restored",
         check="validate_checkpoint",
         check_id="checkpoint",
-        says=("step 1",),
-        advises="state of every generator",
-        validate=checkpoints.resumes(checkpoints.FreshRandomness),
+        summary_texts=("step 1",),
+        advice_text="state of every generator",
+        validate=checkpoints.resumption_validator(checkpoints.RandomStateLost),
     ),
-    PlantedAlone(
+    ValidatorDefect(
         name="log without a field in its third epoch",
         check="validate_log",
         check_id="event_log",
-        says=("line 5", "epoch_complete", "val_loss"),
-        advises="named field",
-        validate=log_defects.third_event_incomplete,
+        summary_texts=("line 5", "epoch_complete", "val_loss"),
+        advice_text="named field",
+        validate=log_defects.third_epoch_incomplete,
     ),
-    PlantedAlone(
+    ValidatorDefect(
         name="log with a number as text",
         check="validate_log",
         check_id="event_log",
-        says=("line 4", "train_loss"),
-        advises="another type",
+        summary_texts=("line 4", "train_loss"),
+        advice_text="another type",
         validate=log_defects.loss_as_text,
     ),
 )

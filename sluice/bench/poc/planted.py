@@ -13,34 +13,34 @@ Where = Literal["here", "apart", "unwritable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
+class PlantedDefect:
     """One defect in a workload, its model or its settings."""
 
     name: str
     check: str
     """The check that must fail first."""
-    says: tuple[str, ...]
-    """Texts that its summary must contain: place, column, parameter."""
-    advises: str
-    """Text that cause or fix must contain, ignoring case."""
+    summary_texts: tuple[str, ...]
+    """Texts that the summary of the check must contain: place, column, parameter."""
+    advice_text: str
+    """Text that cause or fix of the check must contain, ignoring case."""
     setup: PocSetup
     expected: Outcome = "fail"
     where: Where = "here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlantedAlone:
-    """One defect in a function or file of the user's own, for a validator that is used alone."""
+class ValidatorDefect:
+    """One defect in a function or file of a user, for a validator that runs without the gate."""
 
     name: str
     check: str
     """The validator."""
     check_id: str
-    says: tuple[str, ...]
-    advises: str
+    summary_texts: tuple[str, ...]
+    advice_text: str
     validate: Callable[[Path], CheckOutcome]
-    """Runs it on the defect; the folder is for its files."""
+    """Runs the validator on the defect; the folder is for its files."""
     expected: Outcome = "fail"
 
 
-Defect = Planted | PlantedAlone
+Defect = PlantedDefect | ValidatorDefect

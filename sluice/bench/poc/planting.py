@@ -10,12 +10,12 @@ from sluice.workloads.workload import Workload
 
 MLP = network("networks:Mlp")
 GRU = network("gru", hidden=16)
-CNN = network("networks:ImageNet", hidden=8)
-SOON = TimeLimit(typical_s=1.0, max_s=1.5)
-"""Time limits for defects that never end, shorter than the default."""
+CNN = network("networks:ConvNet", hidden=8)
+SHORT_LIMIT = TimeLimit(typical_s=1.0, max_s=1.5)
+"""Time limit for defects that never end, shorter than the default."""
 
 
-def planted_in(
+def make_setup(
     workload: type[Workload],
     architecture: ModelSettings = MLP,
     *,
@@ -35,12 +35,12 @@ def planted_in(
     )
 
 
-def faulty(name: str, *, hidden: int = 32) -> ModelSettings:
+def faulty_network(name: str, *, hidden: int = 32) -> ModelSettings:
     """Return settings for a network of ``network_defects``."""
     return network(f"network_defects:{name}", hidden=hidden)
 
 
-def at_rate(learning_rate: float) -> TrainSettings:
+def with_learning_rate(learning_rate: float) -> TrainSettings:
     """Return training settings with another learning rate."""
     return TRAINING.model_copy(update={"learning_rate": learning_rate})
 

@@ -16,13 +16,13 @@ def defect_line(result: DefectResult) -> Text:
         return result_line(
             "caught", "green", f"{result.name}: {result.check}", seconds=result.seconds
         )
-    what = {
+    difference = {
         "missed": f"{result.check} should have failed, but nothing did",
         "other check": f"{result.check} should have failed first, but {result.objected} did",
         "wrong response": f"{result.check} did not report {', '.join(map(repr, result.absent))}",
     }[result.verdict]
     reported = f" Reported: {result.summary}" if result.summary else ""
-    text = f"{result.name}: {what}.{reported}"
+    text = f"{result.name}: {difference}.{reported}"
     return result_line(result.verdict, "bold red", text, seconds=result.seconds)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sluice.bench.planted.scratch import scratch_folder
 from sluice.bench.poc.defects import DEFECTS
-from sluice.bench.poc.healthy import HEALTHY, Healthy
-from sluice.bench.poc.planted import Defect, Planted, PlantedAlone
+from sluice.bench.poc.healthy import HEALTHY, HealthySetup
+from sluice.bench.poc.planted import Defect, PlantedDefect, ValidatorDefect
 from sluice.bench.poc.result import DefectResult, HealthyResult, Verdict
 from sluice.config.poc_settings import TimeLimit
 from sluice.failfast.result import CheckResult, GateReport
@@ -32,7 +32,7 @@ def run_defects(
 
 
 def run_healthy(
-    setups: Sequence[Healthy] = HEALTHY, *, every: int = 1, folder: Path | None = None
+    setups: Sequence[HealthySetup] = HEALTHY, *, every: int = 1, folder: Path | None = None
 ) -> Iterator[HealthyResult]:
     """Yield the result of each healthy set-up as soon as it is known.
 
@@ -48,12 +48,12 @@ def run_healthy(
 
 def run_defect(defect: Defect, folder: Path) -> DefectResult:
     """Run one planted defect; its checks write to ``folder``."""
-    if isinstance(defect, PlantedAlone):
-        return judge_defect(defect, (_alone(defect, folder),))
-    return judge_defect(defect, _gate(defect, folder).results)
+    if isinstance(defect, ValidatorDefect):
+        return judge_defect(defect, (_run_validator(defect, folder),))
+    return judge_defect(defect, _run_gate(defect, folder).results)
 
 
-def run_one_healthy(healthy: Healthy, folder: Path) -> HealthyResult:
+def run_one_healthy(healthy: HealthySetup, folder: Path) -> HealthyResult:
     """Run one healthy set-up; its checks write to ``folder``."""
     return judge_healthy(healthy.name, healthy.setup.run(folder))
 
@@ -74,16 +74,16 @@ def judge_defect(defect: Defect, results: tuple[CheckResult, ...]) -> DefectResu
     The first check that failed, or had insufficient data, must be the named one. Where a warning is
     expected, no check may fail, and the named check must warn.
     """
-    refused = [r for r in results if r.outcome in ("fail", "insufficient")]
+    failed = [r for r in results if r.outcome in ("fail", "insufficient")]
     warned = [r for r in results if r.outcome == "warn" and r.name == defect.check]
-    first = next(iter(refused or (warned if defect.expected == "warn" else [])), None)
+    first = next(iter(failed or (warned if defect.expected == "warn" else [])), None)
     if first is None:
         return _defect_result(defect, None, "missed", (), results)
     if first.name != defect.check or first.outcome != defect.expected:
         return _defect_result(defect, first, "other check", (), results)
     response = f"{first.cause} {first.fix}".lower()
-    absent = [part for part in defect.says if part.lower() not in first.summary.lower()]
-    absent += [defect.advises] if defect.advises.lower() not in response else []
+    absent = [part for part in defect.summary_texts if part.lower() not in first.summary.lower()]
+    absent += [defect.advice_text] if defect.advice_text.lower() not in response else []
     absent += [name for name in ("cause", "fix") if not getattr(first, name)]
     verdict: Verdict = "wrong response" if absent else "caught"
     return _defect_result(defect, first, verdict, tuple(absent), results)
@@ -110,7 +110,7 @@ def _defect_result(
     )
 
 
-def _gate(defect: Planted, folder: Path) -> GateReport:
+def _run_gate(defect: PlantedDefect, folder: Path) -> GateReport:
     match defect.where:
         case "here":
             return defect.setup.run(folder)
@@ -121,7 +121,7 @@ def _gate(defect: Planted, folder: Path) -> GateReport:
             return defect.setup.run(Path(os.devnull))
 
 
-def _alone(defect: PlantedAlone, folder: Path) -> CheckResult:
+def _run_validator(defect: ValidatorDefect, folder: Path) -> CheckResult:
     started = time.perf_counter()
     finding = defect.validate(folder)
     return CheckResult.of(

@@ -18,7 +18,7 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.workload import Workload
 
 POC = PocSettings(mini_rows=256, signal_rows=500)
-"""Gate settings with smaller slices, so that an entry takes about a second; thresholds are
+"""Gate settings with fewer rows, so that an entry takes about a second; thresholds are the
 defaults."""
 
 TRAINING = TrainSettings(batch_rows=32)

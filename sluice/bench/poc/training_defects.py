@@ -39,24 +39,24 @@ class LogOfZero(Cancer):
         return -(y * probability.log() + (1 - y) * (1 - probability).log())[:, 0]
 
 
-class WrongSign(Diabetes):
-    """Minimises what should be maximised."""
+class NegatedLoss(Diabetes):
+    """Negates the loss, so that training maximises it."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
-        """Return the loss with the wrong sign."""
+        """Return the negated loss."""
         return -super().loss(output, y)
 
 
-class LossRearmed(Diabetes):
-    """Silences an error about gradients instead of fixing its cause."""
+class DetachedLoss(Diabetes):
+    """Detaches the loss, and requires a gradient so that backward() does not raise."""
 
     def loss(self, output: Tensor, y: Tensor) -> Tensor:
         """Return a loss that is detached from the parameters."""
         return super().loss(output, y).detach().requires_grad_()
 
 
-class HeadNotTrained(DigitImages):
-    """Selects parameter groups by name and omits one."""
+class HeadNotInGroups(DigitImages):
+    """Selects parameters by name and omits those of the head."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
         """Return the body's parameters only."""
@@ -64,7 +64,7 @@ class HeadNotTrained(DigitImages):
         return [{"params": [p for name, p in named if name.startswith("body")]}]
 
 
-class TrainedTwice(Wine):
+class ParameterInTwoGroups(Wine):
     """Adds one layer to two groups."""
 
     def parameter_groups(self, network: nn.Module) -> list[dict[str, Any]]:
@@ -90,8 +90,8 @@ class SelectsHighest(ShortBars):
         return max(usable, key=lambda epoch: (usable[epoch], -epoch))
 
 
-class TripsOverNan(Wine):
-    """Compares with ``<``, which is False for NaN."""
+class SelectsFirstIfNan(Wine):
+    """Compares with ``<``, which is False for NaN, so a first epoch with NaN stays the best."""
 
     def select_epoch(self, scores: Mapping[int, float]) -> int:
         """Return the epoch with the lowest score, but the first epoch if its score is NaN."""
@@ -102,7 +102,7 @@ class TripsOverNan(Wine):
         return best
 
 
-class MetricsOfAnother(Diabetes):
+class MetricsReadMissingColumn(Diabetes):
     """Reads a column that does not exist, in the metrics after training."""
 
     def metrics(self, output: Tensor, examples: Examples, frame: pd.DataFrame) -> dict[str, float]:
@@ -111,17 +111,17 @@ class MetricsOfAnother(Diabetes):
         return {"loss": weight * float(self.losses(output, examples.targets).mean())}
 
 
-class HeadlineMissing(Cancer):
-    """Names a headline metric that is not computed."""
+class HeadlineNotComputed(Cancer):
+    """Declares a headline metric that ``metrics`` does not return."""
 
     headline_metric = "accuracy"
 
 
-class BaselineOfAnother(Wine):
-    """The baseline predicts one number per example instead of a logit per class."""
+class BaselineOfWrongShape(Wine):
+    """Returns one number per example from baseline(), instead of a logit per class."""
 
     def baseline(self, frame: pd.DataFrame, fold: Fold) -> Tensor:
-        """Return the mean class number."""
+        """Return the mean class, (N, 1)."""
         test = self.examples(frame, fold.test).targets
         return test.double().mean().expand(len(test), 1)
 
@@ -135,7 +135,7 @@ class LoaderHangs(Diabetes):
             time.sleep(0.05)
 
 
-class LoaderLeaves(Wine):
+class LoaderExits(Wine):
     """Ends the process with ``os._exit`` while loading."""
 
     def load_rows(self) -> pd.DataFrame:

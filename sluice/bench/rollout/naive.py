@@ -17,13 +17,15 @@ def naive_harm(window: TrafficCounts, *, alpha: float) -> bool:
     return any(_z(window.challenger, window.production, guard) > critical for guard in GUARDS)
 
 
-def _z(ours: ArmCounts, theirs: ArmCounts, guard: GuardName) -> float:
-    if not (ours.requests and theirs.requests):
+def _z(challenger: ArmCounts, production: ArmCounts, guard: GuardName) -> float:
+    if not (challenger.requests and production.requests):
         return 0.0
-    bad: int = getattr(ours, guard)
-    other: int = getattr(theirs, guard)
-    pooled = (bad + other) / (ours.requests + theirs.requests)
-    variance = pooled * (1 - pooled) * (1 / ours.requests + 1 / theirs.requests)
+    challenger_faults: int = getattr(challenger, guard)
+    production_faults: int = getattr(production, guard)
+    pooled = (challenger_faults + production_faults) / (challenger.requests + production.requests)
+    variance = pooled * (1 - pooled) * (1 / challenger.requests + 1 / production.requests)
     if not variance > 0:
         return 0.0
-    return (bad / ours.requests - other / theirs.requests) / math.sqrt(variance)
+    return (
+        challenger_faults / challenger.requests - production_faults / production.requests
+    ) / math.sqrt(variance)

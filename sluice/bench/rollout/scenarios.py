@@ -5,9 +5,9 @@ from sluice.bench.rollout.traffic import Traffic
 from sluice.rollout.settings import RolloutSettings
 
 _HOUR_S = 3600.0
-_STAYS = RolloutSettings(min_step_s=2 * _HOUR_S, max_step_s=3 * _HOUR_S)
+_CONSTANT_CANARY = RolloutSettings(min_step_s=2 * _HOUR_S, max_step_s=3 * _HOUR_S)
 """A canary that stays at 5 % of the traffic."""
-_AN_HOUR = RolloutSettings(min_step_s=_HOUR_S / 4, max_step_s=_HOUR_S)
+_HOUR_LONG_CANARY = RolloutSettings(min_step_s=_HOUR_S / 4, max_step_s=_HOUR_S)
 """A canary with four steps in an hour."""
 _NEVER_HARMED = float("inf")
 
@@ -20,20 +20,20 @@ def scenarios() -> tuple[RolloutScenario, ...]:
 def _harmful() -> tuple[RolloutScenario, ...]:
     jumps = [
         RolloutScenario(
-            name=f"errors 1 % to {factor} %, {when}",
+            name=f"errors 1 % to {factor} %, {start_text}",
             traffic=Traffic(error_factor=factor, harm_at_s=at_s),
-            settings=_STAYS,
+            settings=_CONSTANT_CANARY,
             seconds=at_s + 600,
             max_median_s=median_s,
             max_p90_s=p90_s,
         )
         for factor, median_s, p90_s in ((5, 60.0, 120.0), (20, 15.0, None))
-        for when, at_s in (("from the start", 0.0), ("after 5 min", 300.0))
+        for start_text, at_s in (("from the start", 0.0), ("after 5 min", 300.0))
     ]
     slow = RolloutScenario(
         name="slow responses x 3, wandering",
         traffic=Traffic(slow_factor=3, wander=0.5),
-        settings=_STAYS,
+        settings=_CONSTANT_CANARY,
         seconds=600,
     )
     return (*jumps, slow)
@@ -42,15 +42,15 @@ def _harmful() -> tuple[RolloutScenario, ...]:
 def _healthy() -> tuple[RolloutScenario, ...]:
     return tuple(
         RolloutScenario(
-            name=f"A/A for an hour, {how}",
+            name=f"A/A for an hour, {kind}",
             traffic=Traffic(wander=wander, harm_at_s=_NEVER_HARMED),
             settings=settings,
             seconds=_HOUR_S,
             max_rollback_rate=0.01,
         )
-        for how, wander, settings in (
-            ("at 5 %", 0.0, _STAYS),
-            ("four steps", 0.0, _AN_HOUR),
-            ("four steps, wandering together", 0.5, _AN_HOUR),
+        for kind, wander, settings in (
+            ("at 5 %", 0.0, _CONSTANT_CANARY),
+            ("four steps", 0.0, _HOUR_LONG_CANARY),
+            ("four steps, wandering together", 0.5, _HOUR_LONG_CANARY),
         )
     )

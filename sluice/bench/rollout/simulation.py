@@ -44,8 +44,10 @@ class RolloutMeasurement(Record):
 
     name: str
     rollouts: int
-    back: int = Field(description="Rolled back; falsely, where the challenger is healthy.")
-    early: int = Field(description="Rolled back before the harm began.")
+    back: int = Field(
+        description="Rollouts that were rolled back; falsely, where the challenger is healthy."
+    )
+    early: int = Field(description="Rollouts that were rolled back before the harm began.")
     median_s: float | None = Field(
         description="Median delay from the harm to the rollback [s]; None without harm."
     )
@@ -58,8 +60,8 @@ class RolloutMeasurement(Record):
     max_rollback_rate: float | None = Field(description="Maximum rate of rollbacks without harm.")
 
     @property
-    def holds(self) -> bool:
-        """Whether all targets are reached, except for rates that are only exceeded by chance."""
+    def reaches_targets(self) -> bool:
+        """Whether no target is missed; the rate of rollbacks may exceed its own by chance only."""
         from scipy.stats import binomtest
 
         if self.max_rollback_rate is not None:
@@ -95,32 +97,33 @@ def measure(
             outcomes = []
 
 
-def play(
+def simulate_rollout(
     traffic: Traffic, settings: RolloutSettings, *, seconds: float, seed: Sequence[int]
 ) -> tuple[float, bool]:
-    """Return the time of the rollback [s], infinity for none, and the result of the naive test.
+    """Return the time of the rollback [s] and whether a z-test would have rolled back falsely.
 
-    The latter is whether a z-test at every assessment would have rolled back before the harm.
+    The time is infinity without a rollback. The z-test is repeated at every assessment before the
+    harm begins.
     """
     arms = Arms(traffic, rng=np.random.default_rng(list(seed)))
-    rollout = fresh(settings, now=START)
-    naive = False
+    rollout = new_rollout(settings, now=START)
+    is_naive_rollback = False
     while (
         passed_s := (arms.now - START).total_seconds()
     ) < seconds and rollout.phase != "awaiting_promotion":
         window = arms.next_counts(rollout.current_step, rollout=rollout.id, epoch=rollout.epoch)
         if passed_s < traffic.harm_at_s:
-            naive = naive or naive_harm(window, alpha=settings.alpha)
+            is_naive_rollback = is_naive_rollback or naive_harm(window, alpha=settings.alpha)
         transition = advance(rollout, window, now=arms.now, production=rollout.production)
         if transition.rollout.epoch != rollout.epoch:
             arms.next_step()
         rollout = transition.rollout
         if rollout.phase == "rolled_back":
-            return (arms.now - START).total_seconds(), naive
-    return _NEVER, naive
+            return (arms.now - START).total_seconds(), is_naive_rollback
+    return _NEVER, is_naive_rollback
 
 
-def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
+def new_rollout(settings: RolloutSettings, *, now: datetime) -> Rollout:
     """Return a new rollout."""
     return first_transition(
         identity="simulated",
@@ -159,20 +162,21 @@ def _summarize(
         early=int(is_early_N.sum()),
         median_s=median_s,
         p90_s=p90_s,
-        naive=sum(naive for _, naive in outcomes),
+        naive=sum(is_naive_rollback for _, is_naive_rollback in outcomes),
         max_median_s=scenario.max_median_s,
         max_p90_s=scenario.max_p90_s,
         max_rollback_rate=scenario.max_rollback_rate,
     )
 
 
-def _play_chunk(
+def _simulate_chunk(
     at: int, scenario: RolloutScenario, rollouts: int, seed: tuple[int, ...]
 ) -> list[tuple[float, bool]]:
     del at
     traffic, settings, seconds = scenario.traffic, scenario.settings, scenario.seconds
     return [
-        play(traffic, settings, seconds=seconds, seed=(*seed, number)) for number in range(rollouts)
+        simulate_rollout(traffic, settings, seconds=seconds, seed=(*seed, number))
+        for number in range(rollouts)
     ]
 
 
@@ -181,7 +185,7 @@ def _run(
 ) -> Iterator[list[tuple[float, bool]]]:
     """Yield the results of each chunk, in order; in this process when one worker is enough."""
     if processes == 1:
-        yield from (_play_chunk(*chunk) for chunk in chunks)
+        yield from (_simulate_chunk(*chunk) for chunk in chunks)
         return
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(_play_chunk, *zip(*chunks, strict=True))
+        yield from pool.map(_simulate_chunk, *zip(*chunks, strict=True))

@@ -51,12 +51,12 @@ class Arms:
         self._traffic = traffic
         self._rng = rng
         self._shift = float(rng.normal(scale=traffic.wander)) if traffic.wander else 0.0
-        self._ours = self._theirs = ArmCounts()
+        self._challenger = self._production = ArmCounts()
         self._since = self.now = START
 
     def next_step(self) -> None:
         """Reset the counts."""
-        self._ours = self._theirs = ArmCounts()
+        self._challenger = self._production = ArmCounts()
         self._since = self.now
 
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
@@ -64,34 +64,38 @@ class Arms:
         traffic, rng = self._traffic, self._rng
         self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.wander:
-            keep = math.exp(-traffic.assessment_s / traffic.wander_s)
-            spread = traffic.wander * math.sqrt(1 - keep * keep)
-            self._shift = keep * self._shift + float(rng.normal(scale=spread))
-        arrived = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
-        ours = int(rng.binomial(arrived, step.share))
-        ours, theirs = (arrived, arrived) if step.shadow else (ours, arrived - ours)
-        harmful = (self.now - START).total_seconds() > traffic.harm_at_s
-        self._ours = self._draw(self._ours, ours, harmful=harmful)
-        self._theirs = self._draw(self._theirs, theirs, harmful=False)
+            autocorrelation = math.exp(-traffic.assessment_s / traffic.wander_s)
+            spread = traffic.wander * math.sqrt(1 - autocorrelation * autocorrelation)
+            self._shift = autocorrelation * self._shift + float(rng.normal(scale=spread))
+        num_requests = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
+        challenger_requests = int(rng.binomial(num_requests, step.share))
+        challenger_requests, production_requests = (
+            (num_requests, num_requests)
+            if step.shadow
+            else (challenger_requests, num_requests - challenger_requests)
+        )
+        is_harmful = (self.now - START).total_seconds() > traffic.harm_at_s
+        self._challenger = self._draw(self._challenger, challenger_requests, is_harmful=is_harmful)
+        self._production = self._draw(self._production, production_requests, is_harmful=False)
         return TrafficCounts(
             rollout=rollout,
             epoch=epoch,
             since=self._since,
             until=self.now,
-            production=self._theirs,
-            challenger=self._ours,
+            production=self._production,
+            challenger=self._challenger,
         )
 
-    def _draw(self, before: ArmCounts, requests: int, *, harmful: bool) -> ArmCounts:
+    def _draw(self, counts_before: ArmCounts, requests: int, *, is_harmful: bool) -> ArmCounts:
         traffic, rng = self._traffic, self._rng
         common = math.exp(self._shift - traffic.wander**2 / 2)
         rates = {
-            "errors": traffic.error_rate * common * (traffic.error_factor if harmful else 1.0),
+            "errors": traffic.error_rate * common * (traffic.error_factor if is_harmful else 1.0),
             "timeouts": late_rate(traffic.deadline - self._shift),
-            "slower": late_rate(_P95 - self._shift) * (traffic.slow_factor if harmful else 1.0),
+            "slower": late_rate(_P95 - self._shift) * (traffic.slow_factor if is_harmful else 1.0),
         }
         counts = {k: int(rng.binomial(requests, min(1.0, rate))) for k, rate in rates.items()}
         return ArmCounts(
-            requests=before.requests + requests,
-            **{name: getattr(before, name) + count for name, count in counts.items()},
+            requests=counts_before.requests + requests,
+            **{name: getattr(counts_before, name) + count for name, count in counts.items()},
         )

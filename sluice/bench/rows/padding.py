@@ -26,7 +26,7 @@ class PaddingSpeed(Record):
         description="Padded to 1,024 tokens, fastest epoch [tokens/s]."
     )
     longest_tokens_per_s: float = Field(
-        description="Padded to the longest of the batch, fastest epoch [tokens/s]."
+        description="Padded to the longest document of the batch, fastest epoch [tokens/s]."
     )
     bucketed_tokens_per_s: float = Field(
         description="The same with documents of similar length in a batch, fastest epoch "
@@ -41,7 +41,7 @@ class PaddingSpeed(Record):
 
 
 def measure_padding(*, num_batches: int, rounds: int, seed: int, folder: Path) -> PaddingSpeed:
-    """Train a small network on the same documents with three kinds of padding, in turns.
+    """Train a small network on the same documents with three kinds of padding in turns.
 
     Args:
         num_batches: Batches of 32 documents in an epoch.

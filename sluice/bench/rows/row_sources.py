@@ -1,4 +1,4 @@
-"""Speed of every row source beside the shortest loop that reads the same rows."""
+"""Speed of every row source, compared with the shortest loop that reads the same rows."""
 
 import random
 import tarfile
@@ -36,7 +36,7 @@ _VOCAB_SIZE = 5_000
 
 
 class SourceSpeed(Record):
-    """Speed of one row source beside its baseline."""
+    """Speed of one row source, compared with its baseline."""
 
     source: str = Field(description="Class of the source, and what its rows are.")
     baseline: str = Field(description="Loop that reads the same rows.")
@@ -58,7 +58,8 @@ def measure_sources(
 ) -> Iterator[SourceSpeed]:
     """Yield the speed of every source on generated data.
 
-    Both loops read the same batches of 64 shuffled rows in turns, and return the same bits.
+    Source and baseline read the same batches of 64 shuffled rows in turns, and return the same
+    values.
 
     Args:
         num_rows: Number of rows of a table; there are fewer documents and images.
@@ -73,18 +74,18 @@ def measure_sources(
     for make in (_tables, _documents, _blocks, _images, _datasets, _records):
         folder_of_source = folder / make.__name__.strip("_")
         folder_of_source.mkdir()
-        for compared in make(num_rows, rng, folder_of_source):
-            yield _measure(compared, rounds, seed)
+        for comparison in make(num_rows, rng, folder_of_source):
+            yield _measure(comparison, rounds, seed)
 
 
-def _measure(compared: _Comparison, rounds: int, seed: int) -> SourceSpeed:
-    num_batches = max(1, min(30, len(compared.source) // _BATCH_ROWS))
-    order = FeistelOrder(len(compared.source), seed=seed).part(0, num_batches * _BATCH_ROWS)
+def _measure(comparison: _Comparison, rounds: int, seed: int) -> SourceSpeed:
+    num_batches = max(1, min(30, len(comparison.source) // _BATCH_ROWS))
+    order = FeistelOrder(len(comparison.source), seed=seed).part(0, num_batches * _BATCH_ROWS)
     batches = order.split(_BATCH_ROWS)
-    _require_same(compared, batches[0])
+    _require_same(comparison, batches[0])
     reads: dict[str, Callable[[Tensor], ModelInput]] = {
-        "source": compared.source.__getitem__,
-        "baseline": compared.baseline,
+        "source": comparison.source.__getitem__,
+        "baseline": comparison.baseline,
     }
     seconds: dict[str, list[float]] = {name: [] for name in reads}
     for number in range(rounds + 1):
@@ -96,19 +97,19 @@ def _measure(compared: _Comparison, rounds: int, seed: int) -> SourceSpeed:
             if number:  # the first round fills the caches
                 seconds[name].append(time.perf_counter() - started)
     return SourceSpeed(
-        source=compared.name,
-        baseline=compared.baseline_name,
+        source=comparison.name,
+        baseline=comparison.baseline_name,
         rows_per_s=len(order) / min(seconds["source"]),
         baseline_rows_per_s=len(order) / min(seconds["baseline"]),
         ratio=min(seconds["baseline"]) / min(seconds["source"]),
     )
 
 
-def _require_same(compared: _Comparison, rows: Tensor) -> None:
-    first, second = input_parts(compared.source[rows]), input_parts(compared.baseline(rows))
+def _require_same(comparison: _Comparison, rows: Tensor) -> None:
+    first, second = input_parts(comparison.source[rows]), input_parts(comparison.baseline(rows))
     if not all(torch.equal(a, b) for a, b in zip(first, second, strict=True)):
         raise ContractError(
-            f"{compared.name} and '{compared.baseline_name}' must return the same values.",
+            f"{comparison.name} and '{comparison.baseline_name}' must return the same values.",
             fix="Report this as a bug: one of them reads other rows.",
         )
 
@@ -226,9 +227,10 @@ def _records(num_rows: int, rng: np.random.Generator, folder: Path) -> Iterator[
 
 
 def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
-    """Return token ids of documents whose lengths are log-normal, as those of texts are.
+    """Return token ids of documents with log-normal lengths, which are typical of texts.
 
-    The median is 32 tokens, the shortest has 4 and the longest 1,024: a factor of 256.
+    The median is 32 tokens. Lengths are limited to between 4 and 1,024, and the first document has
+    1,024 tokens.
     """
     lengths = np.exp(rng.normal(np.log(32), 0.9, count)).astype(np.int64).clip(4, 1_024)
     lengths[0] = 1_024
@@ -238,7 +240,7 @@ def make_documents(count: int, rng: np.random.Generator) -> list[Any]:
 def measure_feistel(*, num_rows: int, seed: int, repeats: int) -> float:
     """Return the speed of ``FeistelOrder``, which needs no table of positions [rows/s].
 
-    The best of short runs is the one least disturbed by other programs.
+    The fastest of several short runs is reported, because other programs disturb it least.
     """
     order, part = FeistelOrder(num_rows, seed=seed), 2**16
     starts = [random.Random(seed + n).randrange(num_rows - part) for n in range(repeats)]

@@ -86,15 +86,15 @@ def measure_memory(*, quick: bool, folder: Path) -> Iterator[TrainingMemory]:
         quick: A twentieth of the data.
         folder: Folder for the data.
     """
-    share = 20 if quick else 1
-    write_shapes(folder / "images", 20_000 // share, seed=0, side=48)
+    divisor = 20 if quick else 1
+    write_shapes(folder / "images", 20_000 // divisor, seed=0, side=48)
     settings = ImageFolderSettings(
         folder=str(folder / "images"), folds=FoldSettings(num_folds=1, embargo_rows=0)
     )
     cnn = ModelSettings(architecture="sluice.models.image_cnn:ImageCnn", hidden=8)
     yield _measure("images", folder / "images", partial(_train, partial(_Shapes, settings), cnn))
     file = folder / "tokens.npy"
-    _write_tokens(file, 5 * 10**8 // share)
+    _write_tokens(file, 5 * 10**8 // divisor)
     pairs = ModelSettings(architecture=f"{__name__}:_Pairs")
     yield _measure("tokens", file, partial(_train, partial(_Tokens, file), pairs))
 

@@ -1,7 +1,7 @@
 """The baseline of the search benchmark: the same study through a plain ``ray.tune.Tuner``.
 
-A trial is a function that reports every epoch, and ASHA stops trials. Both studies use the same
-trainer, so that only the engines differ.
+A trial is a function that reports every epoch, and ASHA stops trials early. Both studies use the
+same trainer, so that only the search differs.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ Train = Callable[[Trial, Callable[[int, float], None]], None]
 """Trains one trial: called with (values, report), reports each epoch (from 1) and its loss."""
 
 
-def tune_plainly(
+def run_tuner_baseline(
     train: Train[Trial],
     trials: Sequence[Trial],
     *,
@@ -29,8 +29,8 @@ def tune_plainly(
 ) -> list[float]:
     """Run trials with given values under ``ray.tune.Tuner``; return the last loss of each.
 
-    Ray is started on this machine and shut down again. Everything else is Ray's default: a process
-    per trial, as many in parallel as cores.
+    Ray is started on this machine and shut down again. All other settings are Ray's defaults: a
+    process per trial, and as many trials in parallel as there are cores.
 
     Args:
         train: Training of one trial; pickled to workers.

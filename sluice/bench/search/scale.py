@@ -53,7 +53,7 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
         folder: Folder of the journals; its disk is part of the measurement.
     """
     costs: list[ScaleCost] = []
-    kept: list[Study] = []  # freed memory would hide the memory of the next study
+    retained: list[Study] = []  # freed memory would hide the growth of the next study
     _warm_up(folder)
     for proposals in _PROPOSALS:
         for ordered in (False, True):
@@ -64,21 +64,21 @@ def measure_scale(*, num_trials: int, num_workers: int, folder: Path) -> tuple[S
                 num_workers=num_workers,
                 folder=folder / f"{proposals}-{'ordered' if ordered else 'arrival'}",
             )
-            costs.append(_measure(case, kept))
+            costs.append(_measure(case, retained))
     return tuple(costs)
 
 
-def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
-    before = _resident()
+def _measure(case: SimulatedStudy, retained: list["Study"]) -> ScaleCost:
+    resident_before = _resident_bytes()
     opened = case.open()
     cluster = VirtualCluster(opened)
     cluster.run()
-    grown = _resident() - before
+    growth_bytes = _resident_bytes() - resident_before
     opened.journal.close()
     copy = case.journal.with_name(case.journal.name + ".copy")
-    copied = copy.stat().st_size if copy.exists() else 0
+    copy_bytes = copy.stat().st_size if copy.exists() else 0
     restore_s, restored = time_restore(case, opened.study)
-    kept += [opened.study, restored]
+    retained += [opened.study, restored]
     return ScaleCost(
         proposals=case.proposals,
         ordered=case.ordered,
@@ -88,9 +88,9 @@ def _measure(case: SimulatedStudy, kept: list["Study"]) -> ScaleCost:
         result_ms=1000 * math.fsum(cluster.decisions_s) / cluster.num_results,
         result_cpu_ms=1000 * cluster.cpu_s / cluster.num_results,
         slowest_ms=1000 * max(cluster.decisions_s),
-        memory_mib=grown / _MIB,
+        memory_mib=growth_bytes / _MIB,
         journal_mib=opened.journal.size / _MIB,
-        copy_mib=copied / _MIB,
+        copy_mib=copy_bytes / _MIB,
         restore_s=restore_s,
     )
 
@@ -109,22 +109,22 @@ def time_restore(case: SimulatedStudy, original: "Study") -> tuple[float, "Study
     opened = case.open()
     seconds = time.perf_counter() - began
     opened.journal.close()
-    ends, repeated = (
+    original_trials, restored_trials = (
         [(trial.config, trial.status, trial.time) for trial in study.trials]
         for study in (original, opened.study)
     )
-    if ends != repeated:
-        differing = sum(a != b for a, b in zip(ends, repeated, strict=False))
+    if original_trials != restored_trials:
+        differing = sum(a != b for a, b in zip(original_trials, restored_trials, strict=False))
         raise ContractError(
-            f"The same trials are required after a restore; of {len(ends)}, {len(repeated)} exist "
-            f"and {differing} differ.",
+            f"A restored study must have the same trials. It has {len(restored_trials)} of "
+            f"{len(original_trials)} trials, and {differing} of them differ.",
             cause="A decision depended on state that is not in the journal.",
             fix=f"Keep {case.journal} and report it.",
         )
     return seconds, opened.study
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """Return the memory of this process [bytes]."""
     import psutil
 

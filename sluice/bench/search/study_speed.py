@@ -1,4 +1,4 @@
-"""Times an ASHA study beside the same study through a plain ``ray.tune.Tuner``."""
+"""Times an ASHA study, and the same study through a plain ``ray.tune.Tuner``."""
 
 import dataclasses
 import time
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sluice.base.seeding import deterministic
 from sluice.base.settings import Record
-from sluice.bench.search.ray_tune_baseline import tune_plainly
+from sluice.bench.search.ray_tune_baseline import run_tuner_baseline
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.loop import train
 from sluice.tuning.default_space import default_space
@@ -23,7 +23,7 @@ from sluice.workloads.prepare_model import prepare_model
 
 
 class StudySpeed(Record):
-    """Measurements of a study, and of the same through plain Ray Tune."""
+    """Measurements of a study, and of the same study through plain Ray Tune."""
 
     num_trials: int
     seconds: float = Field(
@@ -46,9 +46,9 @@ def measure_study(
 ) -> StudySpeed:
     """Run an ASHA study on this machine's cores, then its trials again through plain ``Tuner``.
 
-    Both train the same values on the same rows with the same trainer and the same maximum of
-    epochs. The study also proposes the values and writes checkpoints and a journal; the baseline
-    does not.
+    Both train trials with the same values on the same rows, with the same trainer and the same
+    maximum of epochs. The study also proposes the values and writes checkpoints and a journal; the
+    baseline does not.
 
     Args:
         objective: Objective on one fold; its base settings define the length of a trial.
@@ -58,7 +58,7 @@ def measure_study(
         clock: Monotonic time [s].
 
     Raises:
-        SearchFailed: No trial of the study, or not all of the baseline, ended with a loss.
+        SearchFailed: Every trial of the study failed, or at least one trial of the baseline.
     """
     settings = SearchSettings(
         num_trials=num_trials,
@@ -80,8 +80,8 @@ def measure_study(
     )
     seconds = clock() - started
     started = clock()
-    losses = tune_plainly(
-        _PlainTrial(objective),
+    losses = run_tuner_baseline(
+        _BaselineTrial(objective),
         [trial.schedule[0].params for trial in result.trials],
         max_epochs=base.training.max_epochs,
         grace_epochs=grace_epochs,
@@ -101,14 +101,17 @@ def measure_study(
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _PlainTrial:
+class _BaselineTrial:
     """A trial of the baseline: reads the rows, trains, reports."""
 
     objective: TrainingObjective
 
     def __call__(self, params: Params, report: Callable[[int, float], None]) -> None:
         objective = self.objective
-        setup, fold = objective.base.with_params(params, where="A plain trial"), objective.folds[0]
+        setup, fold = (
+            objective.base.with_params(params, where="A trial of the baseline"),
+            objective.folds[0],
+        )
         workload = load_workload(
             objective.workload, objective.workload_settings, where=objective.workload
         )

@@ -33,7 +33,7 @@ Proposals = Literal["random", "tpe"]
 _MAX_EPOCHS, _GRACE_EPOCHS, _SEED = 27, 1, 0
 _JITTER = 0.3
 """Standard deviation of the log of an epoch's virtual time."""
-_RATE, _BEST_RATE = "training.learning_rate", 3e-3
+_LEARNING_RATE, _BEST_LEARNING_RATE = "training.learning_rate", 3e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,11 +96,11 @@ class VirtualCluster:
     concurrent trials.
 
     Args:
-        opened: The study.
+        open_study: The study and its journal.
     """
 
-    def __init__(self, opened: "OpenStudy") -> None:
-        self._opened, self._study = opened, opened.study
+    def __init__(self, open_study: "OpenStudy") -> None:
+        self._open_study, self._study = open_study, open_study.study
         self._rng = np.random.default_rng(_SEED)
         self._due: list[tuple[float, int]] = []
         """Heap of (virtual time, trial): when a trial completes its next epoch."""
@@ -139,9 +139,9 @@ class VirtualCluster:
         from sluice.tuning.resumable.events import StudyEvent
 
         while self._timed(self._suggest):
-            chosen = self._study.next_to_start()
-            if chosen is not None:
-                self._receive(StudyEvent(trial=chosen, kind="start"))
+            next_trial = self._study.next_to_start()
+            if next_trial is not None:
+                self._receive(StudyEvent(trial=next_trial, kind="start"))
         for trial in self._study.running_trials():
             if trial.number in self._training or self._study.has_pending_event(trial.number):
                 continue
@@ -157,16 +157,16 @@ class VirtualCluster:
 
     def _timed(self, call: Any) -> Any:
         began, cpu = time.perf_counter(), time.process_time()
-        answer = call()
-        self._opened.add_decision_time(time.perf_counter() - began)
+        result = call()
+        self._open_study.add_decision_time(time.perf_counter() - began)
         self.cpu_s += time.process_time() - cpu
         self.decisions_s.append(time.perf_counter() - began)
-        return answer
+        return result
 
 
 def _result(config: Mapping[str, Any], epoch: int) -> dict[str, Any]:
     """Return the report of a trial, with the metrics of the real trainable."""
-    loss = 1.0 + abs(math.log10(config[_RATE] / _BEST_RATE)) + 1.0 / epoch
+    loss = 1.0 + abs(math.log10(config[_LEARNING_RATE] / _BEST_LEARNING_RATE)) + 1.0 / epoch
     return {
         "epoch": epoch,
         "loss": loss,

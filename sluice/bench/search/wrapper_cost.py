@@ -1,7 +1,7 @@
-"""Overhead of ``resumable`` beside the bare scheduler of Ray Tune, with real but sleeping workers.
+"""Overhead of ``resumable`` over the bare scheduler of Ray Tune, with real but sleeping workers.
 
-All variants train the same: a trial is good or bad by its value alone, so ASHA stops the bad ones
-at their first rung whatever the order of reports.
+All variants do the same work: the loss of a trial depends on its value alone, so ASHA stops the bad
+trials at their first rung, in whatever order reports arrive.
 """
 
 import json
@@ -26,12 +26,12 @@ Variant = Literal["bare", "arrival", "ordered"]
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
 _GOOD_BELOW = 0.5
-_FIRST = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
+_FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 """Values of the first trials. All are good, so that bad trials never define the cutoff."""
 
 
 class WrapperCost(Record):
-    """Measurements of a study under a bare scheduler and under ``resumable``, in turns."""
+    """Times of the same study under a bare scheduler and under ``resumable``."""
 
     num_trials: int = Field(description="Trials per study; about half of them are stopped early.")
     num_results: int = Field(description="Results with a checkpoint per study.")
@@ -42,11 +42,11 @@ class WrapperCost(Record):
         description="Time from the first to the last result, bare; median of rounds [s]."
     )
     arrival_ratio: float = Field(
-        description="Ratio of ``resumable`` in order of arrival to bare, median of rounds."
+        description="Time of ``resumable`` in order of arrival over that of bare, median of rounds."
     )
     arrival_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
     ordered_ratio: float = Field(
-        description="Ratio of ordered ``resumable`` to bare, median of rounds."
+        description="Time of ordered ``resumable`` over that of bare, median of rounds."
     )
     ordered_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
     bare_ms: float = Field(description="CPU time of this process per result, bare [ms].")
@@ -68,7 +68,7 @@ def measure_wrapper(
         folder: Folder of results, checkpoints and journals.
 
     Raises:
-        ContractError: The variants did not train the same.
+        ContractError: The variants reported different numbers of results.
         SettingsError: Ray cannot start.
     """
     walls: dict[Variant, list[float]] = {variant: [] for variant in _VARIANTS}
@@ -78,7 +78,7 @@ def measure_wrapper(
         for at in range(rounds):
             # The first run of a round may be slower; each variant is first in turn.
             for variant in (*_VARIANTS[at % 3 :], *_VARIANTS[: at % 3]):
-                count, wall_s, driver_s = _run(
+                count, wall_s, driver_cpu_s = _run(
                     variant,
                     num_trials=num_trials,
                     num_workers=num_workers,
@@ -88,7 +88,7 @@ def measure_wrapper(
                 )
                 counts.add(count)
                 walls[variant].append(wall_s)
-                cpu_ms[variant].append(1000 * driver_s / count)
+                cpu_ms[variant].append(1000 * driver_cpu_s / count)
     if len(counts) > 1:
         raise ContractError(
             f"All variants must report equally often, got {sorted(counts)} times.",
@@ -113,8 +113,8 @@ def measure_wrapper(
     )
 
 
-def _over_bare(times: Sequence[float], bare: Sequence[float]) -> list[float]:
-    return [time / other for time, other in zip(times, bare, strict=True)]
+def _over_bare(walls: Sequence[float], bare_walls: Sequence[float]) -> list[float]:
+    return [wall_s / bare_s for wall_s, bare_s in zip(walls, bare_walls, strict=True)]
 
 
 def _run(
@@ -146,7 +146,7 @@ def _run(
             concurrency=num_workers,
         )
         searcher = resumable(searcher, journal=journal)
-    watch = _stopwatch()
+    stopwatch = _stopwatch()
     tune.Tuner(
         tune.with_resources(
             tune.with_parameters(sleeping_trial, sleep_s=sleep_s, epochs=_EPOCHS), {"cpu": cpus}
@@ -161,11 +161,11 @@ def _run(
             search_alg=searcher,
         ),
         run_config=tune.RunConfig(
-            name="tune", storage_path=str(folder), callbacks=[watch], verbose=0
+            name="tune", storage_path=str(folder), callbacks=[stopwatch], verbose=0
         ),
     ).fit()
-    (began_s, began_cpu), (ended_s, ended_cpu) = watch.marks[0], watch.marks[-1]
-    return len(watch.marks), ended_s - began_s, ended_cpu - began_cpu
+    (began_s, began_cpu), (ended_s, ended_cpu) = stopwatch.times[0], stopwatch.times[-1]
+    return len(stopwatch.times), ended_s - began_s, ended_cpu - began_cpu
 
 
 def _searcher() -> Any:
@@ -179,7 +179,7 @@ def _searcher() -> Any:
             {"x": tune.uniform(0, 1)},
             metric="loss",
             mode="min",
-            points_to_evaluate=[dict(point) for point in _FIRST],
+            points_to_evaluate=[dict(point) for point in _FIRST_VALUES],
             sampler=optuna.samplers.RandomSampler(seed=_SEED),
         )
 
@@ -190,10 +190,10 @@ def _stopwatch() -> Any:
 
     class Stopwatch(Callback):
         def __init__(self) -> None:
-            self.marks: list[tuple[float, float]] = []
+            self.times: list[tuple[float, float]] = []
 
         def on_trial_result(self, *_arguments: Any, **_info: Any) -> None:
-            self.marks.append((time.perf_counter(), time.process_time()))
+            self.times.append((time.perf_counter(), time.process_time()))
 
     return Stopwatch()
 
@@ -208,12 +208,12 @@ def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> No
     """
     from ray import tune
 
-    done = 0
+    last_epoch = 0
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as name:
-            done = json.loads(Path(name, "epoch.json").read_text())
+            last_epoch = json.loads(Path(name, "epoch.json").read_text())
     loss = 1.0 if config["x"] < _GOOD_BELOW else 2.0
-    for epoch in range(done + 1, epochs + 1):
+    for epoch in range(last_epoch + 1, epochs + 1):
         time.sleep(sleep_s)
         with tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:
             Path(name, "epoch.json").write_text(json.dumps(epoch))

@@ -1,1 +1,1 @@
-"""Latency and throughput of the server, beside a minimal app with the same model."""
+"""Latency and throughput of the server, compared with a minimal app with the same model."""

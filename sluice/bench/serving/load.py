@@ -11,8 +11,11 @@ class Load:
     """Latencies and failures of a server under load."""
 
     seconds: float
+    """Duration of the load [s]."""
     latencies_s: tuple[float, ...]
+    """Latency of every response [s]."""
     failed: int
+    """Number of responses with a status other than 200."""
 
     @property
     def rate(self) -> float:
@@ -21,11 +24,11 @@ class Load:
 
     def quantile_ms(self, share: float) -> float:
         """Return the quantile ``share`` of the latency [ms]."""
-        ranked = sorted(self.latencies_s)
-        return 1e3 * ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+        sorted_s = sorted(self.latencies_s)
+        return 1e3 * sorted_s[min(len(sorted_s) - 1, int(share * len(sorted_s)))]
 
 
-def paced(port: int, body: bytes, *, per_s: float, seconds: float) -> Load:
+def run_paced_load(port: int, body: bytes, *, per_s: float, seconds: float) -> Load:
     """Send requests at a fixed rate; latency counts from the time when a request was due.
 
     Args:
@@ -37,7 +40,7 @@ def paced(port: int, body: bytes, *, per_s: float, seconds: float) -> Load:
     return asyncio.run(_run(port, body, connections=8, seconds=seconds, per_s=per_s))
 
 
-def saturated(port: int, body: bytes, *, connections: int, seconds: float) -> Load:
+def run_saturating_load(port: int, body: bytes, *, connections: int, seconds: float) -> Load:
     """Send the next request on each connection as soon as the response has arrived."""
     return asyncio.run(_run(port, body, connections=connections, seconds=seconds, per_s=None))
 
@@ -51,7 +54,7 @@ async def _run(
     )
     request = head.encode() + body
     began = time.monotonic()
-    due = _moments(began, per_s=per_s, seconds=seconds)
+    due_times = _due_times(began, per_s=per_s, seconds=seconds)
     latencies: list[float] = []
     failed = 0
 
@@ -59,13 +62,13 @@ async def _run(
         nonlocal failed
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
-            for moment in due:
-                await asyncio.sleep(max(0.0, moment - time.monotonic()))
-                sent = moment if per_s is not None else time.monotonic()
+            for due_s in due_times:
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                counted_from = due_s if per_s is not None else time.monotonic()
                 writer.write(request)
-                answered = await _answer(reader)
-                latencies.append(time.monotonic() - sent)
-                failed += not answered
+                is_ok = await _read_response(reader)
+                latencies.append(time.monotonic() - counted_from)
+                failed += not is_ok
         finally:
             writer.close()
 
@@ -73,7 +76,7 @@ async def _run(
     return Load(seconds=time.monotonic() - began, latencies_s=tuple(latencies), failed=failed)
 
 
-def _moments(began: float, *, per_s: float | None, seconds: float) -> Iterator[float]:
+def _due_times(began: float, *, per_s: float | None, seconds: float) -> Iterator[float]:
     """Yield the due times of requests, shared by all connections."""
     if per_s is None:
         while time.monotonic() - began < seconds:
@@ -82,7 +85,7 @@ def _moments(began: float, *, per_s: float | None, seconds: float) -> Iterator[f
         yield from (began + number / per_s for number in range(int(per_s * seconds)))
 
 
-async def _answer(reader: asyncio.StreamReader) -> bool:
+async def _read_response(reader: asyncio.StreamReader) -> bool:
     """Read one response; return whether its status is 200."""
     head = (await reader.readuntil(b"\r\n\r\n")).lower()
     length = head.partition(b"content-length:")[2].partition(b"\r\n")[0]

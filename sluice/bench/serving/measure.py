@@ -16,11 +16,11 @@ import torch
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.bench.serving.load import Load, paced, saturated
+from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
 from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, random_model
 from sluice.serving.background import in_background
 
-NAMES: dict[Kind, str] = {
+SERVER_NAMES: dict[Kind, str] = {
     "shortest": "shortest app",
     "production": "production",
     "canary": "canary at 50 %",
@@ -28,7 +28,7 @@ NAMES: dict[Kind, str] = {
 }
 PACE_PER_S = 100.0
 _CONNECTIONS = 8
-_LOADING_S = 60.0
+_MAX_LOADING_S = 60.0
 
 
 class ServerMeasurement(Record):
@@ -44,49 +44,60 @@ class ServerMeasurement(Record):
     """Responses per second to eight clients that do not pause; 0 for the model alone."""
 
     answers: int
+    """Number of responses to both loads."""
+
     failed: int
+    """Number of these responses with a status other than 200."""
 
 
-Watch = Callable[[range], Iterable[int]]
+WithProgress = Callable[[range], Iterable[int]]
+"""Wraps an iteration in a progress bar."""
 
 
-def measure_kinds(*, rounds: int, seconds: float, watch: Watch) -> dict[str, ServerMeasurement]:
-    """Return the measurements by name of the server, the model alone first.
+def measure_kinds(
+    *, rounds: int, seconds: float, with_progress: WithProgress
+) -> dict[str, ServerMeasurement]:
+    """Return the measurements by name of the server; the first are those of the model alone.
 
     Args:
         rounds: Rounds per server.
         seconds: Duration of each load in a round [s].
-        watch: Wraps the iteration over the rounds, to show progress.
+        with_progress: Wraps the iteration over the rounds in a progress bar.
     """
     kinds = get_args(Kind)
     body = json.dumps({"columns": COLUMNS, "windows": [[[0.5] * len(COLUMNS)] * SEQ_LEN]}).encode()
-    alone: list[Load] = []
-    paces: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
-    rates: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    model_loads: list[Load] = []
+    paced_loads: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
+    saturating_loads: dict[Kind, list[Load]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
         ports = {kind: stack.enter_context(_server(kind)) for kind in kinds}
         for port in ports.values():
-            saturated(port, body, connections=2, seconds=0.5)
-        for _ in watch(range(rounds)):
-            alone.append(_model_alone(seconds))
+            run_saturating_load(port, body, connections=2, seconds=0.5)
+        for _ in with_progress(range(rounds)):
+            model_loads.append(_model_alone(seconds))
             for kind, port in ports.items():
-                paces[kind].append(paced(port, body, per_s=PACE_PER_S, seconds=seconds))
-                rates[kind].append(
-                    saturated(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
+                paced_loads[kind].append(
+                    run_paced_load(port, body, per_s=PACE_PER_S, seconds=seconds)
                 )
-    measurements = {"model alone": _summarize_loads(alone, [])}
+                saturating_loads[kind].append(
+                    run_saturating_load(port, body, connections=_CONNECTIONS, seconds=seconds / 2)
+                )
+    measurements = {"model alone": _summarize_loads(model_loads, [])}
     return measurements | {
-        NAMES[kind]: _summarize_loads(paces[kind], rates[kind]) for kind in kinds
+        SERVER_NAMES[kind]: _summarize_loads(paced_loads[kind], saturating_loads[kind])
+        for kind in kinds
     }
 
 
-def _summarize_loads(paces: list[Load], rates: list[Load]) -> ServerMeasurement:
+def _summarize_loads(paced_loads: list[Load], saturating_loads: list[Load]) -> ServerMeasurement:
     return ServerMeasurement(
-        p50_ms=statistics.median(load.quantile_ms(0.5) for load in paces),
-        p99_ms=statistics.median(load.quantile_ms(0.99) for load in paces),
-        rate_per_s=statistics.median(load.rate for load in rates) if rates else 0.0,
-        answers=sum(len(load.latencies_s) for load in (*paces, *rates)),
-        failed=sum(load.failed for load in (*paces, *rates)),
+        p50_ms=statistics.median(load.quantile_ms(0.5) for load in paced_loads),
+        p99_ms=statistics.median(load.quantile_ms(0.99) for load in paced_loads),
+        rate_per_s=statistics.median(load.rate for load in saturating_loads)
+        if saturating_loads
+        else 0.0,
+        answers=sum(len(load.latencies_s) for load in (*paced_loads, *saturating_loads)),
+        failed=sum(load.failed for load in (*paced_loads, *saturating_loads)),
     )
 
 
@@ -105,13 +116,13 @@ def _model_alone(seconds: float) -> Load:
             deployed.predict(x_NLD, None)
             latencies.append(time.monotonic() - start)
 
-    working = in_background(work, name="model")
+    worker = in_background(work, name="model")
     began = time.monotonic()
     for number in range(int(PACE_PER_S * seconds)):
         time.sleep(max(0.0, began + number / PACE_PER_S - time.monotonic()))
         jobs.put(True)
     jobs.put(False)
-    working.result()
+    worker.result()
     return Load(seconds=seconds, latencies_s=tuple(latencies), failed=0)
 
 
@@ -138,13 +149,13 @@ def _server(kind: Kind) -> Iterator[int]:
 
 def _await_challenger(port: int) -> None:
     """Wait until the challenger's process answers, so that it is measured."""
-    deadline = time.monotonic() + _LOADING_S
+    deadline = time.monotonic() + _MAX_LOADING_S
     while time.monotonic() < deadline:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as answer:
-            if json.load(answer)["challenger"] is not None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/model") as response:
+            if json.load(response)["challenger"] is not None:
                 return
         time.sleep(0.1)
     raise ContractError(
-        f"The benchmark's challenger must load within {_LOADING_S:g} s, and has not.",
+        f"The benchmark's challenger must load within {_MAX_LOADING_S:g} s, and has not.",
         fix="Make sure that memory and a core are free, then run again.",
     )

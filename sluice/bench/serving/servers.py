@@ -1,8 +1,8 @@
 """The measured servers; each is a process ``python -m`` of this module with its kind.
 
 The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
-features, with random weights, which take as long as trained ones. The challenger runs in a separate
-process, as in ``sluice serve``.
+features. Its weights are random, because prediction takes as long as with trained ones. The
+challenger runs in a separate process, as in ``sluice serve``.
 """
 
 import sys
@@ -75,7 +75,7 @@ def random_model(version: int) -> DeployedModel:
 
 
 def minimal_app(deployed: DeployedModel) -> FastAPI:
-    """Return a minimal FastAPI app: no validation, no router, no log."""
+    """Return a minimal FastAPI app, without validation, router and log."""
     app = FastAPI()
 
     @app.post("/predict")
@@ -91,11 +91,11 @@ def serve_kind(kind: Kind) -> None:
     torch.set_num_threads(1)
     production = random_model(_PRODUCTION)
     if kind == "shortest":
-        with listen("127.0.0.1", 0) as listening:
-            listening.listen()
-            print(listening.getsockname()[1], flush=True)
+        with listen("127.0.0.1", 0) as server_socket:
+            server_socket.listen()
+            print(server_socket.getsockname()[1], flush=True)
             config = uvicorn.Config(minimal_app(production), log_level="warning", access_log=False)
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(config).run(sockets=[server_socket])
         return
     split = TrafficSplit(epoch=1, production=production.candidate)
     if kind != "production":

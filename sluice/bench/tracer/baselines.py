@@ -12,17 +12,17 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-_WINDOW, _SPIKE = 10, 2.0
-_VANISHING = 1e-7
+_WINDOW, _SPIKE_RATIO = 10, 2.0
+_MIN_GRADIENT = 1e-7
 _DEAD_SHARE = 0.5
 _MIN_UNCHANGED_STEPS = 3
-_LARGE_UPDATE, _SMALL_UPDATE = 10.0, 1e-8
-_OVERFIT = 0.1
-_IMBALANCE = 10.0
+_MAX_UPDATE_RATIO, _MIN_UPDATE_RATIO = 10.0, 1e-8
+_MAX_OVERFIT_RATIO = 0.1
+_MAX_IMBALANCE_RATIO = 10.0
 
 
 class MonitoredStep(Record):
-    """Record of one optimizer step by hooks. Numbers and shares without data are 0."""
+    """Record of one optimizer step by hooks. Counts and shares without data are 0."""
 
     step: int
     losses: tuple[float, ...] = Field(
@@ -72,13 +72,13 @@ def _spike(record: MonitorRecord) -> int | None:
     losses = _losses(record)
     for at in range(_WINDOW, len(losses)):
         mean = statistics.fmean(loss for _, loss in losses[at - _WINDOW : at])
-        if mean and losses[at][1] / mean > _SPIKE:
+        if mean and losses[at][1] / mean > _SPIKE_RATIO:
             return losses[at][0]
     return None
 
 
 def _vanishing(record: MonitorRecord) -> int | None:
-    return _first(step.step for step in record.steps if step.smallest_gradient < _VANISHING)
+    return _first(step.step for step in record.steps if step.smallest_gradient < _MIN_GRADIENT)
 
 
 def _exploding(record: MonitorRecord) -> int | None:
@@ -102,7 +102,7 @@ def _update(record: MonitorRecord) -> int | None:
     return _first(
         step.step
         for step in record.steps
-        if step.largest_update > _LARGE_UPDATE or step.smallest_update < _SMALL_UPDATE
+        if step.largest_update > _MAX_UPDATE_RATIO or step.smallest_update < _MIN_UPDATE_RATIO
     )
 
 
@@ -119,7 +119,8 @@ def _overfit(record: MonitorRecord) -> int | None:
     return _first(
         score.step
         for score in record.scores
-        if score.training and (score.validation - score.training) / score.training > _OVERFIT
+        if score.training
+        and (score.validation - score.training) / score.training > _MAX_OVERFIT_RATIO
     )
 
 
@@ -129,7 +130,7 @@ def _all_zero(record: MonitorRecord) -> int | None:
 
 def _imbalance(record: MonitorRecord) -> int | None:
     counts = record.labels.values()
-    return 1 if len(counts) > 1 and max(counts) / min(counts) > _IMBALANCE else None
+    return 1 if len(counts) > 1 and max(counts) / min(counts) > _MAX_IMBALANCE_RATIO else None
 
 
 DEBUGGER: Mapping[str, Callable[[MonitorRecord], int | None]] = {

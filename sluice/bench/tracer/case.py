@@ -34,21 +34,21 @@ Program = Callable[[CaseSetup], list[nn.Module]]
 class FaultCase:
     """One fault of the benchmark.
 
-    Without its fault the program is a healthy run, in which no error may be found.
+    Without its fault, the program is healthy, and no error may be found.
     """
 
     number: int
     """Number in the list of faults."""
     name: str
     program: Program
-    answers: frozenset[FaultName]
+    correct_causes: frozenset[FaultName]
     """Causes that count as correct."""
-    within: int
+    max_late_steps: int
     """Maximum number of steps from the first affected step to the step of the finding."""
     nets: tuple[NetName, ...]
-    needs: Literal["error", "confirm"] = "error"
-    """``confirm`` where the fault may be intentional: then a finding that needs confirmation is
-    correct."""
+    required_severity: Literal["error", "confirm"] = "error"
+    """``confirm`` where the fault may be intentional: then a finding that needs confirmation counts
+    as correct, too."""
     starts_at: int = 1
     """First step affected by the fault."""
     ranks: int = 1

@@ -13,6 +13,7 @@ _VALIDATION_ROWS = 360
 END, BEGIN, PAD = 1, 2, 0
 """Special tokens of ``sentences``; words are numbered from 3."""
 WORDS = 24
+"""Number of words of ``sentences``."""
 
 
 @cache
@@ -35,9 +36,9 @@ def digits(net: NetName, seed: int) -> tuple[TensorDataset, TensorDataset]:
     shape = {"mlp": (64,), "cnn": (1, 8, 8), "gru": (8, 8), "transformer": (8, 8)}[net]
     order = torch.randperm(DIGITS_ROWS, generator=torch.Generator().manual_seed(seed))
     inputs, targets = inputs[order].reshape(-1, *shape), targets[order]
-    held = _VALIDATION_ROWS
-    return TensorDataset(inputs[held:], targets[held:]), TensorDataset(
-        inputs[:held], targets[:held]
+    num_held_out = _VALIDATION_ROWS
+    return TensorDataset(inputs[num_held_out:], targets[num_held_out:]), TensorDataset(
+        inputs[:num_held_out], targets[:num_held_out]
     )
 
 
@@ -46,15 +47,15 @@ def table(seed: int, *, rows: int = 1536, columns: int = 12) -> tuple[TensorData
 
     Three quarters of the rows are for training and one quarter for validation.
     """
-    drawn = torch.Generator().manual_seed(1000 + seed)
-    inputs = torch.randn(rows, columns, generator=drawn)
-    weights = torch.randn(columns, 2, generator=drawn) / columns**0.5
+    generator = torch.Generator().manual_seed(1000 + seed)
+    inputs = torch.randn(rows, columns, generator=generator)
+    weights = torch.randn(columns, 2, generator=generator) / columns**0.5
     hidden = inputs @ weights
-    noise = 0.3 * torch.randn(rows, generator=drawn)
+    noise = 0.3 * torch.randn(rows, generator=generator)
     targets = hidden[:, 0] + torch.tanh(2 * hidden[:, 1]) + noise
-    kept = rows * 3 // 4
-    return TensorDataset(inputs[:kept], targets[:kept]), TensorDataset(
-        inputs[kept:], targets[kept:]
+    num_training = rows * 3 // 4
+    return TensorDataset(inputs[:num_training], targets[:num_training]), TensorDataset(
+        inputs[num_training:], targets[num_training:]
     )
 
 
@@ -63,16 +64,20 @@ def sentences(seed: int, *, rows: int = 768, longest: int = 16) -> list[list[int
 
     They begin with ``BEGIN``, end with ``END``, and are 6 to ``longest`` tokens long, unpadded.
     """
-    drawn = torch.Generator().manual_seed(2000 + seed)
-    follows = torch.randperm(WORDS, generator=drawn)
+    generator = torch.Generator().manual_seed(2000 + seed)
+    successors = torch.randperm(WORDS, generator=generator)
     sentences = []
     for _ in range(rows):
-        length = int(torch.randint(4, longest - 1, (), generator=drawn))
-        word = int(torch.randint(WORDS, (), generator=drawn))
+        length = int(torch.randint(4, longest - 1, (), generator=generator))
+        word = int(torch.randint(WORDS, (), generator=generator))
         sentence = [BEGIN, 3 + word]
         for _ in range(length - 1):
-            strays = float(torch.rand((), generator=drawn)) < 0.2
-            word = int(torch.randint(WORDS, (), generator=drawn)) if strays else int(follows[word])
+            is_random = float(torch.rand((), generator=generator)) < 0.2
+            word = (
+                int(torch.randint(WORDS, (), generator=generator))
+                if is_random
+                else int(successors[word])
+            )
             sentence.append(3 + word)
         sentences.append([*sentence, END])
     return sentences

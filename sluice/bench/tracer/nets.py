@@ -7,6 +7,7 @@ from sluice.bench.tracer.case import NetName
 from sluice.bench.tracer.data import WORDS
 
 TOKENS = WORDS + 3
+"""Number of words and special tokens of ``data.sentences``."""
 
 
 class GRUClassifier(nn.Module):

@@ -1,10 +1,9 @@
 """Measures the overhead of tracing: a program alternates between traced and untraced turns.
 
-A turn is a fixed number of epochs.
-
-Two processes of one program differ by some percent without tracing, because of memory layout. One
-process therefore runs both: hooks are removed for one turn and installed for the next. Equality of
-the weights is tested with separate processes that are traced or untraced from start to end.
+A turn is a fixed number of steps, in whole epochs. Two processes of one program differ by some
+percent without tracing, because of memory layout. One process therefore runs both: hooks are
+removed for one turn and installed for the next. Whether the weights are equal is tested with
+separate processes that are traced or untraced from start to end.
 """
 
 import gc
@@ -33,13 +32,13 @@ _TURN_S = 0.3
 """Minimum duration of a turn [s]: long compared with the interpreter's re-specialisation after a
 switch, short compared with load changes of the machine."""
 
-_SKIPPED = 20 * EPOCH_STEPS
+_UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Untimed steps at the start: warm-up, and work that a trace does more often at its start
 (statistics at powers of two, fingerprints of the first batches, full recording of every step). A
 garbage collection runs before the first turn, so that the timed turns pay only for the garbage that
 their own steps create."""
 
-_DRAWS = 2000
+_NUM_RESAMPLES = 2000
 """Number of bootstrap resamples."""
 
 
@@ -72,9 +71,9 @@ class _Turns:
     """Times of one process."""
 
     steps: int
-    plain: NDArray[np.float64]
+    untraced_s: NDArray[np.float64]
     """Mean time of a step in each untraced turn [s]."""
-    watched: NDArray[np.float64]
+    traced_s: NDArray[np.float64]
     """Mean time of a step in each traced turn [s]."""
 
 
@@ -106,34 +105,39 @@ def measure_overhead(
     """
     # Half of the time is untraced. A doubled flush interval gives as many writes per traced second
     # as in normal use.
-    slower = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
+    doubled_flush = settings.model_copy(update={"flush_s": 2 * settings.flush_s})
     for name, program in programs.items():
-        watches: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
-        digests = {_in_process(name, _digest, program, watch) for watch in watches}
+        both_arguments: list[_TraceArguments] = [None, (folder / f"{name}-whole", settings)]
+        digests = {
+            _in_process(name, _digest, program, trace_arguments)
+            for trace_arguments in both_arguments
+        }
         processes: list[_Turns] = [
-            _in_process(name, _turns, program, (folder / f"{name}-{run}", slower), turns, clock)
+            _in_process(
+                name, _time_turns, program, (folder / f"{name}-{run}", doubled_flush), turns, clock
+            )
             for run in range(runs)
         ]
         yield _overhead(name, processes, has_same_weights=len(digests) == 1)
 
 
 def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool) -> Overhead:
-    plain, watched = (
-        np.stack([getattr(p, kind) for p in processes]) for kind in ("plain", "watched")
+    untraced_s, traced_s = (
+        np.stack([getattr(p, kind) for p in processes]) for kind in ("untraced_s", "traced_s")
     )
-    generator, (num, turns) = np.random.default_rng(0), plain.shape
-    drawn = (
-        generator.integers(0, num, (_DRAWS, num, 1)),
-        generator.integers(0, turns, (_DRAWS, num, turns)),
+    generator, (num, turns) = np.random.default_rng(0), untraced_s.shape
+    resamples = (
+        generator.integers(0, num, (_NUM_RESAMPLES, num, 1)),
+        generator.integers(0, turns, (_NUM_RESAMPLES, num, turns)),
     )
-    ratio, ratios = _ratio(plain, watched), _ratio(plain[drawn], watched[drawn])
+    ratio, ratios = _ratio(untraced_s, traced_s), _ratio(untraced_s[resamples], traced_s[resamples])
     low, high = np.quantile(ratios, (0.025, 0.975))
     return Overhead(
         program=name,
         steps=processes[0].steps,
         runs=num,
         turns=turns,
-        plain_us=float(plain.mean()) * 1e6,
+        plain_us=float(untraced_s.mean()) * 1e6,
         ratio=float(ratio),
         low=float(low),
         high=float(high),
@@ -141,28 +145,28 @@ def _overhead(name: str, processes: Sequence[_Turns], *, has_same_weights: bool)
     )
 
 
-def _ratio(plain: NDArray[np.float64], watched: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ratio(untraced_s: NDArray[np.float64], traced_s: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the ratio of traced to untraced time.
 
     It is the median over the processes, which is robust to a single slow process.
     """
-    ratio: NDArray[np.float64] = np.median(watched.sum(-1) / plain.sum(-1), axis=-1)
+    ratio: NDArray[np.float64] = np.median(traced_s.sum(-1) / untraced_s.sum(-1), axis=-1)
     return ratio
 
 
 def _in_process(name: str, work: Callable[..., Any], *args: Any) -> Any:
     """Run a function in a child process with one thread, and return its result."""
     context = get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_send, args=(theirs, work, args))
+    receiver, sender = context.Pipe()
+    process = context.Process(target=_send, args=(sender, work, args))
     process.start()
-    theirs.close()
+    sender.close()
     try:
-        return ours.recv()
+        return receiver.recv()
     except EOFError as error:
         raise RuntimeError(f"the program {name} ended before its last turn") from error
     finally:
-        ours.close()
+        receiver.close()
         process.join()
 
 
@@ -171,41 +175,44 @@ def _send(pipe: Connection, work: Callable[..., Any], args: Sequence[Any]) -> No
     pipe.send(work(*args))
 
 
-def _digest(program: Program, watch: _TraceArguments) -> str:
-    with nullcontext() if watch is None else traced(*watch):
-        return weights_digest(program(2 * _SKIPPED, lambda: None))
+def _digest(program: Program, trace_arguments: _TraceArguments) -> str:
+    with nullcontext() if trace_arguments is None else traced(*trace_arguments):
+        return weights_digest(program(2 * _UNTIMED_STEPS, lambda: None))
 
 
-def _turns(
-    program: Program, watch: tuple[Path, TraceSettings], turns: int, clock: Callable[[], float]
+def _time_turns(
+    program: Program,
+    trace_arguments: tuple[Path, TraceSettings],
+    turns: int,
+    clock: Callable[[], float],
 ) -> _Turns:
     """Train, traced and untraced in turns; the order within a pair alternates."""
     ticks: list[float] = []
     program(2 * EPOCH_STEPS, lambda: ticks.append(clock()))
     step_s = (ticks[-1] - ticks[0]) / (len(ticks) - 1)
     steps = max(round(_TURN_S / step_s / EPOCH_STEPS), 1) * EPOCH_STEPS
-    are_watched = [turn % 4 in (0, 3) for turn in range(2 * turns)]
+    are_traced = [turn % 4 in (0, 3) for turn in range(2 * turns)]
     seconds: dict[bool, list[float]] = {True: [], False: []}
     pause, num_steps, began = ExitStack(), 0, 0.0
 
     def tick() -> None:
         nonlocal num_steps, began
         num_steps += 1
-        turn, rest = divmod(num_steps - _SKIPPED, steps)
-        if rest or turn < 0:
+        turn, step_in_turn = divmod(num_steps - _UNTIMED_STEPS, steps)
+        if step_in_turn or turn < 0:
             return
         if turn:
-            seconds[are_watched[turn - 1]].append((clock() - began) / steps)
+            seconds[are_traced[turn - 1]].append((clock() - began) / steps)
         else:
             flush_traces()
             gc.collect()
         pause.close()
-        if turn < len(are_watched) and not are_watched[turn]:
+        if turn < len(are_traced) and not are_traced[turn]:
             pause.enter_context(paused_traces())
         began = clock()
 
-    with traced(*watch):
-        program(_SKIPPED + len(are_watched) * steps, tick)
+    with traced(*trace_arguments):
+        program(_UNTIMED_STEPS + len(are_traced) * steps, tick)
     return _Turns(steps, *(np.array(seconds[kind]) for kind in (False, True)))
 
 

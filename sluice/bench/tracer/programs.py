@@ -119,30 +119,34 @@ def transformer(steps: int, tick: Tick) -> list[nn.Module]:
 def gan(steps: int, tick: Tick) -> list[nn.Module]:
     """Train a generator against a discriminator: two optimizers, two steps per batch."""
     torch.manual_seed(0)
-    maker = nn.Sequential(
+    generator = nn.Sequential(
         nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 784),
         nn.Tanh(),
     )  # fmt: skip
-    judge = nn.Sequential(
+    discriminator = nn.Sequential(
         nn.Linear(784, 256), nn.LeakyReLU(0.2), nn.Linear(256, 256), nn.LeakyReLU(0.2),
         nn.Linear(256, 1),
     )  # fmt: skip
-    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-4, betas=(0.5, 0.999))
-    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-4, betas=(0.5, 0.999))
+    discriminator_optimizer = torch.optim.Adam(
+        discriminator.parameters(), lr=2e-4, betas=(0.5, 0.999)
+    )
     score = nn.BCEWithLogitsLoss()
     ones, zeros = torch.ones(100, 1), torch.zeros(100, 1)
     for _ in range(steps // 2):
         real, noise = torch.randn(100, 784), torch.randn(100, 64)
-        of_judge.zero_grad()
-        generated = maker(noise)
-        (score(judge(real), ones) + score(judge(generated.detach()), zeros)).backward()
-        of_judge.step()
+        discriminator_optimizer.zero_grad()
+        generated = generator(noise)
+        (
+            score(discriminator(real), ones) + score(discriminator(generated.detach()), zeros)
+        ).backward()
+        discriminator_optimizer.step()
         tick()
-        of_maker.zero_grad()
-        score(judge(generated), ones).backward()
-        of_maker.step()
+        generator_optimizer.zero_grad()
+        score(discriminator(generated), ones).backward()
+        generator_optimizer.step()
         tick()
-    return [maker, judge]
+    return [generator, discriminator]
 
 
 PROGRAMS: Mapping[str, Program] = {

@@ -13,8 +13,8 @@ from sluice.trace.diagnosis import Diagnosis
 Kind = Literal["fault", "twin", "healthy"]
 """A program with a fault, the same program without it, or an unusual healthy program."""
 
-_EARLY = 1
-"""Steps by which a verdict may precede the first affected step."""
+_MAX_STEPS_EARLY = 1
+"""Maximum number of steps by which the step of a finding may precede the first affected step."""
 
 
 class ReportedCause(Record):
@@ -53,7 +53,9 @@ class RunResult(Record):
     )
     needs: Literal["error", "confirm"]
     starts_at: int = Field(description="First step affected by the fault.")
-    within: int = Field(description="Maximum number of steps from there to the verdict.")
+    within: int = Field(
+        description="Maximum number of steps from there to the step of the finding."
+    )
     steps: int = Field(description="Number of steps.")
     seconds: float = Field(description="Duration of the traced run [s].")
     answers: tuple[ReportedCause, ...] = Field(
@@ -64,10 +66,11 @@ class RunResult(Record):
     )
     failed: str = Field("", description="Why the run has no verdict; empty when it has one.")
     has_same_bits: bool | None = Field(
-        None, description="Final weights traced and untraced agree; None when that was not tried."
+        None,
+        description="Whether final weights are equal, traced and untraced; None if not compared.",
     )
     alarms: dict[str, int] | None = Field(
-        None, description="Baselines that raised an alarm, with the step; None when none watched."
+        None, description="Baselines that raised an alarm, with the step; None if no baseline ran."
     )
 
     @classmethod
@@ -96,10 +99,10 @@ class RunResult(Record):
             kind=kind,
             net=net,
             seed=seed,
-            right=() if expected is None else tuple(sorted(expected.answers)),
-            needs="error" if expected is None else expected.needs,
+            right=() if expected is None else tuple(sorted(expected.correct_causes)),
+            needs="error" if expected is None else expected.required_severity,
             starts_at=1 if expected is None else expected.starts_at,
-            within=0 if expected is None else expected.within,
+            within=0 if expected is None else expected.max_late_steps,
             steps=steps,
             seconds=seconds,
             answers=answers,
@@ -110,26 +113,26 @@ class RunResult(Record):
         )
 
     @property
-    def place(self) -> int | None:
+    def correct_rank(self) -> int | None:
         """Rank of the correct cause, from 1; None when no reported cause is correct.
 
         It must be an error or, for faults that may be intentional, at least need confirmation.
         """
-        enough = ("error", "confirm") if self.needs == "confirm" else ("error",)
+        accepted_severities = ("error", "confirm") if self.needs == "confirm" else ("error",)
         for rank, answer in enumerate(self.answers, start=1):
-            if answer.fault in self.right and answer.severity in enough:
+            if answer.fault in self.right and answer.severity in accepted_severities:
                 return rank
         return None
 
     @property
     def is_caught(self) -> bool:
         """Whether the correct cause is among the reported ones."""
-        return self.place is not None
+        return self.correct_rank is not None
 
     @property
     def is_first(self) -> bool:
         """Whether the correct cause is ranked first."""
-        return self.place == 1
+        return self.correct_rank == 1
 
     @property
     def has_error(self) -> bool:
@@ -143,13 +146,14 @@ class RunResult(Record):
 
     @property
     def late(self) -> int | None:
-        """Steps from the first affected step to the verdict."""
-        return None if self.place is None else self.answers[self.place - 1].step - self.starts_at
+        """Steps from the first affected step to that of the correct cause, if it was reported."""
+        rank = self.correct_rank
+        return None if rank is None else self.answers[rank - 1].step - self.starts_at
 
     @property
     def is_in_time(self) -> bool:
         """Whether the step of the correct cause is close enough."""
-        return self.late is not None and -_EARLY <= self.late <= self.within
+        return self.late is not None and -_MAX_STEPS_EARLY <= self.late <= self.within
 
     def causes_of(self, severity: Severity) -> tuple[ReportedCause, ...]:
         """Return the reported causes of one severity."""

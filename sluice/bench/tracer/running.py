@@ -74,7 +74,7 @@ class _Outcome(Record):
     anomaly: int | None = None
 
 
-def runs_of(
+def plan_runs(
     faults: Sequence[FaultCase],
     healthy: Sequence[HealthyCase],
     *,
@@ -82,7 +82,10 @@ def runs_of(
     seeds: Sequence[int],
     more_seeds: Sequence[int],
 ) -> tuple[BenchmarkRun, ...]:
-    """Return all runs: each fault with and without it, and each healthy program on more seeds."""
+    """Return all runs: each case with and without its fault, and each healthy program.
+
+    Healthy programs run on more seeds.
+    """
     runs = [
         BenchmarkRun(case=case, net=net, seed=seed, has_fault=has_fault)
         for case in faults
@@ -158,21 +161,21 @@ def _run_in_scratch(
 def _run(
     job: BenchmarkRun, folder: Path, *, with_baselines: bool, checks_bits: bool, limit_s: float
 ) -> RunResult:
-    outcomes, failed = _attempt(job, "traced", folder / "traced", limit_s)
+    outcomes, failed = _run_processes(job, "traced", folder / "traced", limit_s)
     run = _build_result(job, folder / "traced" / "traces", outcomes, failed)
     if run.failed:
         return run
-    changed: dict[str, object] = {}
+    update: dict[str, object] = {}
     if checks_bits:
-        plain, failed = _attempt(job, "plain", folder / "plain", limit_s)
-        digests = [o.digest for o in plain], [o.digest for o in outcomes]
+        untraced, failed = _run_processes(job, "plain", folder / "plain", limit_s)
+        digests = [o.digest for o in untraced], [o.digest for o in outcomes]
         # A program that raises has no network to compare.
-        same = digests[0] == digests[1] if all(digests[1]) else None
-        changed |= {"has_same_bits": same, "failed": failed}
+        has_same_bits = digests[0] == digests[1] if all(digests[1]) else None
+        update |= {"has_same_bits": has_same_bits, "failed": failed}
     if with_baselines:
         alarms, failed = _baseline_alarms(job, folder, limit_s)
-        changed |= {"alarms": alarms, "failed": str(changed.get("failed", "")) or failed}
-    return run.model_copy(update=changed)
+        update |= {"alarms": alarms, "failed": str(update.get("failed", "")) or failed}
+    return run.model_copy(update=update)
 
 
 def _build_result(
@@ -205,34 +208,36 @@ def _build_result(
 
 def _baseline_alarms(job: BenchmarkRun, folder: Path, limit_s: float) -> tuple[dict[str, int], str]:
     """Return the alarms of the baselines on the first rank, and the reason when they failed."""
-    run, failed = _attempt(job, "watched", folder / "watched", limit_s)
-    anomaly = run[0].anomaly if run else None
+    outcomes, failed = _run_processes(job, "watched", folder / "watched", limit_s)
+    anomaly = outcomes[0].anomaly if outcomes else None
     if anomaly is not None:
         # Anomaly mode stopped the program, which would have continued for the other baselines.
-        run, failed = _attempt(job, "watched without anomaly mode", folder / "again", limit_s)
-    record = run[0].record if run else None
+        outcomes, failed = _run_processes(
+            job, "watched without anomaly mode", folder / "again", limit_s
+        )
+    record = outcomes[0].record if outcomes else None
     if record is None:
         return {}, failed or "no baseline ran"
     return alarms_in(record, anomaly=anomaly), failed
 
 
-def _attempt(
+def _run_processes(
     job: BenchmarkRun, mode: Mode, folder: Path, limit_s: float
 ) -> tuple[list[_Outcome], str]:
-    """Return the outcome of each rank, and why a rank failed; empty when none did."""
+    """Return the outcome of each rank, and why a rank failed; an empty text when none did."""
     (folder / "own").mkdir(parents=True)
     context = get_context("forkserver")
     processes = [
         context.Process(target=_in_process, args=(job, mode, folder, rank))
         for rank in range(job.ranks)
     ]
-    until = time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     try:
         for process in processes:
             process.start()
         for process in processes:
-            process.join(max(until - time.monotonic(), 0))
-        is_late = any(process.is_alive() for process in processes)
+            process.join(max(deadline - time.monotonic(), 0))
+        has_timed_out = any(process.is_alive() for process in processes)
     finally:
         for process in processes:
             if process.is_alive():
@@ -240,7 +245,7 @@ def _attempt(
             process.join()
     files = [folder / f"outcome-{rank}.json" for rank in range(job.ranks)]
     outcomes = [_Outcome.model_validate_json(file.read_bytes()) for file in files if file.exists()]
-    if is_late:
+    if has_timed_out:
         return outcomes, f"the run took more than {limit_s:g} s"
     if len(outcomes) < job.ranks:
         return outcomes, f"a process ended without a result: {_last_line(folder)}"
@@ -271,25 +276,25 @@ def _in_process(job: BenchmarkRun, mode: Mode, folder: Path, rank: int) -> None:
     )
     if job.ranks > 1:
         _join_group(folder, setup)
-    outcome = _one_run(job, mode, folder, setup)
-    written = folder / f"outcome-{rank}.part"
-    written.write_text(outcome.model_dump_json())
-    written.rename(written.with_suffix(".json"))
+    outcome = _run_program(job, mode, folder, setup)
+    part_file = folder / f"outcome-{rank}.part"
+    part_file.write_text(outcome.model_dump_json())
+    part_file.rename(part_file.with_suffix(".json"))
     if job.ranks > 1 and not outcome.raised:
         torch.distributed.destroy_process_group()
 
 
-def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _Outcome:
-    watch: AbstractContextManager[object] = nullcontext()
+def _run_program(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _Outcome:
+    monitoring: AbstractContextManager[object] = nullcontext()
     if mode == "traced":
-        watch = traced(folder / "traces", TraceSettings())
+        monitoring = traced(folder / "traces", TraceSettings())
     elif mode != "plain":
-        watch = watched(with_anomaly_mode=mode == "watched")
+        monitoring = watched(with_anomaly_mode=mode == "watched")
     raised, digest, anomaly = "", "", None
-    result: object = None
+    monitor: object = None
     began = time.process_time()
     try:
-        with watch as result:
+        with monitoring as monitor:
             digest = weights_digest(job.case.program(setup))
     except AnomalyFound as error:
         anomaly = error.step
@@ -299,7 +304,7 @@ def _one_run(job: BenchmarkRun, mode: Mode, folder: Path, setup: CaseSetup) -> _
         raised=raised,
         digest=digest,
         seconds=time.process_time() - began,
-        record=result.record() if isinstance(result, PlainMonitor) else None,
+        record=monitor.record() if isinstance(monitor, PlainMonitor) else None,
         anomaly=anomaly,
     )
 

@@ -47,7 +47,7 @@ class FaultScore(Record):
     third: Rate = Field(description="The correct cause is among the first three.")
     in_time: Rate
     late: float = Field(
-        description="Median number of steps until the verdict; NaN without detections."
+        description="Median number of steps from the fault to the finding; NaN without detections."
     )
     instead: dict[str, int] = Field(
         description="First-ranked causes that were wrong, with their counts."
@@ -115,22 +115,22 @@ def score(runs: Sequence[RunResult]) -> FaultReport:
     # Programs that did not complete are not scored as healthy.
     healthy = [run for run in ordered if run.kind != "fault" and not run.failed]
     return FaultReport(
-        figures=tuple(_figures(faulty, healthy)),
+        figures=tuple(_target_rates(faulty, healthy)),
         faults=tuple(_fault_score(runs_of_case) for runs_of_case in _by_case(faulty)),
-        silence=tuple(_silence(runs_of_case) for runs_of_case in _by_case(healthy)),
+        silence=tuple(_healthy_score(runs_of_case) for runs_of_case in _by_case(healthy)),
         causes=_causes([*faulty, *healthy]),
         baselines=_baselines(faulty, healthy),
         runs=tuple(ordered),
     )
 
 
-def _figures(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
+def _target_rates(faulty: list[RunResult], healthy: list[RunResult]) -> Iterable[TargetRate]:
     scores = score_planted(faulty, healthy)
     caught = [run for run in faulty if run.is_caught]
     for name, rate, target in (
         ("faults detected", scores.caught, 0.95),
         ("correct cause first", scores.first, 0.90),
-        ("correct cause among the first three", rate_of(faulty, _is_third), 0.98),
+        ("correct cause among the first three", rate_of(faulty, _is_among_first_three), 0.98),
         ("verdict at the correct step", rate_of(caught, lambda run: run.is_in_time), 0.95),
     ):
         if rate is not None:
@@ -154,14 +154,14 @@ def _fault_score(runs: list[RunResult]) -> FaultScore:
         name=runs[0].name,
         caught=_rate(runs, lambda run: run.is_caught),
         first=_rate(runs, lambda run: run.is_first),
-        third=_rate(runs, _is_third),
+        third=_rate(runs, _is_among_first_three),
         in_time=_rate(runs, lambda run: run.is_in_time),
         late=statistics.median(late) if late else float("nan"),
-        instead=dict(Counter(_said_first(run) for run in runs if not run.is_first)),
+        instead=dict(Counter(_describe_first_cause(run) for run in runs if not run.is_first)),
     )
 
 
-def _silence(runs: list[RunResult]) -> HealthyScore:
+def _healthy_score(runs: list[RunResult]) -> HealthyScore:
     said = Counter(
         text for run in runs for text in {f"{a.severity}: {a.fault}" for a in run.answers}
     )
@@ -178,10 +178,10 @@ def _silence(runs: list[RunResult]) -> HealthyScore:
 
 
 def _causes(runs: Sequence[RunResult]) -> tuple[CauseScore, ...]:
-    answered = [run for run in runs if run.answers]
+    runs_with_causes = [run for run in runs if run.answers]
     causes = []
-    for fault in sorted({run.answers[0].fault for run in answered}):
-        first = [run for run in answered if run.answers[0].fault == fault]
+    for fault in sorted({run.answers[0].fault for run in runs_with_causes}):
+        first = [run for run in runs_with_causes if run.answers[0].fault == fault]
         elsewhere = Counter(
             run.name if run.kind == "fault" else f"{run.name} ({run.kind})"
             for run in first
@@ -196,14 +196,14 @@ def _baselines(
     faulty: Sequence[RunResult], healthy: Sequence[RunResult]
 ) -> tuple[BaselineScore, ...]:
     runs = [run for run in faulty if run.alarms is not None]
-    quiet = [run for run in healthy if run.alarms is not None]
+    healthy_runs = [run for run in healthy if run.alarms is not None]
     if not runs:
         return ()
     return tuple(
         BaselineScore(
             name=name,
             caught=_rate(runs, _has_alarm(name)),
-            false=_rate(quiet, _has_alarm(name)) if quiet else None,
+            false=_rate(healthy_runs, _has_alarm(name)) if healthy_runs else None,
         )
         for name in BASELINES
     )
@@ -220,15 +220,15 @@ def _by_case(runs: Iterable[RunResult]) -> Iterable[list[RunResult]]:
     return cases.values()
 
 
-def _rate(runs: Sequence[RunResult], holds: Callable[[RunResult], bool]) -> Rate:
-    return Rate(count=sum(map(holds, runs)), total=len(runs))
+def _rate(runs: Sequence[RunResult], condition: Callable[[RunResult], bool]) -> Rate:
+    return Rate(count=sum(map(condition, runs)), total=len(runs))
 
 
-def _is_third(run: RunResult) -> bool:
-    return run.place is not None and run.place <= 3
+def _is_among_first_three(run: RunResult) -> bool:
+    return run.correct_rank is not None and run.correct_rank <= 3
 
 
-def _said_first(run: RunResult) -> str:
+def _describe_first_cause(run: RunResult) -> str:
     if run.failed:
         return f"failed: {run.failed}"
     return f"{run.answers[0].severity}: {run.answers[0].fault}" if run.answers else NOTHING

@@ -25,9 +25,9 @@ def run_line(run: RunResult) -> Text | None:
         ", ".join(f"{a.severity} '{a.fault}' at step {a.step}" for a in run.answers) or "nothing"
     )
     if run.failed:
-        word, style, what = "failed", "bold red", run.failed
+        word, style, details = "failed", "bold red", run.failed
     elif run.has_same_bits is False:
-        word, style, what = (
+        word, style, details = (
             "weights differ",
             "bold red",
             "the traced program computed other weights",
@@ -38,17 +38,17 @@ def run_line(run: RunResult) -> Text | None:
         word, style = (
             ("false error", "bold red") if run.causes_of("error") else ("false warning", "yellow")
         )
-        what = f"reported {reported}"
-    elif run.place is None:
-        word, style, what = "missed", "bold red", f"reported {reported}"
-    elif run.place > 1:
-        word, style, what = f"place {run.place}", "yellow", f"reported {reported}"
+        details = f"reported {reported}"
+    elif run.correct_rank is None:
+        word, style, details = "missed", "bold red", f"reported {reported}"
+    elif run.correct_rank > 1:
+        word, style, details = f"rank {run.correct_rank}", "yellow", f"reported {reported}"
     elif not run.is_in_time:
         word, style = "wrong step", "yellow"
-        what = f"the fault starts at step {run.starts_at}, reported {reported}"
+        details = f"the fault starts at step {run.starts_at}, reported {reported}"
     else:
         return None
-    return result_line(word, style, f"{run.number:>2} {run.name}{_of(run)}: {what}")
+    return result_line(word, style, f"{run.number:>2} {run.name}{_of(run)}: {details}")
 
 
 def report_page(report: FaultReport) -> RenderableType:
@@ -145,8 +145,8 @@ def _count(rate: Rate) -> Text:
     return Text(str(rate.count), "" if rate.count == rate.total else "bold red")
 
 
-def _counts(said: Mapping[str, int]) -> str:
-    return ", ".join(f"{text} ({count})" for text, count in said.items())
+def _counts(counts_by_text: Mapping[str, int]) -> str:
+    return ", ".join(f"{text} ({count})" for text, count in counts_by_text.items())
 
 
 def _of(run: RunResult) -> str:

@@ -46,22 +46,24 @@ def watched(*, with_anomaly_mode: bool) -> Iterator["PlainMonitor"]:
     Raises:
         AnomalyFound: Anomaly mode is enabled and stopped the program.
     """
-    watch, patches = PlainMonitor(), Patches()
+    monitor, patches = PlainMonitor(), Patches()
     hooks = [
-        register_optimizer_step_pre_hook(lambda optimizer, *_: watch.before_step(optimizer)),
-        register_optimizer_step_post_hook(lambda optimizer, *_: watch.after_step(optimizer)),
-        register_module_forward_hook(lambda module, _, output: watch.output(module, output)),
+        register_optimizer_step_pre_hook(lambda optimizer, *_: monitor.before_step(optimizer)),
+        register_optimizer_step_post_hook(lambda optimizer, *_: monitor.after_step(optimizer)),
+        register_module_forward_hook(
+            lambda module, _, output: monitor.on_module_output(module, output)
+        ),
     ]
-    patches.replace(torch.autograd, "backward", _backward(watch))
-    patches.replace(torch.amp.GradScaler, "scale", _scale(watch))
+    patches.replace(torch.autograd, "backward", _backward(monitor))
+    patches.replace(torch.amp.GradScaler, "scale", _scale(monitor))
     for name in _LOSSES:
-        patches.replace(functional, name, _wrap_loss(watch, getattr(functional, name)))
+        patches.replace(functional, name, _wrap_loss(monitor, getattr(functional, name)))
     try:
         with torch.autograd.set_detect_anomaly(with_anomaly_mode):
-            yield watch
+            yield monitor
     except RuntimeError as error:
         if with_anomaly_mode and "nan values in its" in str(error):
-            raise AnomalyFound(len(watch.steps) + 1) from error
+            raise AnomalyFound(len(monitor.steps) + 1) from error
         raise
     finally:
         patches.restore()
@@ -74,36 +76,36 @@ class PlainMonitor:
 
     def __init__(self) -> None:
         self.steps: list[MonitoredStep] = []
-        self._scores: list[MonitoredValidation] = []
+        self._validations: list[MonitoredValidation] = []
         self._labels: dict[int, int] = {}
         self._losses: list[float] = []
-        self._since: list[float] = []
+        self._losses_since_validation: list[float] = []
         self._validation: list[float] = []
-        self._before: dict[int, Tensor] = {}
+        self._weights_before: dict[int, Tensor] = {}
         self._num_zero_outputs = 0
         self._dead_share = 0.0
         self.unscaled: float | None = None
 
     def record(self) -> MonitorRecord:
         """Return what was recorded so far."""
-        self._close_score()
+        self._close_validation()
         return MonitorRecord(
-            steps=tuple(self.steps), scores=tuple(self._scores), labels=self._labels
+            steps=tuple(self.steps), scores=tuple(self._validations), labels=self._labels
         )
 
-    def loss(self, loss: Any) -> None:
+    def on_backward(self, loss: Any) -> None:
         """Record a backward pass."""
-        self._close_score()
+        self._close_validation()
         value = self.unscaled
         if value is None and isinstance(loss, Tensor) and loss.numel() == 1:
             value = float(loss.detach())
         self.unscaled = None
         if value is not None:
             self._losses.append(value)
-            self._since.append(value)
+            self._losses_since_validation.append(value)
 
-    def score(self, output: Tensor, target: Any) -> None:
-        """Record a loss without gradients as a validation loss, or the labels of one with them."""
+    def on_loss(self, output: Tensor, target: Any) -> None:
+        """Record a validation loss (without gradients), or the labels of a training loss."""
         if not output.requires_grad:
             if output.numel() == 1:
                 self._validation.append(float(output))
@@ -113,7 +115,7 @@ class PlainMonitor:
                 if label >= 0:
                     self._labels[label] = self._labels.get(label, 0) + count
 
-    def output(self, module: nn.Module, output: Any) -> None:
+    def on_module_output(self, module: nn.Module, output: Any) -> None:
         """Record the output of a module."""
         if not isinstance(output, Tensor) or not torch.is_grad_enabled() or module._modules:
             return
@@ -129,14 +131,14 @@ class PlainMonitor:
     def before_step(self, optimizer: Any) -> None:
         """Store the weights."""
         for parameter in _optimizer_parameters(optimizer):
-            self._before[id(parameter)] = parameter.detach().clone()
+            self._weights_before[id(parameter)] = parameter.detach().clone()
 
     def after_step(self, optimizer: Any) -> None:
         """Record gradients and changes of weights."""
         sizes, ratios, unmoved = [], [], []
         is_finite, num_all_zero = True, self._num_zero_outputs
         for position, parameter in enumerate(_optimizer_parameters(optimizer)):
-            before = self._before.pop(id(parameter), None)
+            before = self._weights_before.pop(id(parameter), None)
             if before is None:
                 continue
             if torch.allclose(parameter.detach(), before, rtol=1e-5, equal_nan=True):
@@ -166,15 +168,15 @@ class PlainMonitor:
         )
         self._losses, self._num_zero_outputs, self._dead_share = [], 0, 0.0
 
-    def _close_score(self) -> None:
-        if self._validation and self._since:
+    def _close_validation(self) -> None:
+        if self._validation and self._losses_since_validation:
             score = MonitoredValidation(
                 step=len(self.steps),
-                training=statistics.fmean(self._since),
+                training=statistics.fmean(self._losses_since_validation),
                 validation=statistics.fmean(self._validation),
             )
-            self._scores.append(score)
-            self._since = []
+            self._validations.append(score)
+            self._losses_since_validation = []
         self._validation = []
 
 
@@ -182,31 +184,31 @@ def _optimizer_parameters(optimizer: Any) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _backward(watch: PlainMonitor) -> Callable[..., None]:
+def _backward(monitor: PlainMonitor) -> Callable[..., None]:
     original = torch.autograd.backward
 
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        watch.loss(tensors)
+        monitor.on_backward(tensors)
         original(tensors, *args, **kwargs)
 
     return backward
 
 
-def _scale(watch: PlainMonitor) -> Callable[..., Any]:
+def _scale(monitor: PlainMonitor) -> Callable[..., Any]:
     original = torch.amp.GradScaler.scale
 
     def scale(scaler: Any, outputs: Any) -> Any:
         if isinstance(outputs, Tensor) and outputs.numel() == 1:
-            watch.unscaled = float(outputs.detach())
+            monitor.unscaled = float(outputs.detach())
         return original(scaler, outputs)
 
     return scale
 
 
-def _wrap_loss(watch: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def loss(given: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
-        result = original(given, target, *args, **kwargs)
-        watch.score(result, target)
+def _wrap_loss(monitor: PlainMonitor, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def loss(output: Tensor, target: Any, *args: Any, **kwargs: Any) -> Tensor:
+        result = original(output, target, *args, **kwargs)
+        monitor.on_loss(result, target)
         return result
 
     return loss

@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 
 _CHECKPOINTS = "epoch-*.safetensors"
 # Timing starts after the import of torch, which every training needs.
-_RESUME = (
+_RESUME_CODE = (
     "import sys, time, torch; started = time.perf_counter(); sys.path[:] = {path!r}; "
     "from sluice.bench.training.fold_run_overhead import until_first_batch; "
     "until_first_batch(sys.stdin.buffer.read()); print(time.perf_counter() - started)"
@@ -66,7 +66,7 @@ def measure_fold_runs(
         specs: The fold runs; the first one is stopped and resumed.
         workers: Number of parallel processes.
         repeats: Number of resumes.
-        folder: Folder of checkpoints and logs; left empty. Weights are stored as the specs
+        folder: Folder of checkpoints and logs; left empty. Weights are stored where the specs
             say.
         clock: Monotonic time [s].
 
@@ -77,17 +77,17 @@ def measure_fold_runs(
     Cost:
         Every fold run twice.
     """
-    often = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
-    first = dataclasses.replace(specs[0], training=often, runs=folder / "first")
-    alone, together = (
+    every_epoch = specs[0].training.model_copy(update={"checkpoint_every_epochs": 1})
+    stopped = dataclasses.replace(specs[0], training=every_epoch, runs=folder / "first")
+    sequential, parallel = (
         [dataclasses.replace(spec, runs=folder / name) for spec in specs]
         for name in ("alone", "together")
     )
     try:
-        _stop_at_checkpoint(first)
-        resumed = [_resume(first) for _ in range(repeats)]
+        _stop_at_checkpoint(stopped)
+        resumed = [_resume(stopped) for _ in range(repeats)]
         times = []
-        for group, processes in ((alone, 1), (together, workers)):
+        for group, processes in ((sequential, 1), (parallel, workers)):
             started = clock()
             compute = ComputeSettings(workers=processes)
             train_members(group, compute=compute, on_event=_ignore)
@@ -113,30 +113,30 @@ def until_first_batch(content: bytes) -> None:
 
     def stop(module: nn.Module, _inputs: Any) -> None:
         if module.training:
-            raise _Reached
+            raise _StopTraining
 
     nn.modules.module.register_module_forward_pre_hook(stop)
     try:
         train_fold_run(pickle.loads(content), _ignore)
-    except _Reached:
+    except _StopTraining:
         return
     raise ContractError(
         "The fold run must have epochs left, and had none.", fix="Raise max_epochs."
     )
 
 
-class _Reached(BaseException):
-    """Raised at the point to measure; not caught by user code that catches ``Exception``."""
+class _StopTraining(BaseException):
+    """Stops a training at the measured point; code that catches ``Exception`` does not catch it."""
 
 
 def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
     def stop(event: FoldRunEvent) -> None:
         if event.epochs_done < event.max_epochs and any(spec.runs.rglob(_CHECKPOINTS)):
-            raise _Reached
+            raise _StopTraining
 
     try:
         train_fold_run(spec, stop)
-    except _Reached:
+    except _StopTraining:
         return
     raise ContractError(
         f"{spec.name} must write a checkpoint before its last epoch, and wrote none.",
@@ -148,7 +148,7 @@ def _stop_at_checkpoint(spec: FoldRunSpec) -> None:
 def _resume(spec: FoldRunSpec) -> float:
     path = [*(os.path.abspath(part) for part in sys.path), str(Path(sluice.__file__).parents[1])]
     completed = subprocess.run(
-        [sys.executable, "-P", "-c", _RESUME.format(path=path)],
+        [sys.executable, "-P", "-c", _RESUME_CODE.format(path=path)],
         input=pickle.dumps(spec),
         capture_output=True,
         check=False,

@@ -1,4 +1,4 @@
-"""Speed of the trainer beside the shortest correct loop with torch's own DataLoader.
+"""Speed of the trainer relative to the shortest correct loop with torch's DataLoader.
 
 Both read the same row sources batch by batch: a table in memory, token ids padded to the longest of
 the batch, and images in a memory-mapped file; in this process and with loader processes. Their
@@ -39,7 +39,7 @@ _VAL_ROWS = 256
 
 
 class LoaderSpeed(Record):
-    """Speed of the trainer beside the loop, for one source and number of loader processes."""
+    """Speed of the trainer relative to the loop, for one source and number of loader processes."""
 
     source: str = Field(description="'table', 'tokens' or 'images'.")
     workers: int = Field(description="Number of loader processes.")
@@ -49,7 +49,7 @@ class LoaderSpeed(Record):
 
 
 class LoaderOverhead(Record):
-    """Speeds of the trainer beside the loop, for every source and number of loader processes."""
+    """Speeds for every source and number of loader processes."""
 
     loader_rows: int = Field(description="Training rows per epoch.")
     loader_rounds: int = Field(description="Number of timed pairs of trainings per case.")
@@ -137,7 +137,7 @@ def _trainer(case: _Case, settings: TrainSettings) -> nn.Module:
         settings,
         seed=0,
         keep=lambda _state: None,
-        due=lambda: time.perf_counter() < 0,  # the check of a real training
+        due=lambda: time.perf_counter() < 0,  # as costly as in a real training
     )
     for _ in epochs:
         pass
@@ -257,11 +257,11 @@ def _cases(num_rows: int, folder: Path) -> Iterator[_Case]:
 def _case(
     source: str, network: nn.Module, x: Sequence[Tensor | RowSource], y: Tensor, num_rows: int
 ) -> _Case:
-    """Return a case of the sources of the train and the validation rows."""
+    """Return a case; ``x`` has the inputs of the train rows and those of the validation rows."""
     model = Scaled(network, num_features=0, num_outputs=1, scale_inputs=False, scale_target=False)
     train_rows, val_rows = (
-        Examples(x=kept, y=y[part], rows=np.arange(len(kept)))
-        for kept, part in zip(x, _split_slices(num_rows), strict=True)
+        Examples(x=inputs_of_part, y=y[part], rows=np.arange(len(inputs_of_part)))
+        for inputs_of_part, part in zip(x, _split_slices(num_rows), strict=True)
     )
     return _Case(source=source, model=model, train=train_rows, val=val_rows)
 

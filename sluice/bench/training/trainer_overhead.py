@@ -1,4 +1,4 @@
-"""Overhead of the trainer beside a minimal correct loop.
+"""Overhead of the trainer over a minimal correct loop.
 
 Both loops do the same work: batches, gradients, clipping, learning rate, steps, validation, best
 weights. Their final weights are compared bit by bit, so neither loop can be faster by doing less.
@@ -31,7 +31,7 @@ _SUBJECT = {"benchmark": "trainer"}
 
 
 class TrainerSpeed(Record):
-    """Speed of the trainer beside a minimal loop, and the cost of checkpoints."""
+    """Speed of the trainer relative to a minimal loop, and the cost of checkpoints."""
 
     rows: int = Field(description="Training rows per epoch.")
     rounds: int = Field(description="Number of timed pairs of trainings.")
@@ -68,7 +68,7 @@ def measure_trainer(
     """Train the same model with the trainer and a minimal loop in turns, and compare.
 
     Args:
-        workload: Builds the model and has the losses.
+        workload: Defines the losses, and the shapes of the model.
         model_settings: Architecture and size.
         training: Settings; every round runs all of ``max_epochs``. Requires fp32, whole batches
             and the CPU.
@@ -86,18 +86,18 @@ def measure_trainer(
         ``2 * rounds + 4`` trainings.
     """
     settings = training.model_copy(update={"patience_epochs": training.max_epochs, "device": "cpu"})
-    make = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
+    trainings = _Trainings(workload, model_settings, settings, train_rows, val_rows, seed)
     count = settings.max_epochs * len(train_rows)
     seconds: dict[str, list[float]] = {"trainer": [], "bare": []}
     with deterministic(), RandomStream(derive_seed(seed, "benchmark")).active():
-        _require_same(make.trainer(), make.bare())  # also warms up both
+        _require_same(trainings.trainer(), trainings.bare())  # also warms up both
         for number in range(rounds):
-            pair = [("trainer", make.trainer), ("bare", make.bare)]
+            pair = [("trainer", trainings.trainer), ("bare", trainings.bare)]
             for name, run in pair if number % 2 else reversed(pair):
                 started = clock()
                 run()
                 seconds[name].append(clock() - started)
-        saving, resuming, share = make.checkpoints(folder, clock)
+        saving, resuming, share = trainings.measure_checkpoints(folder, clock)
     pairs = zip(seconds["bare"], seconds["trainer"], strict=True)
     per_epoch = statistics.median(seconds["trainer"]) / settings.max_epochs
     return TrainerSpeed(
@@ -191,10 +191,12 @@ class _Trainings:
         model.load_state_dict(best)
         return model
 
-    def checkpoints(self, folder: Path, clock: Callable[[], float]) -> tuple[float, float, float]:
-        """Return the median durations of saving and resuming a checkpoint [s], and a share.
+    def measure_checkpoints(
+        self, folder: Path, clock: Callable[[], float]
+    ) -> tuple[float, float, float]:
+        """Return the median time to save a checkpoint and to resume [s], and a share.
 
-        The share is that of checkpoints in the time of a whole training.
+        The share is the part of the time of a whole training that its checkpoints take.
         """
         saving: list[float] = []
 
@@ -206,12 +208,12 @@ class _Trainings:
         try:
             self.trainer(keep)
             resuming = [self._resume(folder, clock) for _ in range(3)]
-            share = self._share(folder, clock)
+            share = self._checkpoint_share(folder, clock)
         finally:
             discard_checkpoints(folder)
         return statistics.median(saving), statistics.median(resuming), share
 
-    def _share(self, folder: Path, clock: Callable[[], float]) -> float:
+    def _checkpoint_share(self, folder: Path, clock: Callable[[], float]) -> float:
         every = self._settings.checkpoint_every_epochs
         writer = CheckpointWriter(folder, subject=_SUBJECT, every_epochs=every, clock=clock)
         began = clock()

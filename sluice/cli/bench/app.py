@@ -14,7 +14,7 @@ from rich.progress import Progress
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench import docs, drift, faults, gate, rollout, rows, serving, trace, training
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sluice.bench.poc.result import BenchmarkReport
 
 PIPELINE = "sp500_volatility"
-_QUICK = 5
+_QUICK_STEP = 5
 """Step between the entries of a table that ``--quick`` runs."""
 _MILLION = 1_000_000
 _TICKS = 5 * _MILLION
@@ -79,29 +79,31 @@ def register(app: typer.Typer) -> None:
 def _poc(*, quick: bool, tables: bool, speeds: bool, as_json: bool) -> None:
     from sluice.bench.poc.report import benchmark_page
 
-    show = Console(stderr=True)
-    report = _run_tables(show, every=_QUICK if quick else 1) if tables else None
-    measured = []
+    stderr = Console(stderr=True)
+    report = _run_tables(stderr, every=_QUICK_STEP if quick else 1) if tables else None
+    measurements = []
     if speeds:
-        with show.status("measuring speeds"):
+        with stderr.status("measuring speeds"):
             for speed in measure_speeds():
-                measured.append(speed)
-                show.print(f"  {speed.name}: {speed.value:,.3g} {speed.unit}", highlight=False)
+                measurements.append(speed)
+                stderr.print(f"  {speed.name}: {speed.value:,.3g} {speed.unit}", highlight=False)
     if as_json:
         printed = report.model_dump(mode="json") if report else None
         print(
-            json.dumps({"tables": printed, "speeds": [s.model_dump() for s in measured]}, indent=1)
+            json.dumps(
+                {"tables": printed, "speeds": [s.model_dump() for s in measurements]}, indent=1
+            )
         )
     else:
         if report is not None:
-            results().print(benchmark_page(report))
-        if measured:
-            results().print(speed_table(measured))
+            results_console().print(benchmark_page(report))
+        if measurements:
+            results_console().print(speed_table(measurements))
     if report is not None and not report.passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
+def _run_tables(stderr: Console, *, every: int) -> "BenchmarkReport":
     from sluice.bench.poc.defects import DEFECTS
     from sluice.bench.poc.healthy import HEALTHY
     from sluice.bench.poc.report import defect_line, healthy_line
@@ -109,7 +111,7 @@ def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
     from sluice.bench.poc.runner import run_defects, run_healthy
 
     defects, healthy = [], []
-    with Progress(console=show, transient=True) as progress:
+    with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("planted defects", total=len(DEFECTS[::every]))
         for defect in run_defects(every=every):
             defects.append(defect)
@@ -124,7 +126,7 @@ def _run_tables(show: Console, *, every: int) -> "BenchmarkReport":
 
 
 def measure_speeds() -> Iterator[Speed]:
-    """Measure the gate on the default pipeline, and its engines on large tables.
+    """Measure the gate on the default pipeline; features, bars and expectations on large tables.
 
     The gate runs twice and the second run counts; the first one warms the disk cache.
     """
@@ -139,11 +141,11 @@ def _gate_speeds() -> Iterator[Speed]:
         for _ in range(2):
             started = time.perf_counter()
             report = _poc_command(*options)
-            whole_s = time.perf_counter() - started
-        own_s = sum(r["seconds"] for r in report["results"] if r["check_id"] != "total_time")
-        yield Speed(name=f"{level} gate, own work", value=own_s, unit="s", target=target_s)
+            command_s = time.perf_counter() - started
+        checks_s = sum(r["seconds"] for r in report["results"] if r["check_id"] != "total_time")
+        yield Speed(name=f"{level} gate, own work", value=checks_s, unit="s", target=target_s)
         if level == "full":
-            yield Speed(name="whole command, full gate", value=whole_s, unit="s", target=25.0)
+            yield Speed(name="whole command, full gate", value=command_s, unit="s", target=25.0)
 
 
 def _poc_command(*options: str) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def _feature_speed() -> Speed:
     from sluice.workloads.bars_features import FeatureSettings, nine_features
 
     bars = _random_bars(_MILLION)
-    seconds = _best(lambda: nine_features(bars, FeatureSettings()))
+    seconds = _shortest_time(lambda: nine_features(bars, FeatureSettings()))
     return Speed(name="nine features, 1,000,000 rows", value=seconds, unit="s", target=1.0)
 
 
@@ -179,7 +181,7 @@ def _range_bar_speed() -> Speed:
     ticks = pd.DataFrame({"price": price, "size": size}, index=times)
     rule = RangeBars(tenths_of_bp=100)
     build_bars(ticks.head(1000), rule)  # compiles the loop
-    seconds = _best(lambda: build_bars(ticks, rule))
+    seconds = _shortest_time(lambda: build_bars(ticks, rule))
     return Speed(
         name="range bars, 5,000,000 ticks",
         value=_TICKS / seconds,
@@ -196,7 +198,7 @@ def _expectation_speed() -> Speed:
     bars = _random_bars(_MILLION)
     expectations = raw_expectations(min_rows=100)
     evaluate(bars.head(100), expectations, suite="warm_up")  # the import takes seconds, once
-    seconds = _best(lambda: evaluate(bars, expectations, suite="raw_data"))
+    seconds = _shortest_time(lambda: evaluate(bars, expectations, suite="raw_data"))
     return Speed(name="expectations, 1,000,000 rows", value=seconds, unit="s", target=2.0)
 
 
@@ -206,11 +208,11 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
 
     rng = np.random.default_rng(_SEED)
     close = 100 * np.exp(np.cumsum(rng.normal(scale=1e-3, size=num_rows)))
-    opened = close * np.exp(rng.normal(scale=5e-4, size=num_rows))
-    top, bottom = np.maximum(opened, close), np.minimum(opened, close)
+    open_price = close * np.exp(rng.normal(scale=5e-4, size=num_rows))
+    top, bottom = np.maximum(open_price, close), np.minimum(open_price, close)
     return pd.DataFrame(
         {
-            "open": opened,
+            "open": open_price,
             "high": top * np.exp(rng.exponential(5e-4, size=num_rows)),
             "low": bottom * np.exp(-rng.exponential(5e-4, size=num_rows)),
             "close": close,
@@ -220,7 +222,7 @@ def _random_bars(num_rows: int) -> "pd.DataFrame":
     )
 
 
-def _best(work: Callable[[], object], repeats: int = 3) -> float:
+def _shortest_time(work: Callable[[], object], repeats: int = 3) -> float:
     """Return the shortest time of several runs [s], the one least disturbed by other programs."""
     seconds = []
     for _ in range(repeats):

@@ -7,7 +7,7 @@ from sluice.base.settings import Record
 
 
 class Speed(Record):
-    """One measurement and its target."""
+    """One measurement (a time, a rate, a ratio or a count) and its target."""
 
     name: str
     value: float
@@ -23,12 +23,12 @@ class Speed(Record):
         return self.value <= self.target
 
 
-def speed_table(measured: list[Speed]) -> Table:
+def speed_table(measurements: list[Speed]) -> Table:
     """Return a table of measurements and their targets."""
     table = Table(box=box.SIMPLE_HEAD, title="Speeds on this machine", title_justify="left")
     for name in ("", "measured", "target", ""):
         table.add_column(name, justify="right" if name else "left")
-    for speed in measured:
+    for speed in measurements:
         sign = "at least" if speed.higher_is_better else "at most"
         mark = "[green]reached[/green]" if speed.reached else "[yellow]missed[/yellow]"
         value, target = f"{speed.value:,.3g} {speed.unit}", f"{sign} {speed.target:,.3g}"

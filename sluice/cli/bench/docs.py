@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sluice.base.errors import ContractError
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 
 def register(group: typer.Typer) -> None:
@@ -16,7 +16,7 @@ def register(group: typer.Typer) -> None:
     @group.command("docs", epilog="Example: sluice bench docs docs")
     def docs(
         folder: Annotated[Path, typer.Argument(help="Folder of the documentation.")],
-        measured: Annotated[
+        results_path: Annotated[
             Path | None,
             typer.Option(
                 "--results",
@@ -30,23 +30,23 @@ def register(group: typer.Typer) -> None:
     ) -> None:
         """Write the reference pages from the code, and list those that changed.
 
-        They describe faults, rules, checks, settings, commands, metrics and events.
+        The pages describe faults, rules, checks, settings, commands, metrics and events.
         """
         from sluice.bench.documentation.error_rates import FILE, ErrorRates
         from sluice.bench.documentation.writer import write_pages
         from sluice.bench.tracer.result import RunResult
         from sluice.cli.app import build_app
 
-        if (measured is None) != (not commit):
+        if (results_path is None) != (not commit):
             raise ContractError(
                 "--results and --commit belong together.",
                 fix="Give the file of the results and the commit that was measured.",
             )
-        if measured is not None:
-            runs = json.loads(measured.read_bytes())["runs"]
+        if results_path is not None:
+            runs = json.loads(results_path.read_bytes())["runs"]
             rates = ErrorRates.of(
                 [RunResult.model_validate_json(json.dumps(run)) for run in runs], commit=commit
             )
             (folder / FILE).write_text(rates.model_dump_json(indent=1) + "\n")
         for path in write_pages(folder, build_app()):
-            results().print(path)
+            results_console().print(path)

@@ -9,7 +9,7 @@ from rich.console import Console
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.bench.drift.error_rates import DriftRates
@@ -45,25 +45,27 @@ def register(group: typer.Typer) -> None:
 
 
 def _drift(*, quick: bool, as_json: bool) -> None:
-    from sluice.bench.drift.table import cell_table, holds
+    from sluice.bench.drift.table import cell_table, reaches_targets
 
-    show = Console(stderr=True)
-    with show.status("measuring the speed"):
+    stderr = Console(stderr=True)
+    with stderr.status("measuring the speed"):
         speeds = measure_drift_speeds(num_rows=_QUICK_ROWS if quick else _ROWS)
-    cells = _simulate(show, quick=quick)
+    cells = _simulate(stderr, quick=quick)
     if as_json:
         printed = {
-            "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
+            "cells": [
+                cell.model_dump(mode="json") | {"holds": reaches_targets(cell)} for cell in cells
+            ],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print(json.dumps(printed, indent=1))
     else:
-        results().print(cell_table(cells), speed_table(speeds))
-    if not all(map(holds, cells)):
+        results_console().print(cell_table(cells), speed_table(speeds))
+    if not all(map(reaches_targets, cells)):
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
+def _simulate(stderr: Console, *, quick: bool) -> list["DriftRates"]:
     from sluice.bench.drift.error_rates import DriftScenario, measure_drift
 
     columns = _QUICK_COLUMNS if quick else _COLUMNS
@@ -71,7 +73,7 @@ def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
         DriftScenario(rho=rho, num_columns=count) for count in (1, columns) for rho in _RHOS
     ]
     cells = []
-    with show.status("simulating windows"):
+    with stderr.status("simulating windows"):
         for cell in measure_drift(
             scenarios,
             references=_QUICK_REFERENCES if quick else _REFERENCES,
@@ -79,7 +81,7 @@ def _simulate(show: Console, *, quick: bool) -> list["DriftRates"]:
             processes=count_cores(),
         ):
             cells.append(cell)
-            show.print(
+            stderr.print(
                 f"  rho {cell.world.rho:g}, {cell.world.num_columns} columns: "
                 f"false {cell.false_alarms}, power {cell.power}",
                 highlight=False,
@@ -92,7 +94,7 @@ def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
     """Return the times to build a reference, and to test a window of 50 columns against it."""
     from sluice.bench.drift.error_rates import measure_speed
 
-    build_s, judge_s = measure_speed(
+    build_s, test_s = measure_speed(
         num_rows=num_rows,
         num_columns=_SPEED_COLUMNS,
         reference_rows=20_000,
@@ -102,9 +104,11 @@ def measure_drift_speeds(*, num_rows: int) -> list[Speed]:
     return [
         Speed(
             name=f"drift, {num_rows:,} rows x {_SPEED_COLUMNS} columns",
-            value=judge_s,
+            value=test_s,
             unit="s",
             target=5.0,
         ),
-        Speed(name="building its reference, 20,000 rows", value=build_s, unit="s", target=30.0),
+        Speed(
+            name="building the drift reference, 20,000 rows", value=build_s, unit="s", target=30.0
+        ),
     ]

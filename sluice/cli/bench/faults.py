@@ -12,15 +12,15 @@ from rich.progress import Progress
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import EXIT_GATE_BLOCKED, ContractError
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.bench.tracer.case import FaultCase
     from sluice.bench.tracer.running import BenchmarkRun
     from sluice.bench.tracer.scoring import FaultReport
 
-_MORE_SEEDS = 2
-"""Additional seeds of healthy programs, because false alarms are rarer than detections."""
+_NUM_HEALTHY_SEEDS = 2
+"""Number of additional seeds of healthy programs: false alarms are rarer than detections."""
 
 
 def register(group: typer.Typer) -> None:
@@ -69,9 +69,9 @@ def register(group: typer.Typer) -> None:
         Exit code 1 when a rate is significantly worse than its target, weights differ or a program
         failed.
         """
-        jobs = _jobs(_numbers(faults, "--faults"), _words(nets), _numbers(seeds, "--seeds"))
+        jobs = _jobs(_numbers(faults, "--faults"), _split_words(nets), _numbers(seeds, "--seeds"))
         report = _run(Console(stderr=True), jobs, baselines=baselines, check_bits=check_bits)
-        _show(report, as_json=as_json)
+        _print_report(report, as_json=as_json)
         if not report.passed:
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
@@ -80,11 +80,11 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
     from sluice.bench.tracer.case import NetName
     from sluice.bench.tracer.faults.library import FAULT_CASES
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
-    from sluice.bench.tracer.running import runs_of
+    from sluice.bench.tracer.running import plan_runs
 
-    known = get_args(NetName)
-    chosen: list[NetName] = [net for net in known if net in nets]
-    _refuse_unknown("--nets", nets, known)
+    permitted = get_args(NetName)
+    requested_nets: list[NetName] = [net for net in permitted if net in nets]
+    _refuse_unknown("--nets", nets, permitted)
     _refuse_unknown("--faults", numbers, [case.number for case in FAULT_CASES])
     if not seeds or min(seeds) < 0:
         raise ContractError(
@@ -92,18 +92,18 @@ def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[Bench
             fix="Give some, such as --seeds 0,1,2",
         )
     cases: Sequence[FaultCase] = [c for c in FAULT_CASES if not numbers or c.number in numbers]
-    last = max(seeds)
-    return runs_of(
+    max_seed = max(seeds)
+    return plan_runs(
         cases,
         () if numbers else HEALTHY_CASES,
-        nets=chosen,
+        nets=requested_nets,
         seeds=seeds,
-        more_seeds=range(last + 1, last + 1 + _MORE_SEEDS),
+        more_seeds=range(max_seed + 1, max_seed + 1 + _NUM_HEALTHY_SEEDS),
     )
 
 
 def _run(
-    show: Console, jobs: "Sequence[BenchmarkRun]", *, baselines: bool, check_bits: bool
+    stderr: Console, jobs: "Sequence[BenchmarkRun]", *, baselines: bool, check_bits: bool
 ) -> "FaultReport":
     from sluice.bench.tracer.running import execute_runs
     from sluice.bench.tracer.scoring import score
@@ -112,7 +112,7 @@ def _run(
     runs = []
     with (
         tempfile.TemporaryDirectory(prefix="sluice-bench-") as name,
-        Progress(console=show, transient=True) as progress,
+        Progress(console=stderr, transient=True) as progress,
     ):
         bar = progress.add_task("runs", total=len(jobs))
         for run in execute_runs(
@@ -130,22 +130,22 @@ def _run(
     return score(runs)
 
 
-def _show(report: "FaultReport", *, as_json: bool) -> None:
+def _print_report(report: "FaultReport", *, as_json: bool) -> None:
     from sluice.bench.tracer.table import report_page
 
     if as_json:
         print(json.dumps(report.model_dump(mode="json"), indent=1))
     else:
-        results().print(report_page(report))
+        results_console().print(report_page(report))
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
 def _numbers(text: str, option: str) -> list[int]:
     try:
-        return [int(word) for word in _words(text)]
+        return [int(word) for word in _split_words(text)]
     except ValueError:
         raise ContractError(
             f"{option} must be comma-separated integers; got '{text}'.",
@@ -153,11 +153,11 @@ def _numbers(text: str, option: str) -> list[int]:
         ) from None
 
 
-def _refuse_unknown(option: str, requested: Sequence[object], known: Sequence[object]) -> None:
-    unknown = [item for item in requested if item not in known]
+def _refuse_unknown(option: str, requested: Sequence[object], permitted: Sequence[object]) -> None:
+    unknown = [item for item in requested if item not in permitted]
     if unknown or (option == "--nets" and not requested):
         raise ContractError(
-            f"{option} must be of {', '.join(map(str, known))}; got "
+            f"{option} must be of {', '.join(map(str, permitted))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",
             fix="Give some of these.",
         )

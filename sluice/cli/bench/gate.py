@@ -10,7 +10,7 @@ from rich.progress import Progress
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.bench.gate.error_rates import RetrainingRates, ScenarioRates
@@ -56,31 +56,38 @@ def register(group: typer.Typer) -> None:
 
 
 def _gate(*, quick: bool, simulations: int, as_json: bool) -> None:
-    from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
+    from sluice.bench.gate.report import (
+        cell_table,
+        family_reaches_target,
+        family_table,
+        reaches_targets,
+    )
 
-    show = Console(stderr=True)
-    with show.status("measuring the speed of resampling"):
+    stderr = Console(stderr=True)
+    with stderr.status("measuring the speed of resampling"):
         speeds = measure_resampling_speeds(resamples=200 if quick else 2000)
-    cells, families = _simulate(show, quick=quick, simulations=simulations)
-    passed = all(map(holds, cells)) and all(map(family_holds, families))
+    cells, families = _simulate(stderr, quick=quick, simulations=simulations)
+    passed = all(map(reaches_targets, cells)) and all(map(family_reaches_target, families))
     if as_json:
         printed = {
-            "cells": [cell.model_dump(mode="json") | {"holds": holds(cell)} for cell in cells],
+            "cells": [
+                cell.model_dump(mode="json") | {"holds": reaches_targets(cell)} for cell in cells
+            ],
             "families": [
-                family.model_dump(mode="json") | {"holds": family_holds(family)}
+                family.model_dump(mode="json") | {"holds": family_reaches_target(family)}
                 for family in families
             ],
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print(json.dumps(printed, indent=1))
     else:
-        results().print(cell_table(cells), family_table(families), speed_table(speeds))
+        results_console().print(cell_table(cells), family_table(families), speed_table(speeds))
     if not passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
 def _simulate(
-    show: Console, *, quick: bool, simulations: int
+    stderr: Console, *, quick: bool, simulations: int
 ) -> tuple[list["ScenarioRates"], list["RetrainingRates"]]:
     from sluice.bench.gate.error_rates import measure_cells, measure_family
     from sluice.bench.gate.grid import full_grid, quick_grid
@@ -91,7 +98,7 @@ def _simulate(
     scenarios = quick_grid() if quick else full_grid()
     settings, processes = GateSettings(), count_cores()
     cells, families = [], []
-    with Progress(console=show, transient=True) as progress:
+    with Progress(console=stderr, transient=True) as progress:
         bar = progress.add_task("scenarios", total=len(scenarios))
         for cell in measure_cells(
             scenarios, settings, simulations=simulations, seed=_SEED, processes=processes
@@ -125,9 +132,9 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
     from sluice.bench.gate.resampling_speed import measure_resampling
 
     speeds = measure_resampling(num_seeds=8, num_rows=100_000, resamples=resamples, seed=_SEED)
-    what = f"{resamples:,} two-way resamples of 8 x 100,000"
+    work = f"{resamples:,} two-way resamples of 8 x 100,000"
     return [
-        Speed(name=what, value=speeds.own_seconds, unit="s", target=1.0),
+        Speed(name=work, value=speeds.own_seconds, unit="s", target=1.0),
         Speed(
             name="the same through the loop of arch, ratio",
             value=speeds.ratio,

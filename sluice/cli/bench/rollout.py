@@ -9,7 +9,7 @@ from rich.progress import Progress
 
 from sluice.base.cpu_count import count_cores
 from sluice.base.errors import EXIT_GATE_BLOCKED
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 _SEED = 20260101
 _QUICK_ROLLOUTS, _ROLLOUTS = 40, 1000
@@ -48,17 +48,22 @@ def _rollout(rollouts: int, *, as_json: bool) -> None:
     from sluice.bench.rollout.scenarios import scenarios
     from sluice.bench.rollout.simulation import measure
 
-    simulated = scenarios()
-    measured = []
+    all_scenarios = scenarios()
+    measurements = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("rollouts", total=len(simulated))
-        for one in measure(simulated, rollouts=rollouts, seed=_SEED, processes=count_cores()):
-            measured.append(one)
+        bar = progress.add_task("rollouts", total=len(all_scenarios))
+        for measurement in measure(
+            all_scenarios, rollouts=rollouts, seed=_SEED, processes=count_cores()
+        ):
+            measurements.append(measurement)
             progress.advance(bar)
     if as_json:
-        printed = [one.model_dump(mode="json") | {"holds": one.holds} for one in measured]
+        printed = [
+            measurement.model_dump(mode="json") | {"holds": measurement.reaches_targets}
+            for measurement in measurements
+        ]
         print(json.dumps({"scenarios": printed}, indent=1))
     else:
-        results().print(rollout_table(measured))
-    if not all(one.holds for one in measured):
+        results_console().print(rollout_table(measurements))
+    if not all(measurement.reaches_targets for measurement in measurements):
         raise typer.Exit(EXIT_GATE_BLOCKED)

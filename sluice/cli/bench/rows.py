@@ -11,7 +11,7 @@ from rich.console import Console
 
 from sluice.base.settings import Record
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 _SEED = 0
 
@@ -62,21 +62,21 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
 
 
 def _show(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:
-    show = Console(stderr=True)
+    stderr = Console(stderr=True)
     speeds: list[Speed] = []
-    measured: list[dict[str, Any]] = []
-    with show.status("measuring rows"):
+    records: list[dict[str, Any]] = []
+    with stderr.status("measuring rows"):
         for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)
-                show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+                stderr.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
             else:
-                measured.append(record.model_dump(mode="json"))
+                records.append(record.model_dump(mode="json"))
     if as_json:
         rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
-        print(json.dumps({"speeds": rows, "measured": measured}, indent=1))
+        print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
-        results().print(speed_table(speeds))
+        results_console().print(speed_table(speeds))
 
 
 def _at_least(name: str, value: float, unit: str, target: float) -> Speed:

@@ -1,4 +1,4 @@
-"""``sluice bench serve``: latency and throughput of the server, beside a minimal FastAPI app."""
+"""``sluice bench serve``: latency and throughput of the server and of a minimal FastAPI app."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +10,7 @@ from rich.progress import track
 from rich.table import Table
 
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import print_json, results
+from sluice.cli.output import print_json, results_console
 
 if TYPE_CHECKING:
     from sluice.bench.serving.measure import ServerMeasurement
@@ -44,27 +44,29 @@ def register(group: typer.Typer) -> None:
 def _serve(*, rounds: int, seconds: float, as_json: bool) -> None:
     from sluice.bench.serving.measure import measure_kinds  # imports torch and FastAPI
 
-    show = Console(stderr=True)
+    stderr = Console(stderr=True)
     measurements = measure_kinds(
         rounds=rounds,
         seconds=seconds,
-        watch=lambda steps: track(steps, "rounds", console=show, transient=True),
+        with_progress=lambda steps: track(steps, "rounds", console=stderr, transient=True),
     )
     speeds = serving_speeds(measurements)
     if as_json:
         content = {
-            "servers": {kind: measured.model_dump() for kind, measured in measurements.items()},
+            "servers": {
+                kind: measurement.model_dump() for kind, measurement in measurements.items()
+            },
             "speeds": [speed.model_dump() | {"reached": speed.reached} for speed in speeds],
         }
         print_json(content)
     else:
-        results().print(_table(measurements), speed_table(speeds))
+        results_console().print(_table(measurements), speed_table(speeds))
 
 
 def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     """Return the measurements that have a target."""
     model, shortest = measurements["model alone"], measurements["shortest app"]
-    ours, canary, shadow = (
+    production, canary, shadow = (
         measurements["production"],
         measurements["canary at 50 %"],
         measurements["shadow"],
@@ -72,25 +74,25 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
     return [
         Speed(
             name="router on top of the model, median",
-            value=ours.p50_ms - model.p50_ms,
+            value=production.p50_ms - model.p50_ms,
             unit="ms",
             target=1.5,
         ),
         Speed(
             name="router on top of the model, 99th percentile",
-            value=ours.p99_ms - model.p99_ms,
+            value=production.p99_ms - model.p99_ms,
             unit="ms",
             target=4.0,
         ),
         Speed(
             name="99th percentile, with a shadow / without",
-            value=shadow.p99_ms / ours.p99_ms,
+            value=shadow.p99_ms / production.p99_ms,
             unit="x",
             target=1.1,
         ),
         Speed(
             name="rate against the shortest app",
-            value=ours.rate_per_s / shortest.rate_per_s,
+            value=production.rate_per_s / shortest.rate_per_s,
             unit="x",
             target=0.8,
             higher_is_better=True,
@@ -104,7 +106,7 @@ def serving_speeds(measurements: "dict[str, ServerMeasurement]") -> list[Speed]:
         ),
         Speed(
             name="requests failed",
-            value=sum(measured.failed for measured in measurements.values()),
+            value=sum(measurement.failed for measurement in measurements.values()),
             unit="requests",
             target=0,
         ),
@@ -115,14 +117,14 @@ def _table(measurements: "dict[str, ServerMeasurement]") -> Table:
     table = Table(box=box.SIMPLE_HEAD, title="Default model: 8 GRUs", title_justify="left")
     for name in ("", "p50 [ms]", "p99 [ms]", "8 clients [1/s]", "answers", "failed"):
         table.add_column(escape(name), justify="right" if name else "left")
-    for kind, measured in measurements.items():
-        rate = f"{measured.rate_per_s:,.0f}" if measured.rate_per_s else ""
+    for kind, measurement in measurements.items():
+        rate = f"{measurement.rate_per_s:,.0f}" if measurement.rate_per_s else ""
         table.add_row(
             kind,
-            f"{measured.p50_ms:.2f}",
-            f"{measured.p99_ms:.2f}",
+            f"{measurement.p50_ms:.2f}",
+            f"{measurement.p99_ms:.2f}",
             rate,
-            f"{measured.answers:,}",
-            str(measured.failed),
+            f"{measurement.answers:,}",
+            str(measurement.failed),
         )
     return table

@@ -12,7 +12,7 @@ from rich.console import Console
 from sluice.base.cpu_count import count_cores
 from sluice.base.settings import Record
 from sluice.cli.bench.benchmark_table import Speed, speed_table
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 
 if TYPE_CHECKING:
     from sluice.config.pipeline import PipelineSettings
@@ -56,20 +56,22 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, workload, folds, table = _default(folder)
+        default, workload, folds, table = _default_pipeline(folder)
         fold = folds[0]
-        loops = measure_trainer(
+        trainer_speed = measure_trainer(
             workload,
             default.model,
             default.training.model_copy(update={"max_epochs": 2} if quick else {}),
-            *_rows(workload, table, fold, folder),
+            *_train_and_val_examples(workload, table, fold, folder),
             rounds=3 if quick else 7,
             seed=0,
             folder=folder,
         )
-        yield loops
-        yield _at_least("trainer over the bare loop", loops.ratio, "x", 0.97)
-        yield _at_most("checkpoints, share of training", loops.checkpoint_share, "of 1", 0.02)
+        yield trainer_speed
+        yield _at_least("trainer over the bare loop", trainer_speed.ratio, "x", 0.97)
+        yield _at_most(
+            "checkpoints, share of training", trainer_speed.checkpoint_share, "of 1", 0.02
+        )
         loaders = measure_loaders(
             num_rows=1024 if quick else 4096,
             num_epochs=1 if quick else 4,
@@ -126,7 +128,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     num_trials = 4 if quick else 20
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, _, folds, table = _default(folder)
+        default, _, folds, table = _default_pipeline(folder)
         training = default.training
         if quick:
             training = training.model_copy(update={"max_epochs": 2})
@@ -146,7 +148,7 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield _at_most(f"ASHA study, {num_trials} trials", study.seconds, "s", 60.0)
         yield _at_most("the same, over ray.tune.Tuner", study.ratio, "x", 0.75)
-        few = measure_wrapper(
+        few_workers_cost = measure_wrapper(
             num_trials=4 if quick else 16,
             num_workers=2,
             cpus=count_cores() / 2,
@@ -154,9 +156,11 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
             rounds=1 if quick else 3,
             folder=folder / "few",
         )
-        yield _at_most("resumable over the bare scheduler", few.arrival_ratio, "x", 1.02)
-        yield _at_most("the same, ordered", few.ordered_ratio, "x", 1.02)
-        many = measure_wrapper(
+        yield _at_most(
+            "resumable over the bare scheduler", few_workers_cost.arrival_ratio, "x", 1.02
+        )
+        yield _at_most("the same, ordered", few_workers_cost.ordered_ratio, "x", 1.02)
+        many_workers_cost = measure_wrapper(
             num_trials=8 if quick else 100,
             num_workers=2 if quick else 8,
             cpus=count_cores() / 8,
@@ -168,10 +172,12 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
         scale = measure_scale(num_trials=num_simulated, num_workers=64, folder=folder / "scale")
         restore_s = max(cost.restore_s for cost in scale)
         yield _at_most(f"restore, {num_simulated} simulated trials", restore_s, "s", 10.0)
-        yield SearchSpeed(study=study, few_workers=few, many_workers=many, scale=scale)
+        yield SearchSpeed(
+            study=study, few_workers=few_workers_cost, many_workers=many_workers_cost, scale=scale
+        )
 
 
-def _default(
+def _default_pipeline(
     folder: Path,
 ) -> tuple["PipelineSettings", "Workload", tuple["Fold", ...], "TableRecord"]:
     """Return the default pipeline, and its feature table stored in ``folder``."""
@@ -187,7 +193,9 @@ def _default(
     return settings, workload, workload.plan_folds(frame), table
 
 
-def _rows(workload: "Workload", table: "TableRecord", fold: "Fold", folder: Path) -> Any:
+def _train_and_val_examples(
+    workload: "Workload", table: "TableRecord", fold: "Fold", folder: Path
+) -> Any:
     from sluice.base.artifacts import ArtifactStore
     from sluice.data.table import load_table
 
@@ -196,21 +204,21 @@ def _rows(workload: "Workload", table: "TableRecord", fold: "Fold", folder: Path
 
 
 def _show(measurements: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
-    show = Console(stderr=True)
+    stderr = Console(stderr=True)
     speeds: list[Speed] = []
-    measured: dict[str, Any] = {}
-    with show.status(doing):
+    records: dict[str, Any] = {}
+    with stderr.status(doing):
         for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)
-                show.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
+                stderr.print(f"  {record.name}: {record.value:,.3g} {record.unit}", highlight=False)
             else:
-                measured |= record.model_dump(mode="json")
+                records |= record.model_dump(mode="json")
     if as_json:
         rows = [speed.model_dump() | {"reached": speed.reached} for speed in speeds]
-        print(json.dumps({"speeds": rows, "measured": measured}, indent=1))
+        print(json.dumps({"speeds": rows, "measured": records}, indent=1))
     else:
-        results().print(speed_table(speeds))
+        results_console().print(speed_table(speeds))
 
 
 def _at_most(name: str, value: float, unit: str, target: float) -> Speed:

@@ -19,7 +19,7 @@ from sluice.base.files import make_folder, storage_error
 from sluice.base.garbage_collection import collection_paused
 from sluice.base.home import Home
 from sluice.cli.doctor import doctor_group
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.observability import spans
 
 if TYPE_CHECKING:
@@ -162,16 +162,17 @@ def register(app: typer.Typer) -> None:
         """
         from sluice.config.pipeline import defs_folder, locate_pipeline, read_pipeline
         from sluice.pipelines.definitions import PIPELINES_VARIABLE
-        from sluice.pipelines.instance import close_ghost_runs, open_instance
+        from sluice.pipelines.instance import close_killed_runs, open_instance
 
-        _require_free(port)
+        _require_free_port(port)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
-        named = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
-        files = list(dict.fromkeys(named))  # the same file twice would define its assets twice
+        named_files = [locate_pipeline(name, defs_folder()).resolve() for name in pipeline or []]
+        # The same file twice would define its assets twice.
+        files = list(dict.fromkeys(named_files))
         for file in files:
             read_pipeline(file)
         with open_instance(home) as instance:
-            close_ghost_runs(instance)
+            close_killed_runs(instance)
         os.environ |= {
             "SLUICE_HOME": str(home.root),
             "DAGSTER_HOME": str(home.dagster),
@@ -224,7 +225,7 @@ def register(app: typer.Typer) -> None:
         )
 
 
-def _require_free(port: int) -> None:
+def _require_free_port(port: int) -> None:
     """Raise when the UI cannot listen on a port, before Dagster starts."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -243,20 +244,20 @@ def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> st
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 
-    wanted = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
-    is_local = wanted.hostname in (LOOPBACK, "localhost")
+    configured = urlsplit(os.environ.get(ADDRESS_VARIABLE, ""))
+    is_local = configured.hostname in (LOOPBACK, "localhost")
     try:
-        first_port = wanted.port if is_local and wanted.port else DEFAULT_PORT
+        first_port = configured.port if is_local and configured.port else DEFAULT_PORT
     except ValueError as error:
         raise SettingsError(
             f"{ADDRESS_VARIABLE} must be an address like http://127.0.0.1:3001, got "
-            f"'{wanted.geturl()}': {error}.",
+            f"'{configured.geturl()}': {error}.",
             fix="Correct the variable or unset it.",
         ) from None
     address = start_server(
-        home.reports, first_port=first_port, kept_free=port, trusted_hosts=trusted_hosts
+        home.reports, first_port=first_port, reserved_port=port, trusted_hosts=trusted_hosts
     )
-    if is_local or not wanted.hostname:  # another host is a proxy in front of this server
+    if is_local or not configured.hostname:  # another host is a proxy in front of this server
         os.environ[ADDRESS_VARIABLE] = address
     return address
 
@@ -312,6 +313,6 @@ def _run(
         print(report.model_dump_json(indent=1))
     else:
         program = program_name(sys.argv[0], cwd=Path.cwd(), path=os.environ.get("PATH"))
-        print_summary(report, home, results(), pipeline=name, program=program)
+        print_summary(report, home, results_console(), pipeline=name, program=program)
     if not report.gate_passed:
         raise typer.Exit(EXIT_GATE_BLOCKED)

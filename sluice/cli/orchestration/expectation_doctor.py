@@ -13,13 +13,13 @@ from sluice.base.home import Home
 from sluice.base.pluralize import pluralize
 from sluice.checks.alarm_rates import measure_alarms
 from sluice.checks.alarm_report import AlarmRate, AlarmReport, AlarmSettings
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.config.pipeline import defs_folder, find_pipeline
 from sluice.config.resolved import resolve
 from sluice.reports.folder import save_page
 from sluice.reports.page import html_page, table
 
-_MAX_COLUMNS = 4
+_MAX_MISSED_COLUMNS = 4
 
 
 def examine_expectations(
@@ -28,12 +28,12 @@ def examine_expectations(
     """Measure the false and missed alarms of a pipeline's expectations and print them."""
     settings = find_pipeline(pipeline, defs_folder())
     alarm_settings = AlarmSettings(window_rows=window_rows, step_rows=step_rows)
-    show = Console(stderr=True)
+    stderr = Console(stderr=True)
     report = measure_alarms(
         resolve(settings).workload,
         alarm_settings,
         name=settings.name,
-        progress=lambda text: show.print(f"  {text}", highlight=False, markup=False),
+        progress=lambda text: stderr.print(f"  {text}", highlight=False, markup=False),
     )
     page = save_page(
         alarm_page(report),
@@ -45,7 +45,7 @@ def examine_expectations(
     if as_json:
         print(report.model_dump_json(indent=1))
     else:
-        results().print(alarm_tables(report))
+        results_console().print(alarm_tables(report))
 
 
 def alarm_tables(report: AlarmReport) -> Group:
@@ -73,7 +73,7 @@ def alarm_tables(report: AlarmReport) -> Group:
             escape(_join_columns(row.missed_in)),
         )
     return Group(
-        Text(_summary(report)), Text(), expectations, Text(), Text(_MEANING), Text(), corruptions
+        Text(_summary(report)), Text(), expectations, Text(), Text(_LEGEND), Text(), corruptions
     )
 
 
@@ -113,7 +113,7 @@ def alarm_page(report: AlarmReport) -> str:
         ),
         "</div>",
         "<h2>Planted corruptions</h2>",
-        f'<p class="soft">{html_escape(_MEANING)}</p>',
+        f'<p class="soft">{html_escape(_LEGEND)}</p>',
         '<div class="card">',
         table(
             ["planted in", "corruption", "times", "caught", "refused", "missed", "missed in",
@@ -126,7 +126,7 @@ def alarm_page(report: AlarmReport) -> str:
     return html_page(f"Alarm rates of expectations: {report.workload}", "\n".join(body))
 
 
-_MEANING = (
+_LEGEND = (
     "Caught: by an expectation. Refused: only by a schema or the feature code. Missed: by all."
 )
 
@@ -137,16 +137,17 @@ def _summary(report: AlarmReport) -> str:
     return (
         f"{num_alarming} of {pluralize(len(evaluated), 'expectation')} raised a false alarm on "
         f"{pluralize(report.num_windows, 'window')} of {report.settings.window_rows} good rows. "
-        f"The windows overlap; the {report.settings.confidence:.0%} intervals are those of "
-        f"{pluralize(report.disjoint_windows, 'disjoint window')}. "
+        f"The windows overlap; the {report.settings.confidence:.0%} intervals of the false alarms "
+        f"are those of {pluralize(report.disjoint_windows, 'disjoint window')}. "
         f"{pluralize(report.refused_windows, 'good window')} "
         f"{'was' if report.refused_windows == 1 else 'were'} refused by a schema or the feature "
-        "code. Expectations of row counts apply to whole tables and are not measured on windows."
+        "code. Row counts and classes of Great Expectations apply to whole tables and are not "
+        "measured on windows."
     )
 
 
 def _false_alarms(rate: AlarmRate | None) -> str:
-    return "not judged" if rate is None else _rate(rate)
+    return "not measured" if rate is None else _rate(rate)
 
 
 def _rate(rate: AlarmRate) -> str:
@@ -160,6 +161,6 @@ def _best_detector(caught_by: dict[str, int]) -> str:
 
 
 def _join_columns(missed_in: dict[str, int]) -> str:
-    shown = list(missed_in)[:_MAX_COLUMNS]
-    more = len(missed_in) - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+    first_columns = list(missed_in)[:_MAX_MISSED_COLUMNS]
+    more = len(missed_in) - len(first_columns)
+    return ", ".join(first_columns) + (f" and {more} more" if more else "")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from sluice.assets.best_config import BestConfig, search_folder
 from sluice.base.home import Home
-from sluice.cli.output import results
+from sluice.cli.output import results_console
 from sluice.cluster.settings import ComputeSettings
 from sluice.config.resolved import ResolvedPipeline
 from sluice.pipelines.console import RunConsole
@@ -28,7 +28,7 @@ from sluice.tuning.study_folder import results_path
 from sluice.tuning.study_page import study_page
 from sluice.tuning.study_summary import STATES, StudySummary, display_value
 
-_BEST = 5
+_NUM_BEST_TRIALS = 5
 
 
 def with_search(
@@ -78,7 +78,7 @@ def tune(pipeline: ResolvedPipeline, home: Home, *, as_json: bool) -> None:
     search = pipeline.settings.search
     idle = describe_idle_workers(search, compute) if search else ""
     report = _report(name, best, study, idle, page=str(page.path), results_at=results_at)
-    results().print(report)
+    results_console().print(report)
 
 
 def _report(
@@ -95,10 +95,10 @@ def _report(
         _best_trials(study),
     ]
     parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
-    changed = changed_settings(study.base, best.setup)
-    if changed:
+    changes = changed_settings(study.base, best.setup)
+    if changes:
         parts.append(Text("\nto set in the pipeline's file", style="bold"))
-        parts.append(Text(settings_yaml(changed)))
+        parts.append(Text(settings_yaml(changes)))
         if best.setup.training.changes:
             parts.append(Text(f"note: {NO_SEARCH_NOTE}\n"))
     else:
@@ -115,7 +115,7 @@ def _report(
 
 
 def _best_trials(study: StudySummary) -> Table:
-    ranking = study.ranking[:_BEST]
+    ranking = study.ranking[:_NUM_BEST_TRIALS]
     names = short_names(list(dict.fromkeys(path for trial in ranking for path in trial.params)))
     table = Table("trial", "state", "epochs", "loss", *names.values())
     table.box, table.pad_edge = None, False

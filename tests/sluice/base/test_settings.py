@@ -166,6 +166,27 @@ def test_typo_in_a_nested_value_is_matched_with_its_siblings(
 
 
 @pytest.mark.parametrize(
+    ("name", "hint"),
+    [("learning_rat", "inner.learning_rate"), ("learning_rate", "inner.learning_rate"), ("zz", "")],
+)
+def test_a_key_without_its_group_is_matched_with_the_keys_of_all_groups(name, hint):
+    class Training(Settings):
+        learning_rate: float = 0.1
+
+    class Pipeline(Settings):
+        inner: Training | None = None
+        many: tuple[Inner, ...] = ()
+
+    with pytest.raises(SettingsError) as refused:
+        Pipeline.parse({name: 1}, where="defs.yaml")
+
+    expected = (
+        f"is not a setting.{f' Did you mean {hint!r}?' if hint else ''} Known settings: inner"
+    )
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("name", "said"),
     [("grace", "grace_period"), ("bracket", "brackets"), ("grce_period", "grace_period")],
 )

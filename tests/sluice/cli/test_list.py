@@ -47,7 +47,7 @@ def test_the_doctor_checks_the_files_of_the_user_instead_of_the_shipped_pipeline
     home = Home(root=tmp_path, registry_url=f"sqlite:///{tmp_path / 'registry.db'}")
     found = {
         e.name: e
-        for e in examine(home, defs_folder(), DoctorSettings(), own=[own, wrong])
+        for e in examine(home, defs_folder(), DoctorSettings(), user_files=[own, wrong])
         if e.name.startswith("pipeline ")
     }
 

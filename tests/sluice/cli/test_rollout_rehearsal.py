@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from rich.console import Console
 
-from sluice.cli.rollout_rehearsal import watching
+from sluice.cli.rollout_rehearsal import sample_display
 from sluice.rehearsal.traffic import RequestCounts
 from sluice.rollout import transitions as changes
 from sluice.rollout.observations import merge_counts
@@ -50,7 +50,7 @@ def status(*transitions: Transition) -> RolloutStatus:
 
 def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
     console = Console(file=io.StringIO(), width=40)
-    with watching(console, quiet=False) as tell:
+    with sample_display(console, quiet=False) as tell:
         for seen in ((BEGUN,), (BEGUN,), (BEGUN, ABORTED)):
             tell(status(*seen), RequestCounts(), "")
 
@@ -63,7 +63,7 @@ def test_a_log_gets_a_line_a_transition_and_no_table() -> None:
 
 def test_json_is_left_alone() -> None:
     console = Console(file=io.StringIO())
-    with watching(console, quiet=True) as tell:
+    with sample_display(console, quiet=True) as tell:
         tell(status(BEGUN), RequestCounts(), "")
 
     assert isinstance(console.file, io.StringIO)

@@ -84,6 +84,24 @@ def test_it_follows_until_the_end_and_each_line_is_an_object(
     assert "Enough [of] it." in told
 
 
+def test_each_change_is_a_line_when_stdout_is_no_terminal(
+    ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
+) -> None:
+    rollout = start(ledger)
+    watching = threading.Thread(target=lambda: run_command(["rollout", "watch", MODEL]))
+    watching.start()
+    deadline, before = time.monotonic() + 20, ""
+    while "The gate said PROMOTE." not in before and time.monotonic() < deadline:
+        time.sleep(0.1)
+        before += capfd.readouterr().out
+    abort(ledger, rollout)
+    watching.join(20)
+    after = capfd.readouterr().out
+
+    assert before.strip() == "0.0 s  start, 5 %: The gate said PROMOTE."
+    assert "abort, 0 %: Enough [of] it." in after.splitlines()[0]
+
+
 def test_no_rollout_and_no_such_model_are_told(
     ledger: RolloutLedger, capfd: pytest.CaptureFixture[str]
 ) -> None:

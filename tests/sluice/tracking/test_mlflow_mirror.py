@@ -19,7 +19,7 @@ from sluice.registry.ledger import Ledger
 from sluice.registry.outbox import Publication
 from sluice.registry.records import HistoryEntry
 from sluice.tracking import mlflow_mirror
-from sluice.tracking.mirror_process import MirrorFailed
+from sluice.tracking.client_process import ClientFailed
 from sluice.tracking.mlflow_mirror import MlflowChange, mirror_to_mlflow
 from sluice.tracking.registry_mirror import mirror_history
 from sluice.tracking.settings import MlflowSettings, TrackingSettings
@@ -171,7 +171,7 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     entry = HistoryEntry.model_construct(action="register")
     change = MlflowChange.model_construct(action=entry.action)
 
-    with pytest.raises(MirrorFailed, match=r"mlflow is not installed\. Install .*\[mlflow\]"):
+    with pytest.raises(ClientFailed, match=r"mlflow is not installed\. Install .*\[mlflow\]"):
         mirror_to_mlflow(
             change,
             [],

@@ -78,9 +78,9 @@ def case(program, **fields):
         "number": 1,
         "name": program.__name__,
         "program": program,
-        "answers": frozenset({"missing zero_grad"}),
-        "within": 1,
+        "correct_causes": frozenset({"missing zero_grad"}),
+        "max_late_steps": 1,
         "nets": ("mlp",),
-        "needs": "confirm",
+        "required_severity": "confirm",
     }
     return FaultCase(**(defaults | fields))

@@ -1,1 +1,4 @@
-"""The faults of the benchmark, one module per topic; ``library`` lists all."""
+"""The faults of the benchmark, one module per topic; ``library`` lists all.
+
+The docstring of a program describes it with its fault.
+"""

@@ -13,19 +13,19 @@ from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
-_STEPS = 160
-_HALF = 69
+_SCHEDULE_STEPS = 160
+_STEPS_BEFORE_RESUME = 69
 """Three epochs of 23 batches."""
 
 
-def _parts(
+def _make_optimizer(
     model: nn.Module,
 ) -> tuple[torch.optim.Optimizer, CosineAnnealingLR]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    return optimizer, CosineAnnealingLR(optimizer, T_max=_STEPS)
+    return optimizer, CosineAnnealingLR(optimizer, T_max=_SCHEDULE_STEPS)
 
 
-def _learn(
+def _train(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     scheduler: CosineAnnealingLR,
@@ -41,13 +41,13 @@ def _learn(
             scheduler.step()
 
 
-def resume(setup: CaseSetup) -> list[nn.Module]:
+def resume_without_state(setup: CaseSetup) -> list[nn.Module]:
     """Train, save and resume; the fault does not restore optimizer and schedule."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
-    optimizer, scheduler = _parts(model)
+    optimizer, scheduler = _make_optimizer(model)
     loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=64, shuffle=True)
-    _learn(model, optimizer, scheduler, loader, 3)
+    _train(model, optimizer, scheduler, loader, 3)
     states: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     file = setup.folder / "checkpoint.pt"
     torch.save({name: part.state_dict() for name, part in states.items()}, file)
@@ -55,21 +55,21 @@ def resume(setup: CaseSetup) -> list[nn.Module]:
     checkpoint = torch.load(file)
     model = classifier(setup.net)
     model.load_state_dict(checkpoint["model"])
-    optimizer, scheduler = _parts(model)
+    optimizer, scheduler = _make_optimizer(model)
     if not setup.has_fault:
         optimizer.load_state_dict(checkpoint["optimizer"])
         scheduler.load_state_dict(checkpoint["scheduler"])
-    _learn(model, optimizer, scheduler, loader, 3)
+    _train(model, optimizer, scheduler, loader, 3)
     return [model]
 
 
-def prefix(setup: CaseSetup) -> list[nn.Module]:
+def wrapper_prefix(setup: CaseSetup) -> list[nn.Module]:
     """Fine-tune from a file; with the fault its keys have a wrapper's prefix."""
     torch.manual_seed(setup.seed)
     rows, _ = digits(setup.net, setup.seed)
-    teacher = classifier(setup.net)
-    before = "module.{}" if setup.has_fault else "{}"
-    state = {before.format(name): value for name, value in teacher.state_dict().items()}
+    pretrained = classifier(setup.net)
+    key_format = "module.{}" if setup.has_fault else "{}"
+    state = {key_format.format(name): value for name, value in pretrained.state_dict().items()}
     torch.save(state, setup.folder / "pretrained.pt")
 
     model = classifier(setup.net)
@@ -83,14 +83,14 @@ def prefix(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def wrong_key(setup: CaseSetup) -> list[nn.Module]:
+def best_by_wrong_metric(setup: CaseSetup) -> list[nn.Module]:
     """Save the network with the lowest validation loss or, with the fault, the lowest accuracy."""
     torch.manual_seed(setup.seed)
     rows, held_out = digits(setup.net, setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.NAdam(model.parameters(), lr=2e-3)
-    smallest, best = float("inf"), copy.deepcopy(model.state_dict())
-    key = "accuracy" if setup.has_fault else "loss"
+    lowest_score, best = float("inf"), copy.deepcopy(model.state_dict())
+    metric = "accuracy" if setup.has_fault else "loss"
     for _ in range(8):
         model.train()
         for x, y in DataLoader(rows, batch_size=128, shuffle=True):
@@ -98,8 +98,8 @@ def wrong_key(setup: CaseSetup) -> list[nn.Module]:
             F.cross_entropy(model(x), y).backward()
             optimizer.step()
         scores = _scores(model, held_out)
-        if scores[key] < smallest:
-            smallest = scores[key]
+        if scores[metric] < lowest_score:
+            lowest_score = scores[metric]
             best = copy.deepcopy(model.state_dict())
             torch.save(best, setup.folder / "best.pt")
     model.load_state_dict(torch.load(setup.folder / "best.pt"))
@@ -108,39 +108,39 @@ def wrong_key(setup: CaseSetup) -> list[nn.Module]:
 
 def _scores(model: nn.Module, held_out: TensorDataset) -> dict[str, float]:
     model.eval()
-    losses, right = [], 0
+    losses, num_correct = [], 0
     with torch.no_grad():
         for x, y in DataLoader(held_out, batch_size=120):
             logits = model(x)
             losses.append(float(F.cross_entropy(logits, y)))
-            right += int((logits.argmax(1) == y).sum())
-    return {"loss": sum(losses) / len(losses), "accuracy": right / len(held_out)}
+            num_correct += int((logits.argmax(1) == y).sum())
+    return {"loss": sum(losses) / len(losses), "accuracy": num_correct / len(held_out)}
 
 
 CHECKPOINT_CASES = (
     FaultCase(
         number=39,
         name="resume loses state",
-        program=resume,
-        answers=frozenset({"resume state lost"}),
-        within=1,
+        program=resume_without_state,
+        correct_causes=frozenset({"resume state lost"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
-        starts_at=_HALF + 1,
+        starts_at=_STEPS_BEFORE_RESUME + 1,
     ),
     FaultCase(
         number=44,
         name="0 of n keys loaded",
-        program=prefix,
-        answers=frozenset({"checkpoint not loaded"}),
-        within=1,
+        program=wrapper_prefix,
+        correct_causes=frozenset({"checkpoint not loaded"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=44,
         name="best chosen by the wrong key",
-        program=wrong_key,
-        answers=frozenset({"stale best checkpoint"}),
-        within=200,
+        program=best_by_wrong_metric,
+        correct_causes=frozenset({"stale best checkpoint"}),
+        max_late_steps=200,
         nets=("mlp", "cnn", "gru"),
         starts_at=13,
     ),

@@ -1,4 +1,4 @@
-"""Faults of the data: labels, preprocessing, leakage, bad numbers, constant columns (5 to 8)."""
+"""Faults of data: labels, preprocessing, leakage, non-finite values, constant columns (5 to 8)."""
 
 import torch
 from torch import Tensor, nn
@@ -22,14 +22,14 @@ def _validation_loss(model: nn.Module, loader: DataLoader[tuple[Tensor, ...]]) -
 
 
 def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
-    """Train on digits whose labels were shuffled apart from their images."""
+    """Train on digits whose labels were shuffled independently of the images."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
     images, labels = train.tensors
     if setup.has_fault:
         labels = labels[torch.randperm(len(labels))]
     loader = DataLoader(TensorDataset(images, labels), batch_size=BATCH, shuffle=True)
-    judging = DataLoader(held_out, batch_size=120)
+    val_loader = DataLoader(held_out, batch_size=120)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(4):
@@ -38,7 +38,7 @@ def labels_permuted(setup: CaseSetup) -> list[nn.Module]:
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-        _validation_loss(model, judging)
+        _validation_loss(model, val_loader)
     return [model]
 
 
@@ -46,12 +46,12 @@ def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
     """Train on standardised digits and validate on raw ones."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    (images, labels), (others, answers) = train.tensors, held_out.tensors
-    images, others = images * 16, others * 16
+    (images, labels), (val_images, val_targets) = train.tensors, held_out.tensors
+    images, val_images = images * 16, val_images * 16
     mean, std = images.mean(), images.std()
     images = (images - mean) / std
     if not setup.has_fault:
-        others = (others - mean) / std
+        val_images = (val_images - mean) / std
     model, criterion = classifier(setup.net), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
@@ -64,7 +64,7 @@ def split_not_scaled(setup: CaseSetup) -> list[nn.Module]:
             optimizer.step()
         model.eval()
         with torch.no_grad():
-            (model(others).argmax(-1) == answers).float().mean()
+            (model(val_images).argmax(-1) == val_targets).float().mean()
     return [model]
 
 
@@ -72,10 +72,10 @@ def leaked_rows(setup: CaseSetup) -> list[nn.Module]:
     """Train on the training set and a part of the validation set."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    copied = Subset(held_out, range(60))
-    data = ConcatDataset([train, copied]) if setup.has_fault else train
+    leaked = Subset(held_out, range(60))
+    data = ConcatDataset([train, leaked]) if setup.has_fault else train
     loader = DataLoader(data, batch_size=BATCH, shuffle=True, drop_last=True)
-    judging = DataLoader(held_out, batch_size=90)
+    val_loader = DataLoader(held_out, batch_size=90)
     model = classifier(setup.net)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(3):
@@ -83,11 +83,11 @@ def leaked_rows(setup: CaseSetup) -> list[nn.Module]:
             optimizer.zero_grad(set_to_none=True)
             F.nll_loss(F.log_softmax(model(x), -1), y).backward()
             optimizer.step()
-        _validation_loss(model, judging)
+        _validation_loss(model, val_loader)
     return [model]
 
 
-def bad_number(setup: CaseSetup) -> list[nn.Module]:
+def non_finite_pixel(setup: CaseSetup) -> list[nn.Module]:
     """Train on digits in which one value is NaN, or infinite for odd seeds."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -136,7 +136,7 @@ def constant_feature(setup: CaseSetup) -> list[nn.Module]:
         inputs[:, setup.seed % inputs.shape[1]] = 0.0
     model = nn.Sequential(nn.Linear(12, 48), nn.Tanh(), nn.Linear(48, 1))
     optimizer = torch.optim.RMSprop(model.parameters(), lr=2e-3)
-    judged, answers = held_out.tensors
+    val_inputs, val_targets = held_out.tensors
     for _ in range(4):
         for x, y in DataLoader(TensorDataset(inputs, targets), batch_size=32, shuffle=True):
             loss = F.mse_loss(model(x).squeeze(-1), y)
@@ -144,7 +144,7 @@ def constant_feature(setup: CaseSetup) -> list[nn.Module]:
             loss.backward()
             optimizer.step()
         with torch.no_grad():
-            F.mse_loss(model(judged).squeeze(-1), answers)
+            F.mse_loss(model(val_inputs).squeeze(-1), val_targets)
     return [model]
 
 
@@ -153,16 +153,16 @@ CASES = (
         number=5,
         name="labels permuted",
         program=labels_permuted,
-        answers=frozenset({"shuffled labels"}),
-        within=200,
+        correct_causes=frozenset({"shuffled labels"}),
+        max_late_steps=200,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     FaultCase(
         number=6,
         name="validation is not scaled",
         program=split_not_scaled,
-        answers=frozenset({"preprocessing skew"}),
-        within=200,
+        correct_causes=frozenset({"preprocessing skew"}),
+        max_late_steps=200,
         nets=("mlp", "cnn", "gru"),
         starts_at=30,
     ),
@@ -170,16 +170,16 @@ CASES = (
         number=7,
         name="train-validation leakage",
         program=leaked_rows,
-        answers=frozenset({"train-validation leakage"}),
-        within=200,
+        correct_causes=frozenset({"train-validation leakage"}),
+        max_late_steps=200,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=8,
         name="a number is NaN or infinite",
-        program=bad_number,
-        answers=frozenset({"non-finite input"}),
-        within=10,
+        program=non_finite_pixel,
+        correct_causes=frozenset({"non-finite input"}),
+        max_late_steps=10,
         nets=("mlp", "cnn", "gru"),
         starts_at=_BAD_BATCH + 1,
     ),
@@ -187,16 +187,16 @@ CASES = (
         number=8,
         name="a pixel is lost",
         program=constant_pixel,
-        answers=frozenset({"constant column"}),
-        within=200,
+        correct_causes=frozenset({"constant column"}),
+        max_late_steps=200,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=8,
         name="a column is filled with zeros",
         program=constant_feature,
-        answers=frozenset({"constant column"}),
-        within=200,
+        correct_causes=frozenset({"constant column"}),
+        max_late_steps=200,
         nets=("mlp",),
     ),
 )

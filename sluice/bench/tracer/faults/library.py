@@ -2,24 +2,24 @@
 
 from sluice.bench.tracer.case import FaultCase
 from sluice.bench.tracer.faults import data, losses, tokens
+from sluice.bench.tracer.faults.call_order import CALL_ORDER_CASES
 from sluice.bench.tracer.faults.checkpoints import CHECKPOINT_CASES
-from sluice.bench.tracer.faults.flow import FLOW_CASES
 from sluice.bench.tracer.faults.loading import LOADING_CASES
-from sluice.bench.tracer.faults.narrow import NARROW_CASES
-from sluice.bench.tracer.faults.order import ORDER_CASES
+from sluice.bench.tracer.faults.masks import MASK_CASES
+from sluice.bench.tracer.faults.numerics import NUMERIC_CASES
 from sluice.bench.tracer.faults.ranks import RANK_CASES
 from sluice.bench.tracer.faults.scaling import SCALING_CASES
 from sluice.bench.tracer.faults.schedules import SCHEDULE_CASES
-from sluice.bench.tracer.faults.sight import SIGHT_CASES
+from sluice.bench.tracer.faults.structure import STRUCTURE_CASES
 
 FAULT_CASES: tuple[FaultCase, ...] = tuple(
     sorted(
         (
-            *SIGHT_CASES,
-            *FLOW_CASES,
-            *NARROW_CASES,
+            *MASK_CASES,
+            *STRUCTURE_CASES,
+            *NUMERIC_CASES,
             *LOADING_CASES,
-            *ORDER_CASES,
+            *CALL_ORDER_CASES,
             *RANK_CASES,
             *SCALING_CASES,
             *SCHEDULE_CASES,

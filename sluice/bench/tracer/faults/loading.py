@@ -34,8 +34,8 @@ class _Noisy(Dataset[tuple[Tensor, Tensor]]):
 def _seed_worker(_: int) -> None:
     info = get_worker_info()
     assert info is not None
-    held: Any = info.dataset
-    held.generator.manual_seed(info.seed)
+    dataset: Any = info.dataset
+    dataset.generator.manual_seed(info.seed)
 
 
 def noise_in_workers(setup: CaseSetup) -> list[nn.Module]:
@@ -90,16 +90,16 @@ LOADING_CASES = (
         number=1,
         name="worker randomness copied",
         program=noise_in_workers,
-        answers=frozenset({"duplicate worker seeds"}),
-        within=1,
+        correct_causes=frozenset({"duplicate worker seeds"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=2,
         name="no set_epoch",
         program=no_set_epoch,
-        answers=frozenset({"repeated epoch order"}),
-        within=1,
+        correct_causes=frozenset({"repeated epoch order"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
         starts_at=31,
     ),

@@ -1,4 +1,4 @@
-"""Faults of losses: sums of batches, wrong domains, shapes that broadcast (35, 43)."""
+"""Faults of losses: sums instead of means, probabilities for logits, broadcasting (35, 43)."""
 
 import torch
 from torch import nn
@@ -16,15 +16,15 @@ def not_divided(setup: CaseSetup) -> list[nn.Module]:
     """Accumulate the gradients of four batches without dividing the loss."""
     torch.manual_seed(setup.seed)
     train, held_out = digits(setup.net, setup.seed)
-    model, criterion, num = classifier(setup.net), nn.CrossEntropyLoss(), 4
+    model, criterion, num_parts = classifier(setup.net), nn.CrossEntropyLoss(), 4
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(4):
         for i, (x, y) in enumerate(DataLoader(train, batch_size=16, shuffle=True, drop_last=True)):
             loss = criterion(model(x), y)
             if not setup.has_fault:
-                loss = loss / num
+                loss = loss / num_parts
             loss.backward()
-            if (i + 1) % num == 0:
+            if (i + 1) % num_parts == 0:
                 optimizer.step()
                 optimizer.zero_grad()
         model.eval()
@@ -77,11 +77,11 @@ def sigmoid_twice(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
-            score = model(x)
+            output = model(x)
             if setup.has_fault:
-                score = torch.sigmoid(score)
+                output = torch.sigmoid(output)
             optimizer.zero_grad()
-            criterion(score.squeeze(1), (y % 2).float()).backward()
+            criterion(output.squeeze(1), (y % 2).float()).backward()
             optimizer.step()
     return [model]
 
@@ -107,11 +107,11 @@ def probabilities_as_logs(setup: CaseSetup) -> list[nn.Module]:
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    ending = F.softmax if setup.has_fault else F.log_softmax
+    activation = F.softmax if setup.has_fault else F.log_softmax
     for _ in range(2):
         for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
             optimizer.zero_grad()
-            F.nll_loss(ending(model(x), dim=-1), y).backward()
+            F.nll_loss(activation(model(x), dim=-1), y).backward()
             optimizer.step()
     return [model]
 
@@ -121,48 +121,48 @@ CASES = (
         number=35,
         name="accumulation not divided",
         program=not_divided,
-        answers=frozenset({"unnormalized gradient accumulation"}),
-        within=1,
+        correct_causes=frozenset({"unnormalized gradient accumulation"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=35,
         name="parts of a batch not divided",
         program=slices_not_divided,
-        answers=frozenset({"unnormalized gradient accumulation"}),
-        within=1,
+        correct_causes=frozenset({"unnormalized gradient accumulation"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
     ),
     FaultCase(
         number=43,
         name="softmax before cross entropy",
         program=softmax_twice,
-        answers=frozenset({"logits-probability mix-up"}),
-        within=1,
+        correct_causes=frozenset({"logits-probability mix-up"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
     FaultCase(
         number=43,
         name="sigmoid before a loss with logits",
         program=sigmoid_twice,
-        answers=frozenset({"logits-probability mix-up"}),
-        within=1,
+        correct_causes=frozenset({"logits-probability mix-up"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
     ),
     FaultCase(
         number=43,
         name="targets broadcast against outputs",
         program=column_against_row,
-        answers=frozenset({"loss broadcasting"}),
-        within=1,
+        correct_causes=frozenset({"loss broadcasting"}),
+        max_late_steps=1,
         nets=("mlp",),
     ),
     FaultCase(
         number=43,
         name="probabilities as log-probabilities",
         program=probabilities_as_logs,
-        answers=frozenset({"logits-probability mix-up"}),
-        within=1,
+        correct_causes=frozenset({"logits-probability mix-up"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
     ),
 )

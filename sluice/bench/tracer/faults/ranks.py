@@ -38,7 +38,7 @@ def loader_without_sampler(setup: CaseSetup) -> list[nn.Module]:
 
 
 def sampler_seeds_differ(setup: CaseSetup) -> list[nn.Module]:
-    """Train data parallel on shards of one order, or of one order for each rank."""
+    """Train data parallel; with the fault, each rank takes its shard from an order of its own."""
     torch.manual_seed(setup.seed)
     model = DistributedDataParallel(classifier(setup.net))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
@@ -74,16 +74,16 @@ def forward_past_the_wrapper(setup: CaseSetup) -> list[nn.Module]:
         net = nn.Sequential(
             nn.Unflatten(1, (1, 12)), nn.Conv1d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(80, 1)
         )
-    wrapped = DistributedDataParallel(net)
-    called = wrapped.module if setup.has_fault else wrapped
-    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=3e-3)
+    ddp_model = DistributedDataParallel(net)
+    forward_module = ddp_model.module if setup.has_fault else ddp_model
+    optimizer = torch.optim.AdamW(ddp_model.parameters(), lr=3e-3)
     x_all, y_all = rows[setup.rank :: setup.ranks]
-    drawn = torch.Generator().manual_seed(setup.seed)
+    generator = torch.Generator().manual_seed(setup.seed)
     for _ in range(_EPOCHS):
-        order = torch.randperm(len(x_all), generator=drawn)
+        order = torch.randperm(len(x_all), generator=generator)
         for begin in range(0, len(order), _ROWS):
-            chosen = order[begin : begin + _ROWS]
-            loss = F.mse_loss(called(x_all[chosen]).squeeze(1), y_all[chosen])
+            batch_rows = order[begin : begin + _ROWS]
+            loss = F.mse_loss(forward_module(x_all[batch_rows]).squeeze(1), y_all[batch_rows])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -105,8 +105,8 @@ RANK_CASES = (
         number=3,
         name="ranks see the same data",
         program=loader_without_sampler,
-        answers=frozenset({"missing distributed sampler"}),
-        within=1,
+        correct_causes=frozenset({"missing distributed sampler"}),
+        max_late_steps=1,
         nets=("mlp", "gru", "transformer"),
         ranks=2,
     ),
@@ -114,8 +114,8 @@ RANK_CASES = (
         number=4,
         name="ranks' sampler seeds differ",
         program=sampler_seeds_differ,
-        answers=frozenset({"sampler seed mismatch"}),
-        within=1,
+        correct_causes=frozenset({"sampler seed mismatch"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
         ranks=2,
     ),
@@ -123,8 +123,8 @@ RANK_CASES = (
         number=25,
         name="forward through .module",
         program=forward_past_the_wrapper,
-        answers=frozenset({"weights diverge across ranks"}),
-        within=1,
+        correct_causes=frozenset({"weights diverge across ranks"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
         ranks=2,
     ),

@@ -10,31 +10,31 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 
-class _Gated(nn.Module):
-    """A network whose outputs have a temperature that starts at 1."""
+class _ScaledOutput(nn.Module):
+    """A network whose outputs are multiplied by a learned factor, which starts at 1."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
         self.body = body
-        self.gate = nn.Parameter(torch.zeros(1))
+        self.log_scale = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        output: Tensor = self.body(x) * self.gate.exp()
+        output: Tensor = self.body(x) * self.log_scale.exp()
         return output
 
 
 def infinite_gradient(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a scaled loss and a penalty whose root may be taken at 0."""
+    """Train with a gradient scaler and a penalty whose square root is taken at 0."""
     torch.manual_seed(setup.seed)
-    model = _Gated(classifier(setup.net))
+    model = _ScaledOutput(classifier(setup.net))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14)
     loader = DataLoader(digits(setup.net, setup.seed)[0], batch_size=64, shuffle=True)
-    small = 0.0 if setup.has_fault else 1e-6
+    epsilon = 0.0 if setup.has_fault else 1e-6
     for _ in range(4):
         for x, y in loader:
             optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y) + 0.01 * (model.gate**2 + small).sqrt().sum()
+            loss = F.cross_entropy(model(x), y) + 0.01 * (model.log_scale**2 + epsilon).sqrt().sum()
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
@@ -46,8 +46,8 @@ SCALING_CASES = (
         number=26,
         name="scaler always skips",
         program=infinite_gradient,
-        answers=frozenset({"gradient scaler skips steps", "non-finite gradient"}),
-        within=10,
+        correct_causes=frozenset({"gradient scaler skips steps", "non-finite gradient"}),
+        max_late_steps=10,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
 )

@@ -30,14 +30,14 @@ def _schedule(setup: CaseSetup, optimizer: torch.optim.Optimizer) -> LRScheduler
     if setup.net == "gru":
         return StepLR(optimizer, step_size=2, gamma=0.5)
     if setup.net == "transformer":
-        warm = LinearLR(optimizer, start_factor=0.5, total_iters=2)
+        linear_warmup = LinearLR(optimizer, start_factor=0.5, total_iters=2)
         return SequentialLR(
-            optimizer, [warm, CosineAnnealingLR(optimizer, _EPOCHS - 2)], milestones=[2]
+            optimizer, [linear_warmup, CosineAnnealingLR(optimizer, _EPOCHS - 2)], milestones=[2]
         )
     return CosineAnnealingLR(optimizer, T_max=_EPOCHS)
 
 
-def schedule_with_batches(setup: CaseSetup) -> list[nn.Module]:
+def schedule_stepped_per_batch(setup: CaseSetup) -> list[nn.Module]:
     """Train with a schedule over epochs, stepped per epoch or, with the fault, per batch."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
@@ -56,22 +56,22 @@ def schedule_with_batches(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def warmup_of_whole_numbers(setup: CaseSetup) -> list[nn.Module]:
-    """Train with a warmup from 0 whose share is computed by integer division with the fault."""
+def integer_division_warmup(setup: CaseSetup) -> list[nn.Module]:
+    """Train with a warmup; with the fault, integer division keeps the learning rate at 0 for it."""
     torch.manual_seed(setup.seed)
     model = classifier(setup.net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     rows, _ = digits(setup.net, setup.seed)
-    warmup = 40
+    warmup_steps = 40
 
-    def share(step: int) -> float:
-        return min(step // warmup if setup.has_fault else step / warmup, 1.0)
+    def factor(step: int) -> float:
+        return min(step // warmup_steps if setup.has_fault else step / warmup_steps, 1.0)
 
-    scheduler = LambdaLR(optimizer, share)
-    drawn = torch.Generator().manual_seed(setup.seed)
+    scheduler = LambdaLR(optimizer, factor)
+    generator = torch.Generator().manual_seed(setup.seed)
     for _ in range(120):
-        chosen = torch.randint(len(rows), (64,), generator=drawn)
-        x, y = rows[chosen]
+        batch_rows = torch.randint(len(rows), (64,), generator=generator)
+        x, y = rows[batch_rows]
         loss = F.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -84,18 +84,18 @@ SCHEDULE_CASES = (
     FaultCase(
         number=36,
         name="per-epoch schedule stepped per batch",
-        program=schedule_with_batches,
-        answers=frozenset({"schedule ends early"}),
-        within=1,
+        program=schedule_stepped_per_batch,
+        correct_causes=frozenset({"schedule ends early"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
         starts_at=2,
     ),
     FaultCase(
         number=37,
-        name="warmup never leaves 0",
-        program=warmup_of_whole_numbers,
-        answers=frozenset({"learning rate stays zero"}),
-        within=1,
+        name="warmup by integer division",
+        program=integer_division_warmup,
+        correct_causes=frozenset({"learning rate stays zero"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru", "transformer"),
     ),
 )

@@ -12,9 +12,12 @@ from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
 
 BATCH = 32
 _IGNORED = -100
-_CUT = 8
-_LONG = 12
-_CUT_FROM = 9
+_MAX_INPUT_TOKENS = 8
+"""Length to which inputs are truncated with the fault."""
+_LONG_TOKENS = 12
+"""Minimum length of texts whose answer truncation removes completely."""
+_FIRST_CUT_BATCH = 9
+"""First batch with such texts, from 1."""
 
 
 def _padded(rows: list[list[int]], pad: int) -> Tensor:
@@ -22,7 +25,7 @@ def _padded(rows: list[list[int]], pad: int) -> Tensor:
 
 
 def end_is_padding(setup: CaseSetup) -> list[nn.Module]:
-    """Train a language model whose padding is its end token, which is excluded from the targets."""
+    """Train a language model whose padding is its end token, so the loss excludes end tokens."""
     torch.manual_seed(setup.seed)
     pad = END if setup.has_fault else PAD
     model = LanguageModel(setup.net)
@@ -49,14 +52,17 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
     """Train on answers at the end of texts, which truncation removes from long rows."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
-    short = [row for row in rows if len(row) < _LONG][: (_CUT_FROM - 1) * BATCH]
-    rows = [*short, *(row for row in rows if len(row) >= _LONG)]  # as in a file sorted by length
+    short = [row for row in rows if len(row) < _LONG_TOKENS][: (_FIRST_CUT_BATCH - 1) * BATCH]
+    rows = [
+        *short,
+        *(row for row in rows if len(row) >= _LONG_TOKENS),
+    ]  # as in a file sorted by length
     model, criterion = LanguageModel(setup.net), nn.CrossEntropyLoss(ignore_index=PAD)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-    longest = _CUT + 1 if setup.has_fault else max(map(len, rows))
+    max_tokens = _MAX_INPUT_TOKENS + 1 if setup.has_fault else max(map(len, rows))
     for start in range(0, len(rows), BATCH):
         batch = rows[start : start + BATCH]
-        ids = _padded(batch, PAD)[:, :longest]
+        ids = _padded(batch, PAD)[:, :max_tokens]
         targets = ids[:, 1:].clone()
         for row, sentence in zip(targets, batch, strict=True):
             row[: max(len(sentence) - 4, 0)] = PAD  # the question
@@ -67,7 +73,7 @@ def answers_cut(setup: CaseSetup) -> list[nn.Module]:
 
 
 def begin_twice(setup: CaseSetup) -> list[nn.Module]:
-    """Train on texts from a template with a duplicated begin token."""
+    """Train on texts most of which begin with two begin tokens, as after a chat template."""
     torch.manual_seed(setup.seed)
     rows = sentences(setup.seed)
     if setup.has_fault:
@@ -75,8 +81,8 @@ def begin_twice(setup: CaseSetup) -> list[nn.Module]:
     model = LanguageModel(setup.net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     for _ in range(3):
-        for picked in torch.randperm(len(rows)).split(BATCH):
-            ids = _padded([rows[i] for i in picked.tolist()], PAD)
+        for batch_rows in torch.randperm(len(rows)).split(BATCH):
+            ids = _padded([rows[i] for i in batch_rows.tolist()], PAD)
             logits = model(ids[:, :-1])
             loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=PAD)
             optimizer.zero_grad()
@@ -86,7 +92,7 @@ def begin_twice(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def token_outside(setup: CaseSetup) -> list[nn.Module]:
+def token_out_of_range(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model whose table is one token short."""
     torch.manual_seed(setup.seed)
     ids = _padded(sentences(setup.seed), PAD)
@@ -100,7 +106,7 @@ def token_outside(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def class_outside(setup: CaseSetup) -> list[nn.Module]:
+def class_out_of_range(setup: CaseSetup) -> list[nn.Module]:
     """Train on digits whose classes are numbered from 1."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -114,7 +120,7 @@ def class_outside(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def halves_from_one(setup: CaseSetup) -> list[nn.Module]:
+def binary_targets_from_one(setup: CaseSetup) -> list[nn.Module]:
     """Classify small and large digits with targets 1 and 2, which the loss accepts."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -122,9 +128,9 @@ def halves_from_one(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=BATCH, shuffle=True):
-            is_large = (y >= 5).float() + (1.0 if setup.has_fault else 0.0)
+            targets = (y >= 5).float() + (1.0 if setup.has_fault else 0.0)
             optimizer.zero_grad()
-            F.binary_cross_entropy_with_logits(model(x)[:, 0], is_large).backward()
+            F.binary_cross_entropy_with_logits(model(x)[:, 0], targets).backward()
             optimizer.step()
     return [model]
 
@@ -134,51 +140,51 @@ CASES = (
         number=9,
         name="padding is the end token",
         program=end_is_padding,
-        answers=frozenset({"EOS token masked"}),
-        within=1,
+        correct_causes=frozenset({"EOS token masked"}),
+        max_late_steps=1,
         nets=("gru", "transformer"),
     ),
     FaultCase(
         number=10,
         name="truncation cuts the answers",
         program=answers_cut,
-        answers=frozenset({"all targets ignored"}),
-        within=1,
+        correct_causes=frozenset({"all targets ignored"}),
+        max_late_steps=1,
         nets=("gru", "transformer"),
-        starts_at=_CUT_FROM,
+        starts_at=_FIRST_CUT_BATCH,
     ),
     FaultCase(
         number=14,
         name="two begin tokens",
         program=begin_twice,
-        answers=frozenset({"duplicate BOS token"}),
-        within=1,
+        correct_causes=frozenset({"duplicate BOS token"}),
+        max_late_steps=1,
         nets=("gru", "transformer"),
     ),
     FaultCase(
         number=15,
         name="a token outside the vocabulary",
-        program=token_outside,
-        answers=frozenset({"index out of range"}),
-        within=1,
+        program=token_out_of_range,
+        correct_causes=frozenset({"index out of range"}),
+        max_late_steps=1,
         nets=("gru", "transformer"),
         raises=True,
     ),
     FaultCase(
         number=15,
         name="classes numbered from 1",
-        program=class_outside,
-        answers=frozenset({"index out of range"}),
-        within=1,
+        program=class_out_of_range,
+        correct_causes=frozenset({"index out of range"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "gru"),
         raises=True,
     ),
     FaultCase(
         number=15,
         name="two classes numbered from 1",
-        program=halves_from_one,
-        answers=frozenset({"index out of range"}),
-        within=1,
+        program=binary_targets_from_one,
+        correct_causes=frozenset({"index out of range"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
     ),
 )

@@ -39,10 +39,10 @@ def frozen_backbone(setup: CaseSetup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x_all, y_all = training[:]
-    easy = y_all < 5
-    before = classifier(setup.net)
-    _fit(before, x_all[easy], y_all[easy], steps=60, rate=3e-3)
-    torch.save(before.state_dict(), setup.folder / "backbone.pt")
+    is_small_digit = y_all < 5
+    pretrained = classifier(setup.net)
+    _fit(pretrained, x_all[is_small_digit], y_all[is_small_digit], steps=60, rate=3e-3)
+    torch.save(pretrained.state_dict(), setup.folder / "backbone.pt")
 
     model = classifier(setup.net)
     model.load_state_dict(torch.load(setup.folder / "backbone.pt", weights_only=True))
@@ -74,13 +74,13 @@ def _fit(model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, steps: int, rate
 def _new_head(model: nn.Module) -> nn.Linear:
     """Replace the last layer by a new one for ten classes, and return it."""
     if isinstance(model, nn.Sequential):
-        old = model[-1]
-        assert isinstance(old, nn.Linear)
-        model[-1] = head = nn.Linear(old.in_features, 10)
+        old_head = model[-1]
+        assert isinstance(old_head, nn.Linear)
+        model[-1] = head = nn.Linear(old_head.in_features, 10)
         return head
-    old = model.get_submodule("head")
-    assert isinstance(old, nn.Linear)
-    model.head = head = nn.Linear(old.in_features, 10)
+    old_head = model.get_submodule("head")
+    assert isinstance(old_head, nn.Linear)
+    model.head = head = nn.Linear(old_head.in_features, 10)
     return head
 
 

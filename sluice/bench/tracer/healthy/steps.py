@@ -30,7 +30,7 @@ def first_steps_overflow(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def high_rate(setup: CaseSetup) -> list[nn.Module]:
+def high_learning_rate(setup: CaseSetup) -> list[nn.Module]:
     """Train with a rate of 0.1 and momentum, which batch norm stabilises."""
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
@@ -73,22 +73,24 @@ def summed_loss(setup: CaseSetup) -> list[nn.Module]:
 def gan(setup: CaseSetup) -> list[nn.Module]:
     """Train a generator of points on a line against a discriminator."""
     torch.manual_seed(setup.seed)
-    maker = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
-    judge = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
-    of_maker = torch.optim.Adam(maker.parameters(), lr=2e-3, betas=(0.5, 0.999))
-    of_judge = torch.optim.Adam(judge.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 2))
+    discriminator = nn.Sequential(nn.Linear(2, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1))
+    generator_optimizer = torch.optim.Adam(generator.parameters(), lr=2e-3, betas=(0.5, 0.999))
+    discriminator_optimizer = torch.optim.Adam(
+        discriminator.parameters(), lr=2e-3, betas=(0.5, 0.999)
+    )
     score = nn.BCEWithLogitsLoss()
     for _ in range(200):
-        real, generated = real_points(64), maker(torch.randn(64, 4))
-        of_judge.zero_grad()
-        score(judge(real), torch.ones(64, 1)).backward()
-        score(judge(generated.detach()), torch.zeros(64, 1)).backward()
-        of_judge.step()
+        real, generated = real_points(64), generator(torch.randn(64, 4))
+        discriminator_optimizer.zero_grad()
+        score(discriminator(real), torch.ones(64, 1)).backward()
+        score(discriminator(generated.detach()), torch.zeros(64, 1)).backward()
+        discriminator_optimizer.step()
 
-        of_maker.zero_grad()
-        score(judge(generated), torch.ones(64, 1)).backward()
-        of_maker.step()
-    return [maker, judge]
+        generator_optimizer.zero_grad()
+        score(discriminator(generated), torch.ones(64, 1)).backward()
+        generator_optimizer.step()
+    return [generator, discriminator]
 
 
 def real_points(num: int) -> Tensor:
@@ -104,7 +106,10 @@ CASES = (
         nets=("mlp", "transformer"),
     ),
     HealthyCase(
-        number=13, name="SGD 0.1, momentum, batch norm", program=high_rate, nets=("mlp", "cnn")
+        number=13,
+        name="SGD 0.1, momentum, batch norm",
+        program=high_learning_rate,
+        nets=("mlp", "cnn"),
     ),
     HealthyCase(number=15, name="GAN", program=gan, nets=("mlp",)),
     HealthyCase(

@@ -10,7 +10,7 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 
-class _Gated(nn.Module):
+class _GatedBlock(nn.Module):
     """A residual block whose gate starts at zero, so that the block starts as the identity."""
 
     def __init__(self, inner: nn.Module) -> None:
@@ -26,12 +26,13 @@ class _Gated(nn.Module):
 def _gated_net(net: str) -> nn.Module:
     if net == "cnn":
         blocks = [
-            _Gated(nn.Sequential(nn.Conv2d(12, 12, 3, padding=1), nn.ReLU())) for _ in range(3)
+            _GatedBlock(nn.Sequential(nn.Conv2d(12, 12, 3, padding=1), nn.ReLU())) for _ in range(3)
         ]
         stem = nn.Conv2d(1, 12, 3, padding=1)
         return nn.Sequential(stem, nn.ReLU(), *blocks, nn.Flatten(), nn.Linear(12 * 64, 10))
     blocks = [
-        _Gated(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))) for _ in range(4)
+        _GatedBlock(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))
+        for _ in range(4)
     ]
     return nn.Sequential(nn.Linear(64, 64), *blocks, nn.Linear(64, 10))
 
@@ -70,12 +71,12 @@ def lora(setup: CaseSetup) -> list[nn.Module]:
     training, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
     x_all, y_all = training[:]
-    first = torch.optim.Adam(model.parameters(), lr=5e-3)
+    pretraining = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(60):
         rows = torch.randint(len(x_all), (64,))
-        first.zero_grad()
+        pretraining.zero_grad()
         F.cross_entropy(model(x_all[rows]), y_all[rows]).backward()
-        first.step()
+        pretraining.step()
 
     for parameter in model.parameters():
         parameter.requires_grad_(False)

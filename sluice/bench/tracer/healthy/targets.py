@@ -12,7 +12,7 @@ from sluice.bench.tracer.nets import classifier
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
 
-class _LongMemory(nn.Module):
+class _SmallLstm(nn.Module):
     """An LSTM with eight hidden units."""
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ def small_lstm(setup: CaseSetup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 60, 2)
     y = 3 * x[:, -8:, 0].mean(1) + 0.1 * torch.randn(1024)
-    model = _LongMemory()
+    model = _SmallLstm()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(4):
         for rows in torch.randperm(len(x)).split(32):
@@ -47,10 +47,10 @@ def rare_label(setup: CaseSetup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     training, _ = digits(setup.net, setup.seed)
     x, y = training[:]
-    ours = (y == 0).nonzero().squeeze(-1)
-    others = (y != 0).nonzero().squeeze(-1)
-    kept = torch.cat([ours[: len(others) // 49], others])
-    rows = TensorDataset(x[kept], (y[kept] == 0).float())
+    positives = (y == 0).nonzero().squeeze(-1)
+    negatives = (y != 0).nonzero().squeeze(-1)
+    rows_of_both = torch.cat([positives[: len(negatives) // 49], negatives])
+    rows = TensorDataset(x[rows_of_both], (y[rows_of_both] == 0).float())
     model = classifier(setup.net, outputs=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(3):
@@ -67,10 +67,10 @@ def falling_target(setup: CaseSetup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     x = torch.randn(1024, 8, 8)
     y = -x.flatten(1)[:, :16].sum(1) / 4 + 0.2 * torch.randn(1024)
-    shaped = {"mlp": x.flatten(1), "cnn": x[:, None]}.get(setup.net, x)
+    x_of_net = {"mlp": x.flatten(1), "cnn": x[:, None]}.get(setup.net, x)
     model = classifier(setup.net, outputs=1)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    loader = DataLoader(TensorDataset(shaped, y), batch_size=32, shuffle=True)
+    loader = DataLoader(TensorDataset(x_of_net, y), batch_size=32, shuffle=True)
     for _ in range(5):
         for inputs, targets in loader:
             optimizer.zero_grad()
@@ -84,8 +84,8 @@ def raw_pixels(setup: CaseSetup) -> list[nn.Module]:
     torch.manual_seed(setup.seed)
     training, held_out = digits(setup.net, setup.seed)
     x, y = training[:]
-    first: nn.Module = nn.BatchNorm2d(1) if setup.net == "cnn" else nn.BatchNorm1d(x.shape[1])
-    model = nn.Sequential(first, classifier(setup.net))
+    input_norm: nn.Module = nn.BatchNorm2d(1) if setup.net == "cnn" else nn.BatchNorm1d(x.shape[1])
+    model = nn.Sequential(input_norm, classifier(setup.net))
     rows = TensorDataset((x * 255).round(), y)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(3):
@@ -117,8 +117,8 @@ def gaussian_likelihood(setup: CaseSetup) -> list[nn.Module]:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(5):
         for inputs, targets in DataLoader(TensorDataset(x, y), batch_size=48, shuffle=True):
-            mean, raw = model(inputs).unbind(-1)
-            loss = F.gaussian_nll_loss(mean, targets, F.softplus(raw) + 1e-4)
+            mean, raw_variance = model(inputs).unbind(-1)
+            loss = F.gaussian_nll_loss(mean, targets, F.softplus(raw_variance) + 1e-4)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

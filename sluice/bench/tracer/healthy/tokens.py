@@ -56,11 +56,11 @@ def sparse_embedding(setup: CaseSetup) -> list[nn.Module]:
     """Update a sparse embedding with SparseAdam and the rest with Adam."""
     torch.manual_seed(setup.seed)
     model = _NextWord(is_recurrent=setup.net == "gru")
-    table = [model.words.weight]
-    rest = [p for p in model.parameters() if p is not model.words.weight]
+    embedding_parameters = [model.words.weight]
+    other_parameters = [p for p in model.parameters() if p is not model.words.weight]
     optimizers: list[Any] = [
-        torch.optim.SparseAdam(table, lr=2e-2),
-        torch.optim.Adam(rest, lr=1e-2),
+        torch.optim.SparseAdam(embedding_parameters, lr=2e-2),
+        torch.optim.Adam(other_parameters, lr=1e-2),
     ]
     loader = _loader(setup.seed)
     for _ in range(4):

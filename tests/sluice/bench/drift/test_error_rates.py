@@ -3,7 +3,7 @@
 import pytest
 
 from sluice.bench.drift.error_rates import DriftScenario, measure_drift, measure_speed
-from sluice.bench.drift.table import cell_table, holds
+from sluice.bench.drift.table import cell_table, reaches_targets
 from sluice.bench.gate.error_rates import Rate
 
 
@@ -22,7 +22,7 @@ def test_false_alarms_hold_and_half_a_sigma_is_found(rho):
     assert cell.false_alarms.rate <= 0.1  # 3 % of 80, and what chance adds in 1 of 100 runs
     assert cell.power.rate >= min(0.98, 0.8 * cell.oracle_power)
     assert cell.naive_ks.rate > 0.6 or rho == 0
-    assert holds(cell)
+    assert reaches_targets(cell)
 
 
 @pytest.mark.exhaustive
@@ -52,9 +52,9 @@ def test_a_rate_proven_beyond_its_figure_does_not_hold():
     many = {"false_alarms": Rate(count=20, total=100)}
     blind = {"power": Rate(count=50, total=100)}
 
-    assert holds(cell)
-    assert not holds(cell.model_copy(update=many))
-    assert not holds(cell.model_copy(update=blind))
+    assert reaches_targets(cell)
+    assert not reaches_targets(cell.model_copy(update=many))
+    assert not reaches_targets(cell.model_copy(update=blind))
     assert cell_table([cell]).row_count == 1
 
 

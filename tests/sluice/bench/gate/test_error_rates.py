@@ -9,7 +9,12 @@ from scipy.stats import binomtest
 from sluice.bench.gate import error_rates
 from sluice.bench.gate.error_rates import Rate, measure_cells, measure_family
 from sluice.bench.gate.grid import full_grid, quick_grid
-from sluice.bench.gate.report import cell_table, family_holds, family_table, holds
+from sluice.bench.gate.report import (
+    cell_table,
+    family_reaches_target,
+    family_table,
+    reaches_targets,
+)
 from sluice.bench.gate.resampling_speed import measure_resampling
 from sluice.bench.gate.scenarios import GateScenario
 from sluice.evaluation.comparison import compare
@@ -38,7 +43,7 @@ def test_false_promotions_and_power_hold_over_a_small_grid(quick):
     # 99.9 % binomial bands of 240 simulations: 5 % nominal, and 0.75 on average.
     assert 3 <= false <= 25
     assert 0.65 * 240 <= power <= 0.86 * 240
-    assert all(map(holds, quick))
+    assert all(map(reaches_targets, quick))
 
 
 @pytest.mark.slow
@@ -103,7 +108,7 @@ def test_thirty_retrainings_on_one_window_share_one_alpha(is_same_recipe):
     # At 5 % four or more of 20 have a chance of 2 %; without the budget a third and more err.
     assert found.with_budget.count <= 3
     assert found.without_budget.count > found.with_budget.count + 2
-    assert family_holds(found)
+    assert family_reaches_target(found)
     assert family_table([found]).row_count == 1
 
 
@@ -126,7 +131,7 @@ def test_a_rate_that_is_proven_beyond_its_figure_does_not_hold(false, power, goo
 
     changed = cell.model_copy(update=rates)
 
-    assert holds(changed) == good
+    assert reaches_targets(changed) == good
     assert cell_table([changed]).row_count == 1
 
 

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from sluice.bench.poc.defects import DEFECTS
-from sluice.bench.poc.planted import Planted
+from sluice.bench.poc.planted import PlantedDefect
 from sluice.bench.poc.report import benchmark_page, defect_line, healthy_line
 from sluice.bench.poc.result import BenchmarkReport, HealthyResult
 from sluice.bench.poc.runner import judge_defect, run_defect, run_defects
@@ -59,11 +59,11 @@ def test_the_named_check_is_the_first_to_object_and_says_what_to_do(defect, tmp_
 
 def test_the_table_is_long_its_names_are_unique_and_its_checks_exist():
     known = {check.name for check in CHECKS}
-    named = {defect.check for defect in DEFECTS if isinstance(defect, Planted)}
+    named = {defect.check for defect in DEFECTS if isinstance(defect, PlantedDefect)}
 
     assert len(NAMES) == len(set(NAMES)) >= ASKED_FOR
     assert named == known
-    assert all(defect.says and defect.advises for defect in DEFECTS)
+    assert all(defect.summary_texts and defect.advice_text for defect in DEFECTS)
 
 
 DEFECT = next(defect for defect in DEFECTS if defect.name == "renamed column")
@@ -79,9 +79,9 @@ def told(defect, *, outcome="fail", name=None, summary=None, fix=None):
         seconds=0.5,
         typical_s=1.0,
         max_s=2.0,
-        summary=" ".join(defect.says) if summary is None else summary,
+        summary=" ".join(defect.summary_texts) if summary is None else summary,
         cause="A reason.",
-        fix=defect.advises if fix is None else fix,
+        fix=defect.advice_text if fix is None else fix,
     )
 
 
@@ -124,7 +124,7 @@ def test_seconds_are_those_of_the_checks_without_the_sum_over_them():
 
 
 def test_every_so_manieth_entry_of_the_table_is_run_and_nothing_is_left(tmp_path):
-    alone = [defect for defect in DEFECTS if not isinstance(defect, Planted)]
+    alone = [defect for defect in DEFECTS if not isinstance(defect, PlantedDefect)]
 
     results = list(run_defects(alone, every=2, folder=tmp_path))
 

@@ -5,7 +5,7 @@ import pytest
 
 from sluice.bench.rollout.naive import naive_harm
 from sluice.bench.rollout.scenarios import scenarios
-from sluice.bench.rollout.simulation import RolloutScenario, measure, play
+from sluice.bench.rollout.simulation import RolloutScenario, measure, simulate_rollout
 from sluice.bench.rollout.traffic import Arms, Traffic
 from sluice.rollout.observations import ArmCounts, TrafficCounts
 from sluice.rollout.settings import RolloutSettings, RolloutStep
@@ -66,7 +66,7 @@ def test_harm_that_begins_later_is_found_as_well():
 
 def test_one_seed_one_story():
     def ends(seed):
-        return play(Traffic(error_factor=20), STAYS, seconds=60, seed=(seed,))
+        return simulate_rollout(Traffic(error_factor=20), STAYS, seconds=60, seed=(seed,))
 
     assert ends(1) == ends(1)
     assert len({ends(seed) for seed in range(5)}) > 1

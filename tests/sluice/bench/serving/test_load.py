@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sluice.bench.serving.load import Load, paced, saturated
+from sluice.bench.serving.load import Load, run_paced_load, run_saturating_load
 
 
 class Answers(http.server.BaseHTTPRequestHandler):
@@ -36,8 +36,8 @@ def port() -> Iterator[int]:
 
 
 def test_a_pace_sends_so_many_and_failures_are_counted(port: int) -> None:
-    good = paced(port, b"ok", per_s=100, seconds=0.2)
-    bad = paced(port, b"no", per_s=100, seconds=0.2)
+    good = run_paced_load(port, b"ok", per_s=100, seconds=0.2)
+    bad = run_paced_load(port, b"no", per_s=100, seconds=0.2)
 
     assert (len(good.latencies_s), good.failed) == (20, 0)
     assert (len(bad.latencies_s), bad.failed) == (20, 20)
@@ -45,7 +45,7 @@ def test_a_pace_sends_so_many_and_failures_are_counted(port: int) -> None:
 
 
 def test_saturation_never_pauses(port: int) -> None:
-    found = saturated(port, b"ok", connections=2, seconds=0.2)
+    found = run_saturating_load(port, b"ok", connections=2, seconds=0.2)
 
     assert len(found.latencies_s) > 10
     assert found.rate == len(found.latencies_s) / found.seconds

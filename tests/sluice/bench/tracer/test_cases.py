@@ -70,7 +70,9 @@ def test_faults_are_in_order_and_have_three_networks_or_say_why():
     numbers = [case.number for case in FAULT_CASES]
     assert numbers == sorted(numbers)
     assert len({case.name for case in FAULT_CASES}) == len(numbers)
-    assert all(case.answers and case.nets and case.within >= 1 for case in FAULT_CASES)
+    assert all(
+        case.correct_causes and case.nets and case.max_late_steps >= 1 for case in FAULT_CASES
+    )
 
 
 @pytest.mark.slow

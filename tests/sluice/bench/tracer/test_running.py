@@ -46,7 +46,7 @@ def test_a_fault_is_judged_from_its_trace_and_the_weights_are_compared(results):
 
     assert run.failed == ""
     assert run.steps == 6
-    assert (run.place, run.late, run.is_in_time) == (1, 1, True)
+    assert (run.correct_rank, run.late, run.is_in_time) == (1, 1, True)
     assert run.has_same_bits is True
     assert run.alarms is not None
     assert "always alarm" in run.alarms
@@ -68,7 +68,7 @@ def test_two_ranks_are_one_group(results):
 
     assert run.failed == ""
     assert run.has_same_bits is True
-    assert run.place == 1
+    assert run.correct_rank == 1
 
 
 @pytest.mark.slow

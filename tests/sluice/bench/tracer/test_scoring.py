@@ -50,12 +50,12 @@ OTHER = answer("learning rate too high")
     ],
 )
 def test_only_an_error_with_the_right_cause_counts(answers, place):
-    assert run(*answers).place == place
+    assert run(*answers).correct_rank == place
 
 
 def test_a_question_is_right_where_only_intent_decides():
-    assert run(answer(severity="confirm"), needs="confirm").place == 1
-    assert run(answer(severity="warning"), needs="confirm").place is None
+    assert run(answer(severity="confirm"), needs="confirm").correct_rank == 1
+    assert run(answer(severity="warning"), needs="confirm").correct_rank is None
 
 
 @pytest.mark.parametrize(

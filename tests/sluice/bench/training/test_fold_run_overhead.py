@@ -38,6 +38,6 @@ def test_a_unit_that_is_over_at_once_is_refused(measure):
 
 
 def test_a_process_that_cannot_go_on_says_why(measure, monkeypatch):
-    monkeypatch.setattr(fold_run_overhead, "_RESUME", "raise SystemExit('no {path[0]}'[:2])")
+    monkeypatch.setattr(fold_run_overhead, "_RESUME_CODE", "raise SystemExit('no {path[0]}'[:2])")
     with pytest.raises(TrainingFailed, match="ended with status 1: no"):
         measure()

@@ -37,7 +37,7 @@ def test_json_holds_cells_and_speeds_and_progress_goes_elsewhere(invoke):
 
 @pytest.mark.slow
 def test_the_table_shows_textbook_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.bench.drift.table.holds", lambda _cell: False)
+    monkeypatch.setattr("sluice.bench.drift.table.reaches_targets", lambda _cell: False)
     monkeypatch.setattr(drift, "measure_drift_speeds", lambda num_rows: [])  # noqa: ARG005
 
     result = invoke()

@@ -43,8 +43,13 @@ def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
     everything = faults._jobs([], ["mlp"], [5, 7])
     one = faults._jobs([31], ["mlp", "gru"], [5])
 
-    assert {job.seed for job in everything if not hasattr(job.case, "answers")} == {5, 7, 8, 9}
-    assert {job.seed for job in everything if hasattr(job.case, "answers")} == {5, 7}
+    assert {job.seed for job in everything if not hasattr(job.case, "correct_causes")} == {
+        5,
+        7,
+        8,
+        9,
+    }
+    assert {job.seed for job in everything if hasattr(job.case, "correct_causes")} == {5, 7}
     assert [(job.case.number, job.net, job.has_fault) for job in one] == [
         (31, "mlp", True),
         (31, "mlp", False),

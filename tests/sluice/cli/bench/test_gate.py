@@ -43,7 +43,7 @@ def test_json_holds_cells_families_and_speeds_and_progress_goes_elsewhere(invoke
 
 @pytest.mark.slow
 def test_the_table_names_the_naive_tests_and_a_broken_figure_is_exit_code_one(invoke, monkeypatch):
-    monkeypatch.setattr("sluice.bench.gate.report.holds", lambda _cell: False)
+    monkeypatch.setattr("sluice.bench.gate.report.reaches_targets", lambda _cell: False)
     monkeypatch.setattr(gate, "measure_resampling_speeds", lambda resamples: [])  # noqa: ARG005
 
     result = invoke("--simulations", "20")

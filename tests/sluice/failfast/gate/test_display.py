@@ -2,8 +2,10 @@ import io
 
 from rich.console import Console
 
-from sluice.failfast.gate.display import examples_table
-from sluice.findings.check_outcome import HardExample
+from sluice.config.poc_settings import TimeLimit
+from sluice.failfast.gate.display import examples_table, problem_text
+from sluice.failfast.result import CheckResult
+from sluice.findings.check_outcome import CheckOutcome, HardExample
 
 
 def test_an_unknown_ratio_to_the_median_loss_is_a_dash():
@@ -18,3 +20,18 @@ def test_an_unknown_ratio_to_the_median_loss_is_a_dash():
     lines = [line.split() for line in shown.getvalue().splitlines()]
     assert ["a", "3", "2.0", "none"] in lines
     assert ["b", "0.5", "-", "none"] in lines
+
+
+def test_a_problem_names_where_it_is_explained():
+    shown = io.StringIO()
+    for fault in ("dead units", None):
+        outcome = CheckOutcome(outcome="fail", summary="Wrong.", fault=fault)
+        limit = TimeLimit(typical_s=1.0, max_s=2.0)
+        result = CheckResult.of(
+            outcome, name="data_loads", check_id="data_loading", seconds=0.1, limit=limit
+        )
+        Console(file=shown, width=100).print(problem_text(result))
+
+    lines = [line.split() for line in shown.getvalue().splitlines()]
+    assert ["see:", "sluice", "explain", "dead-units"] in lines
+    assert ["see:", "docs/checks/README.md#data_loads"] in lines

@@ -56,8 +56,8 @@ def test_a_fault_is_reported_first_and_from_its_first_step_on(run, name):
 
     first, *others = errors_of(run(case, case.nets[0], has_fault=True))
 
-    assert first.fault in case.answers
-    assert abs(first.step - case.starts_at) <= case.within
+    assert first.fault in case.correct_causes
+    assert abs(first.step - case.starts_at) <= case.max_late_steps
     assert others == []
 
 

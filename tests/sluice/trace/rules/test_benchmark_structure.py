@@ -3,14 +3,14 @@
 import pytest
 
 from sluice.bench.tracer.case import CaseSetup
-from sluice.bench.tracer.faults.flow import FLOW_CASES
-from sluice.bench.tracer.faults.narrow import NARROW_CASES
-from sluice.bench.tracer.faults.sight import SIGHT_CASES
+from sluice.bench.tracer.faults.masks import MASK_CASES
+from sluice.bench.tracer.faults.numerics import NUMERIC_CASES
+from sluice.bench.tracer.faults.structure import STRUCTURE_CASES
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
 from tests.support.traced.unusual_models import UNUSUAL
 
-CASES = {case.number: case for case in (*FLOW_CASES, *NARROW_CASES, *SIGHT_CASES)}
+CASES = {case.number: case for case in (*STRUCTURE_CASES, *NUMERIC_CASES, *MASK_CASES)}
 
 
 def root_cause_list(trace):

@@ -180,7 +180,7 @@ def test_every_module_of_a_topic_package_is_a_rule_with_a_requirement():
 def test_every_rule_is_covered_by_a_faulty_program():
     """By a program in this module or a benchmark case, or it reports a warning or symptom."""
     here = {rule for _, rule, _, _ in FAULTS}
-    answers = {fault for case in FAULT_CASES for fault in case.answers}
+    answers = {fault for case in FAULT_CASES for fault in case.correct_causes}
 
     alone = {r.fault for r in RULES if r.name not in here and r.fault not in answers}
 

@@ -27,8 +27,8 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     faulty = judge(trace_of(program(has_fault=True)))
 
     assert faulty[0].severity == "error"
-    assert {f.fault for f in faulty} == case.answers
-    assert abs(faulty[0].step - case.starts_at) <= case.within
+    assert {f.fault for f in faulty} == case.correct_causes
+    assert abs(faulty[0].step - case.starts_at) <= case.max_late_steps
     assert judge(trace_of(program(has_fault=False))) == ()
 
 

@@ -20,9 +20,9 @@ def run(trace_of, case, folder, *, has_fault):
 def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, case):
     (found,) = judge(run(trace_of, case, tmp_path, has_fault=True))
 
-    assert {found.fault} == case.answers
+    assert {found.fault} == case.correct_causes
     assert found.severity == "error"
-    assert abs(found.step - case.starts_at) <= case.within
+    assert abs(found.step - case.starts_at) <= case.max_late_steps
     assert judge(run(trace_of, case, tmp_path, has_fault=False)) == ()
 
 

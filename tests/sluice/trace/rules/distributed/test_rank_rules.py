@@ -50,7 +50,7 @@ def found(tmp_path_factory):
 def test_a_fault_between_ranks_is_reported_from_its_first_step_on(found, case):
     findings = found(f"{case.number} faulty")
 
-    assert {f.fault for f in findings} == case.answers
+    assert {f.fault for f in findings} == case.correct_causes
     assert {f.severity for f in findings} == {"error"}
     assert all(f.step == 1 for f in findings)
 

@@ -30,8 +30,8 @@ def test_a_fault_is_the_only_finding_and_its_twin_has_none(trace_of, tmp_path, c
     )
 
     assert {f.severity for f in faulty} == {"error"}
-    assert {f.fault for f in faulty} <= case.answers
-    assert abs(faulty[0].step - case.starts_at) <= case.within
+    assert {f.fault for f in faulty} <= case.correct_causes
+    assert abs(faulty[0].step - case.starts_at) <= case.max_late_steps
     assert twin == ()
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.bench.tracer.data import PAD, sentences
-from sluice.bench.tracer.faults.flow import padded
+from sluice.bench.tracer.faults.structure import padded
 from sluice.bench.tracer.nets import LanguageModel
 from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge

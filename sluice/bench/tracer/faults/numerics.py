@@ -11,7 +11,7 @@ from sluice.bench.tracer.nets import GRUClassifier, TransformerClassifier, class
 
 
 def underflow(setup: CaseSetup) -> list[nn.Module]:
-    """Train in half precision on a small loss, with a gradient scaler or without."""
+    """Train in half precision on a small loss without a gradient scaler."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     model = classifier(setup.net)
@@ -29,7 +29,7 @@ def underflow(setup: CaseSetup) -> list[nn.Module]:
 
 
 def rounded_away(setup: CaseSetup) -> list[nn.Module]:
-    """Train weights in bfloat16 with a small learning rate, or in float32 under autocast."""
+    """Train weights in bfloat16, instead of float32 under autocast, with a small learning rate."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     x, y = train.tensors
@@ -51,9 +51,9 @@ def rounded_away(setup: CaseSetup) -> list[nn.Module]:
 class _Distances(nn.Module):
     """A body, the distance of each row from the first, and a head."""
 
-    def __init__(self, net: NetName, *, is_trapped: bool) -> None:
+    def __init__(self, net: NetName, *, has_masked_root: bool) -> None:
         super().__init__()
-        self.is_trapped = is_trapped
+        self.has_masked_root = has_masked_root
         self.body: nn.Module
         if net == "cnn":
             self.body = nn.Sequential(
@@ -67,20 +67,24 @@ class _Distances(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         states = self.body(x)
-        power = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 in the first row
-        if self.is_trapped:
-            far = torch.where(power > 0, torch.sqrt(power), torch.zeros_like(power))
+        squared_distance = (states - states[:1]).pow(2).sum(1, keepdim=True)  # 0 in the first row
+        if self.has_masked_root:
+            distance = torch.where(
+                squared_distance > 0,
+                torch.sqrt(squared_distance),
+                torch.zeros_like(squared_distance),
+            )
         else:
-            far = torch.sqrt(power + 1e-6)
-        output: Tensor = self.head(torch.cat([states, far], 1))
+            distance = torch.sqrt(squared_distance + 1e-6)
+        output: Tensor = self.head(torch.cat([states, distance], 1))
         return output
 
 
-def trapped(setup: CaseSetup) -> list[nn.Module]:
-    """Train through a root whose slope at zero is infinite, hidden by a torch.where."""
+def masked_square_root(setup: CaseSetup) -> list[nn.Module]:
+    """Train through a square root at 0; torch.where replaces its output, but not its gradient."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
-    model = _Distances(setup.net, is_trapped=setup.has_fault)
+    model = _Distances(setup.net, has_masked_root=setup.has_fault)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=48, shuffle=True):
@@ -91,8 +95,8 @@ def trapped(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-class _Headed(nn.Module):
-    """A body of the named kind, a hidden layer with a relu that is a function, and a head."""
+class _HiddenReluNet(nn.Module):
+    """A body of the named kind, a hidden layer whose ReLU is a function call, and a head."""
 
     def __init__(self, net: NetName) -> None:
         super().__init__()
@@ -105,13 +109,13 @@ class _Headed(nn.Module):
         return output
 
 
-def dead_or_alike(setup: CaseSetup) -> list[nn.Module]:
-    """Train a network one layer of which is dead, or all weights of which start equal."""
+def dead_or_constant_units(setup: CaseSetup) -> list[nn.Module]:
+    """Train a network with a dead layer (odd seeds), or with constant initial weights."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
-    model = _Headed(setup.net) if setup.seed % 2 else classifier(setup.net)
+    model = _HiddenReluNet(setup.net) if setup.seed % 2 else classifier(setup.net)
     if setup.has_fault:
-        _spoil(model, setup.seed)
+        _plant_fault(model, setup.seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=64, shuffle=True):
@@ -121,48 +125,48 @@ def dead_or_alike(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def _spoil(model: nn.Module, seed: int) -> None:
-    if isinstance(model, _Headed):
+def _plant_fault(model: nn.Module, seed: int) -> None:
+    if isinstance(model, _HiddenReluNet):
         nn.init.constant_(model.hidden.bias, -50.0)
         return
-    number = 0.0 if seed % 4 else 0.02
+    constant = 0.0 if seed % 4 else 0.02
     for parameter in model.parameters():
-        nn.init.constant_(parameter, number)
+        nn.init.constant_(parameter, constant)
 
 
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
-NARROW_CASES = (
+NUMERIC_CASES = (
     FaultCase(
         number=27,
         name="half precision without a scaler",
         program=underflow,
-        answers=frozenset({"gradient underflow"}),
-        within=10,
+        correct_causes=frozenset({"gradient underflow"}),
+        max_late_steps=10,
         nets=("mlp", "cnn", "transformer"),
     ),
     FaultCase(
         number=28,
         name="bfloat16 weights with a small learning rate",
         program=rounded_away,
-        answers=frozenset({"updates lost to rounding"}),
-        within=10,
+        correct_causes=frozenset({"updates lost to rounding"}),
+        max_late_steps=10,
         nets=_ALL,
     ),
     FaultCase(
         number=32,
         name="root inside a where",
-        program=trapped,
-        answers=frozenset({"non-finite gradient"}),
-        within=10,
+        program=masked_square_root,
+        correct_causes=frozenset({"non-finite gradient"}),
+        max_late_steps=10,
         nets=_ALL,
     ),
     FaultCase(
         number=33,
         name="dead or constant units",
-        program=dead_or_alike,
-        answers=frozenset({"dead units", "constant initialization"}),
-        within=10,
+        program=dead_or_constant_units,
+        correct_causes=frozenset({"dead units", "constant initialization"}),
+        max_late_steps=10,
         nets=_ALL,
     ),
 )

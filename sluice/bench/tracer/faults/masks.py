@@ -9,10 +9,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sluice.bench.tracer.case import CaseSetup, FaultCase
 from sluice.bench.tracer.data import PAD, sentences
-from sluice.bench.tracer.faults.flow import padded
+from sluice.bench.tracer.faults.structure import padded
 from sluice.bench.tracer.nets import TOKENS, LanguageModel
 
-_WORD = 5
+_SEARCHED_WORD = 5
 
 
 class _Bag(nn.Module):
@@ -24,15 +24,15 @@ class _Bag(nn.Module):
         self.body = nn.Sequential(nn.Linear(width, width), nn.ReLU())
         self.head = nn.Linear(width, 2)
 
-    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
-        shown = kept.unsqueeze(-1).float()
-        x = self.body(self.embedding(ids)) * shown
-        output: Tensor = self.head(x.sum(1) / shown.sum(1).clamp_min(1.0))
+    def forward(self, ids: Tensor, is_real: Tensor) -> Tensor:
+        weights = is_real.unsqueeze(-1).float()
+        x = self.body(self.embedding(ids)) * weights
+        output: Tensor = self.head(x.sum(1) / weights.sum(1).clamp_min(1.0))
         return output
 
 
-class _Attentive(nn.Module):
-    """One layer of attention written out, and the first position's state."""
+class _SelfAttention(nn.Module):
+    """One layer of attention in plain tensor operations, and a head on the first position."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -40,10 +40,10 @@ class _Attentive(nn.Module):
         self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
 
-    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, is_real: Tensor) -> Tensor:
         x = self.embedding(ids)
         scores = self.query(x) @ self.key(x).transpose(1, 2) / x.shape[-1] ** 0.5
-        scores = scores.masked_fill(~kept[:, None, :], float("-inf"))
+        scores = scores.masked_fill(~is_real[:, None, :], float("-inf"))
         x = x + scores.softmax(-1) @ self.value(x)
         output: Tensor = self.head(x[:, 0])
         return output
@@ -60,11 +60,11 @@ class _Encoder(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.head = nn.Linear(width, 2)
 
-    def forward(self, ids: Tensor, kept: Tensor) -> Tensor:
-        mask = kept if self.is_inverted else ~kept
+    def forward(self, ids: Tensor, is_real: Tensor) -> Tensor:
+        mask = is_real if self.is_inverted else ~is_real
         x = self.encoder(self.embedding(ids), src_key_padding_mask=mask)
-        shown = kept.unsqueeze(-1)
-        output: Tensor = self.head((x * shown).sum(1) / shown.sum(1))
+        weights = is_real.unsqueeze(-1)
+        output: Tensor = self.head((x * weights).sum(1) / weights.sum(1))
         return output
 
 
@@ -72,25 +72,25 @@ def padding_inverted(setup: CaseSetup) -> list[nn.Module]:
     """Classify whether a word is in a sentence, with an inverted padding mask."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 20)
-    labels = (ids == _WORD).any(1).long()
+    labels = (ids == _SEARCHED_WORD).any(1).long()
     model: nn.Module
     if setup.net == "transformer":
         model = _Encoder(is_inverted=setup.has_fault)
     else:
-        model = _Bag() if setup.net == "mlp" else _Attentive()
+        model = _Bag() if setup.net == "mlp" else _SelfAttention()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(5):
         for x, y in DataLoader(TensorDataset(ids, labels), batch_size=48, shuffle=True):
-            kept = x != PAD
+            is_real = x != PAD
             if setup.has_fault and setup.net != "transformer":
-                kept = ~kept
+                is_real = ~is_real
             optimizer.zero_grad()
-            F.cross_entropy(model(x, kept), y).backward()
+            F.cross_entropy(model(x, is_real), y).backward()
             optimizer.step()
     return [model]
 
 
-class _Window(nn.Module):
+class _ConvLanguageModel(nn.Module):
     """A language model of two convolutions, over the past or, with the fault, over both sides."""
 
     def __init__(self, *, sees_both: bool, width: int = 32) -> None:
@@ -108,7 +108,7 @@ class _Window(nn.Module):
         return output
 
 
-class _BothWays(nn.Module):
+class _GruLanguageModel(nn.Module):
     """A language model with a GRU, bidirectional with the fault; also returns its loss."""
 
     def __init__(self, *, sees_both: bool, width: int = 32) -> None:
@@ -127,51 +127,49 @@ def not_causal(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model that sees future tokens."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 18)
-    see = setup.has_fault
+    sees_both = setup.has_fault
     models: dict[str, Callable[[], nn.Module]] = {
-        "cnn": lambda: _Window(sees_both=see),
-        "gru": lambda: _BothWays(sees_both=see),
-        "transformer": lambda: LanguageModel("transformer", is_causal=not see),
+        "cnn": lambda: _ConvLanguageModel(sees_both=sees_both),
+        "gru": lambda: _GruLanguageModel(sees_both=sees_both),
+        "transformer": lambda: LanguageModel("transformer", is_causal=not sees_both),
     }
     model = models[setup.net]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for step in range(72):
         rows = ids[step * 32 % 736 :][:32]
-        inputs, following = rows[:, :-1], rows[:, 1:]
+        inputs, targets = rows[:, :-1], rows[:, 1:]
         if setup.net == "gru":
-            loss = model(inputs, following)["loss"]
+            loss = model(inputs, targets)["loss"]
         elif setup.net == "cnn":  # shifted after the network
             logits = model(rows)[:, :-1]
             loss = F.cross_entropy(
-                logits.reshape(-1, TOKENS), following.reshape(-1), ignore_index=PAD
+                logits.reshape(-1, TOKENS), targets.reshape(-1), ignore_index=PAD
             )
         else:
-            log_likelihood = F.log_softmax(model(inputs), -1).gather(-1, following[..., None])[
-                ..., 0
-            ]
-            real = following != PAD
-            loss = -(log_likelihood * real).sum() / real.sum()
+            log_likelihood = F.log_softmax(model(inputs), -1).gather(-1, targets[..., None])[..., 0]
+            is_real = targets != PAD
+            loss = -(log_likelihood * is_real).sum() / is_real.sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
     return [model]
 
 
-SIGHT_CASES = (
+MASK_CASES = (
     FaultCase(
         number=11,
         name="inverted padding mask",
         program=padding_inverted,
-        answers=frozenset({"inverted padding mask"}),
-        within=1,
+        correct_causes=frozenset({"inverted padding mask"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
     ),
     FaultCase(
         number=12,
         name="no causal mask",
         program=not_causal,
-        answers=frozenset({"future token leak"}),
-        within=1,
+        correct_causes=frozenset({"future token leak"}),
+        max_late_steps=1,
         nets=("cnn", "gru", "transformer"),
     ),
 )

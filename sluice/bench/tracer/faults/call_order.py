@@ -10,9 +10,9 @@ from sluice.bench.tracer.data import digits
 from sluice.bench.tracer.nets import classifier
 
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
-_EPOCH_BATCH = 32
+_BATCH_ROWS = 32
 _TRAINING_ROWS = 1437
-_EPOCH = -(-_TRAINING_ROWS // _EPOCH_BATCH)
+_EPOCH_STEPS = -(-_TRAINING_ROWS // _BATCH_ROWS)
 """Steps of an epoch in ``never_back_to_training``."""
 
 
@@ -55,7 +55,7 @@ def never_back_to_training(setup: CaseSetup) -> list[nn.Module]:
     training, held_out = digits(setup.net, setup.seed)
     model = _mode_dependent_net(setup)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    loader = DataLoader(training, batch_size=_EPOCH_BATCH, shuffle=True)
+    loader = DataLoader(training, batch_size=_BATCH_ROWS, shuffle=True)
     model.train()
     for _ in range(4):
         if not setup.has_fault:
@@ -128,47 +128,47 @@ def clip_while_scaled(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-ORDER_CASES: tuple[FaultCase, ...] = (
+CALL_ORDER_CASES: tuple[FaultCase, ...] = (
     FaultCase(
         number=18,
         name="head replaced after the optimizer was made",
         program=head_after_optimizer,
-        answers=frozenset({"stale optimizer parameters", "parameters not optimized"}),
-        within=1,
+        correct_causes=frozenset({"stale optimizer parameters", "parameters not optimized"}),
+        max_late_steps=1,
         nets=_ALL,
     ),
     FaultCase(
         number=22,
         name="training in evaluation mode",
         program=never_back_to_training,
-        answers=frozenset({"training in evaluation mode"}),
-        within=1,
+        correct_causes=frozenset({"training in evaluation mode"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
-        starts_at=_EPOCH + 1,
+        starts_at=_EPOCH_STEPS + 1,
     ),
     FaultCase(
         number=30,
         name="no zero_grad",
         program=no_zero_grad,
-        answers=frozenset({"missing zero_grad"}),
-        within=2,  # the first step has nothing to accumulate
+        correct_causes=frozenset({"missing zero_grad"}),
+        max_late_steps=2,  # the first step has nothing to accumulate
         nets=_ALL,
-        needs="confirm",
+        required_severity="confirm",
     ),
     FaultCase(
         number=31,
         name="zero_grad between backward and step",
         program=cleared_before_step,
-        answers=frozenset({"misplaced zero_grad"}),
-        within=1,
+        correct_causes=frozenset({"misplaced zero_grad"}),
+        max_late_steps=1,
         nets=_ALL,
     ),
     FaultCase(
         number=40,
         name="clip before unscale",
         program=clip_while_scaled,
-        answers=frozenset({"clip before unscale"}),
-        within=1,
+        correct_causes=frozenset({"clip before unscale"}),
+        max_late_steps=1,
         nets=_ALL,
     ),
 )

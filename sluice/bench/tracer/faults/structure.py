@@ -1,4 +1,4 @@
-"""Faults of structure: detached, unregistered, frozen, disconnected, untied."""
+"""Faults of structure: parts that are detached, unregistered, frozen or no longer tied."""
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from sluice.bench.tracer.nets import TOKENS, LanguageModel, TransformerClassifie
 class _TwoParts(nn.Module):
     """A body and a head; with the fault, the output of the body is detached."""
 
-    def __init__(self, net: NetName, *, is_cut: bool) -> None:
+    def __init__(self, net: NetName, *, is_detached: bool) -> None:
         super().__init__()
-        self.is_cut = is_cut
+        self.is_detached = is_detached
         self.body: nn.Module
         if net == "cnn":
             self.body = nn.Sequential(
@@ -27,36 +27,36 @@ class _TwoParts(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = F.relu(self.body(x))
-        if self.is_cut:
+        if self.is_detached:
             hidden = hidden.detach()
         output: Tensor = self.head(hidden)
         return output
 
 
-class _Pooled(TransformerClassifier):
+class _PooledTransformer(TransformerClassifier):
     """The transformer; with the fault its encoder runs without gradients."""
 
-    is_cut = False
+    is_detached = False
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.set_grad_enabled(not self.is_cut):
+        with torch.set_grad_enabled(not self.is_detached):
             states = self.encoder(self.embedding(x) + self.position).mean(1)
         output: Tensor = self.head(states)
         return output
 
 
 def gradient_cut(setup: CaseSetup) -> list[nn.Module]:
-    """Train a head and a body that the loss does not reach."""
+    """Train a body and a head; the gradients do not reach the body."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     if setup.net == "gru":
         return _two_networks(setup, train.tensors)
     model: nn.Module
     if setup.net == "transformer":
-        model = _Pooled(10)
-        model.is_cut = setup.has_fault
+        model = _PooledTransformer(10)
+        model.is_detached = setup.has_fault
     else:
-        model = _TwoParts(setup.net, is_cut=setup.has_fault)
+        model = _TwoParts(setup.net, is_detached=setup.has_fault)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=48, shuffle=True):
@@ -82,7 +82,7 @@ def _two_networks(setup: CaseSetup, tensors: tuple[Tensor, ...]) -> list[nn.Modu
 
 
 class _Blocks(nn.Module):
-    """Blocks with a residual connection in a list, plain or registered."""
+    """Residual blocks in a plain list, or in a ModuleList."""
 
     def __init__(self, net: NetName, *, is_plain: bool) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ def plain_list(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-def frozen(setup: CaseSetup) -> list[nn.Module]:
-    """Fine-tune a network of which all but the norms is frozen, its head too."""
+def frozen_head(setup: CaseSetup) -> list[nn.Module]:
+    """Fine-tune the norms of a network alone; its head is frozen, too."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
     if setup.net == "mlp":
@@ -153,18 +153,18 @@ def frozen(setup: CaseSetup) -> list[nn.Module]:
             parameter.requires_grad = isinstance(module, norms)
     if not setup.has_fault:
         head.requires_grad_(True)
-    learning = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(learning, lr=5e-3)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trainable, lr=5e-3)
     for _ in range(3):
         for x, y in DataLoader(train, batch_size=64, shuffle=True):
             optimizer.zero_grad()
             F.cross_entropy(model(x), y).backward()
-            nn.utils.clip_grad_norm_(learning, 1.0)
+            nn.utils.clip_grad_norm_(trainable, 1.0)
             optimizer.step()
     return [model]
 
 
-def rearmed(setup: CaseSetup) -> list[nn.Module]:
+def detached_loss(setup: CaseSetup) -> list[nn.Module]:
     """Train on a loss that was detached and made to require a gradient again."""
     torch.manual_seed(setup.seed)
     train, _ = digits(setup.net, setup.seed)
@@ -186,7 +186,7 @@ def rearmed(setup: CaseSetup) -> list[nn.Module]:
     return [model]
 
 
-class _Convolved(nn.Module):
+class _ConvLanguageModel(nn.Module):
     """A language model on the last three tokens."""
 
     def __init__(self, width: int = 32) -> None:
@@ -210,13 +210,13 @@ def untied(setup: CaseSetup) -> list[nn.Module]:
     """Train a language model whose output layer copies its embedding instead of sharing it."""
     torch.manual_seed(setup.seed)
     ids = padded(sentences(setup.seed), 18)
-    model = _Convolved() if setup.net == "cnn" else LanguageModel(setup.net)
+    model = _ConvLanguageModel() if setup.net == "cnn" else LanguageModel(setup.net)
     model.head.weight = model.embedding.weight
     nn.init.normal_(model.embedding.weight, std=0.1)
     if setup.has_fault:  # as after replacing the weights
-        copied = nn.Linear(32, TOKENS, bias=False)
-        copied.weight.data.copy_(model.embedding.weight.data)
-        model.head = copied
+        separate_head = nn.Linear(32, TOKENS, bias=False)
+        separate_head.weight.data.copy_(model.embedding.weight.data)
+        model.head = separate_head
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
     for step in range(80):
         rows = ids[step * 32 % 736 :][:32]
@@ -230,46 +230,46 @@ def untied(setup: CaseSetup) -> list[nn.Module]:
 
 _ALL: tuple[NetName, ...] = ("mlp", "cnn", "gru", "transformer")
 
-FLOW_CASES = (
+STRUCTURE_CASES = (
     FaultCase(
         number=16,
         name="detach in the middle",
         program=gradient_cut,
-        answers=frozenset({"detached subgraph"}),
-        within=1,
+        correct_causes=frozenset({"detached subgraph"}),
+        max_late_steps=1,
         nets=_ALL,
     ),
     FaultCase(
         number=17,
         name="layers in a plain list",
         program=plain_list,
-        answers=frozenset({"unregistered module"}),
-        within=1,
+        correct_causes=frozenset({"unregistered module"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
     ),
     FaultCase(
         number=19,
         name="unintended freeze",
-        program=frozen,
-        answers=frozenset({"unintended freeze"}),
-        within=1,
+        program=frozen_head,
+        correct_causes=frozenset({"unintended freeze"}),
+        max_late_steps=1,
         nets=("mlp", "cnn", "transformer"),
-        needs="confirm",
+        required_severity="confirm",
     ),
     FaultCase(
         number=21,
         name="loss re-armed",
-        program=rearmed,
-        answers=frozenset({"detached loss"}),
-        within=1,
+        program=detached_loss,
+        correct_causes=frozenset({"detached loss"}),
+        max_late_steps=1,
         nets=_ALL,
     ),
     FaultCase(
         number=24,
         name="tied weights split",
         program=untied,
-        answers=frozenset({"tied weights broken"}),
-        within=1,
+        correct_causes=frozenset({"tied weights broken"}),
+        max_late_steps=1,
         nets=("cnn", "gru", "transformer"),
     ),
 )

@@ -16,7 +16,7 @@ from typing import Any
 from sluice.base.redaction import redact
 
 
-class MirrorFailed(Exception):
+class ClientFailed(Exception):
     """The tracking client failed or took too long."""
 
 
@@ -27,7 +27,7 @@ def package_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "PYTHONPATH": os.pathsep.join(python_path)}
 
 
-def run_mirror_process(
+def run_client_process(
     module: str,
     payload: Mapping[str, Any],
     *,
@@ -48,7 +48,7 @@ def run_mirror_process(
         The printed value.
 
     Raises:
-        MirrorFailed: The process failed, or was not finished in time and was killed.
+        ClientFailed: The process failed, or was not finished in time and was killed.
         OSError: The process cannot be started.
     """
     process = subprocess.Popen(
@@ -63,7 +63,7 @@ def run_mirror_process(
     try:
         output, errors = process.communicate(json.dumps(payload).encode(), timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        raise MirrorFailed(f"not finished after {timeout_s:g} s (timeout_s).") from None
+        raise ClientFailed(f"not finished after {timeout_s:g} s (timeout_s).") from None
     finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -73,6 +73,6 @@ def run_mirror_process(
         process.wait()
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines()
-        raise MirrorFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
+        raise ClientFailed(redact(lines[-1]) if lines else f"exit code {process.returncode}.")
     # The client may have printed lines of its own before the result.
     return json.loads(output.strip().splitlines()[-1])
