@@ -58,7 +58,7 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
             f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "
             f"{settings.body_grace_s:g} s.",
-            fix="Send the body without pauses, or with fewer windows.",
+            fix="Send the body without pauses, or a smaller body.",
         ) from None
 
 

@@ -39,13 +39,13 @@ class RequestSampler:
         self._clock = clock
 
     def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
-        """Store the first element of a request that was drawn at random, or that failed."""
+        """Store the first element of a request if the request is drawn at random or failed."""
         now = time.monotonic()
         has_failed = result.fault is not None
         if has_failed:
             is_sampled = self._buffer.should_keep_failure(now)
         else:
-            is_sampled = self._is_drawn(context, now)
+            is_sampled = self._draw(context, now)
         if not is_sampled:
             return
         table, split, request = context.table, context.split, context.request
@@ -74,10 +74,10 @@ class RequestSampler:
             self._background.start(
                 self._complete(sample, compared, context, is_embedded=is_embedded)
             )
-        elif not is_compared:
+        elif not is_compared:  # without the other arm's output, a sample cannot be compared
             self._buffer.add(sample)
 
-    def _is_drawn(self, context: RequestContext, now: float) -> bool:
+    def _draw(self, context: RequestContext, now: float) -> bool:
         if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
             return False
         clients, per_s = self._clients, self._settings.samples_per_s
@@ -103,7 +103,7 @@ class RequestSampler:
         """
         x = first_element(context.x)
         if other is not None:
-            result = await self._background.ask(other, x, name="compared")
+            result = await self._background.predict(other, x, name="compared")
             other_name = "production" if sample.arm == "challenger" else "challenger"
             outputs = None if result.fault is not None else first_element_outputs(result)
             sample = sample.model_copy(update={other_name: outputs})
@@ -123,7 +123,7 @@ class RequestSampler:
         if values is None or embedder is None or not np.isfinite(values).all():
             return None
         return SampledEmbedding(
-            network=embedder.weights,
+            network=embedder.weights_digest,
             values=tuple(float(f"{value:.6g}") for value in values[0].tolist()),
         )
 

@@ -121,7 +121,8 @@ class WebhookResponse(Record):
 )
 async def rollback(request: Request) -> Response:
     """Abort the rollout in progress, or roll production back, as a firing alert requests."""
-    serving, webhook, trace = serving_of(request), _webhook_of(request), request_info(request).trace
+    serving, webhook = serving_of(request), _webhook_of(request)
+    trace_id = request_info(request).trace_id
     webhook.limit.require(time.monotonic())
     with serving.admission.reading(token_name(request)) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
@@ -129,14 +130,14 @@ async def rollback(request: Request) -> Response:
     handled = []
     for alert in payload.alerts:
         try:
-            async with webhook.one_at_a_time:
+            async with webhook.handling_lock:
                 result = await _handle(alert, webhook.rollback, model=serving.model)
         except RollbackFailed as failed:
             serving.metrics.hook_acts.labels("failed").inc()
-            serving.log.error("hook", trace=trace, alert=alert.key, failed=str(failed))
+            serving.log.error("hook", trace=trace_id, alert=alert.key, failed=str(failed))
             raise
         serving.metrics.hook_acts.labels(result.act).inc()
-        serving.log.warning("hook", trace=trace, alert=alert.key, act=result.act)
+        serving.log.warning("hook", trace=trace_id, alert=alert.key, act=result.act)
         handled.append(
             HandledAlert(fingerprint=alert.fingerprint, act=result.act, what=result.what)
         )

@@ -117,11 +117,11 @@ def digest_token(secret: str) -> bytes:
         SettingsError: The token is too short, or contains characters that a header must not have.
     """
     if len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii() or not secret.isprintable():
-        has_other = not (secret.isascii() and secret.isprintable())
-        other = ", some of them others" if has_other else ""
+        is_printable_ascii = secret.isascii() and secret.isprintable()
+        problem = "" if is_printable_ascii else ", not all of them printable ASCII"
         raise SettingsError(
             f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters and no "
-            f"others, got {len(secret)} characters{other}.",
+            f"others, got {len(secret)} characters{problem}.",
             fix="Create a token: python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return _digest(secret)

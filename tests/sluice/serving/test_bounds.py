@@ -54,12 +54,12 @@ def test_a_value_out_of_bounds_is_refused_with_its_column_in_any_order(value: fl
     contract = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
 
     with pytest.raises(InvalidInput) as refused:
-        contract.tensor(asked(0.5, value, columns=("b", "a")))
+        contract.read_windows(asked(0.5, value, columns=("b", "a")))
 
     assert refused.value.what == (
         f"A value of column 'a' must be from -10 to 10, got {value:.6g} at windows.0.0."
     )
-    assert contract.tensor(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
+    assert contract.read_windows(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
 
 
 def test_models_with_other_bounds_take_the_same_requests() -> None:

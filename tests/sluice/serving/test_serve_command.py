@@ -94,9 +94,7 @@ def test_network_weights_of_another_candidate_do_not_serve(
         update={"lineage": two.lineage.model_copy(update={"members": one.lineage.members})}
     )
 
-    with pytest.raises(
-        IntegrityError, match=r"network weights of .* do not match its candidate digest"
-    ):
+    with pytest.raises(IntegrityError, match=r"lineage of .* does not match its candidate digest"):
         load_deployed(forged, store)
 
 
