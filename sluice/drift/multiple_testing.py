@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.drift.joint import Map
+from sluice.drift.joint import MapFunction
 from sluice.drift.reference import DriftReference
 from sluice.drift.report import ColumnResult, JointResult, StatisticResult, smallest_p_value
 from sluice.evaluation.multiplicity import benjamini_hochberg
@@ -21,7 +21,10 @@ _STATISTIC_NAMES = {
 
 
 def joint_result(
-    reference: DriftReference, code_CN: Sequence[NDArray[np.uint8]], num_rows: int, run: Map
+    reference: DriftReference,
+    code_CN: Sequence[NDArray[np.uint8]],
+    num_rows: int,
+    map_function: MapFunction,
 ) -> JointResult | None:
     """Return the joint test of all columns, before the adjustment; None for a single column.
 
@@ -29,7 +32,7 @@ def joint_result(
         reference: Drift reference with the mean features.
         code_CN: Codes of all columns of the window that can be compared.
         num_rows: Rows of the window [rows].
-        run: ``map``, or the ``map`` method of a thread pool.
+        map_function: ``map``, or the ``map`` method of a thread pool.
     """
     joint, null = reference.joint, reference.calibration.joint
     if joint is None:
@@ -44,7 +47,7 @@ def joint_result(
     elif null is None:
         reason = f"The window has {num_rows} rows, required {needed}."
     else:
-        distance = joint.distance(reference.features.mean(code_CN, run))
+        distance = joint.distance(reference.features.mean(code_CN, map_function))
         (p_value,) = null.p_values(np.array([distance]))
         (threshold,) = null.thresholds(reference.settings.alpha)
         statistic = StatisticResult(

@@ -85,5 +85,5 @@ def _untested_reason(
 
 def _names(columns: Sequence[ColumnResult]) -> str:
     names = [column.column for column in columns[:_MAX_NAMES]]
-    more = len(columns) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    num_more = len(columns) - len(names)
+    return ", ".join(names) + (f" and {num_more} more" if num_more else "")

@@ -83,7 +83,7 @@ class _SharedQueue:
     """Number of jobs that are not yet answered; used by the event loop only."""
 
     started_at: float | None = None
-    """Time at which the current batch start_time [s, monotonic]; None without a batch."""
+    """Time at which the current batch began [s, monotonic]; None without a batch."""
 
     idle: threading.Event = field(default_factory=threading.Event)
     """Set while no batch is computed."""
@@ -207,9 +207,8 @@ def _run_batches(
     # Each thread has its own number of OpenMP threads, whatever the main thread has set and
     # torch.get_num_threads reports. With two OpenMP threads, a window took 85 ms instead of 2.6 ms.
     torch.set_num_threads(1)
-    deferred_job: _Job | None = (
-        None  # job that did not fit into the last batch, or has another shape
-    )
+    # Job that did not fit into the last batch, or has another shape.
+    deferred_job: _Job | None = None
     shared.idle.set()
     while True:
         first = deferred_job if deferred_job is not None else shared.jobs.get()
