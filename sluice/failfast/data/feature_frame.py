@@ -59,10 +59,10 @@ def check_features(
         find_broken_schema(
             frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
-        or _missing_columns(workload, frame)
-        or _unknown_labels(raw, frame)
-        or _too_few(frame, settings)
-        or _folds_outside(frame, folds)
+        or _find_missing_columns(workload, frame)
+        or _find_unknown_labels(raw, frame)
+        or _find_too_few_rows(frame, settings)
+        or _find_invalid_folds(frame, folds)
         or find_leaking_fold(frame, folds)
     )
     if broken is not None:
@@ -70,13 +70,13 @@ def check_features(
     train = workload.examples(frame, folds[0].train)
     val = workload.examples(frame, folds[0].val)
     counts = len(train), len(val)
-    broken = _unusable_form(folds[0], train, val)
+    broken = _find_unusable_form(folds[0], train, val)
     if broken is not None:
         return broken
     num_read = min(len(train), _MAX_READ_ROWS)
     note = "" if train.is_in_memory else f" {num_read:,} train examples were read."
-    train, val = _read(train), _read(val)
-    broken = _unusable_values(workload, frame, folds[0], train, val)
+    train, val = _read_sample(train), _read_sample(val)
+    broken = _find_unusable_values(workload, frame, folds[0], train, val)
     if broken is not None:
         return broken
     train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
@@ -108,7 +108,7 @@ def check_features(
     )
 
 
-def _missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
+def _find_missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
     """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
@@ -126,7 +126,7 @@ def _missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | 
     )
 
 
-def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
+def _find_unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
     unknown = ~frame.index.isin(raw.index)
     if not unknown.any():
         return None
@@ -142,7 +142,7 @@ def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | No
     )
 
 
-def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
+def _find_too_few_rows(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     if len(frame) >= settings.min_rows:
         return None
     return CheckOutcome(
@@ -157,7 +157,7 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     )
 
 
-def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
+def _find_invalid_folds(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
     if not folds:
         return CheckOutcome(
             outcome="fail",
@@ -184,28 +184,28 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
 
 
 def _example_shape(inputs: ModelInput) -> str:
-    """Return the shape of one example; of a dict the shapes by name."""
+    """Return the shape of one example; for a dict, the shapes by name."""
     if isinstance(inputs, Tensor):
         return str(tuple(inputs.shape[1:]))
     return str({name: tuple(part.shape[1:]) for name, part in inputs.items()})
 
 
-def _read(examples: Examples) -> Examples:
+def _read_sample(examples: Examples) -> Examples:
     """Return the examples, or evenly spaced ones of a source that is not in memory."""
     return examples if examples.is_in_memory else sample_evenly(examples, _MAX_READ_ROWS)
 
 
-def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
+def _find_unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
     """Return a finding for examples of the wrong type, length or rows, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
-        wrong = _wrong_form(examples)
-        if not wrong and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
-            wrong = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
-            wrong += f"{examples.rows.max()}"
-        if wrong:
+        problem = _describe_wrong_form(examples)
+        if not problem and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
+            problem = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
+            problem += f"{examples.rows.max()}"
+        if problem:
             return CheckOutcome(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
+                summary=f"Fold {fold.fold_id}, {split}: {problem}.",
                 fault="shape mismatch",
                 cause="examples() returns another type, other lengths, or rows outside of the "
                 "range that it was called with.",
@@ -215,7 +215,7 @@ def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome |
     return None
 
 
-def _unusable_values(
+def _find_unusable_values(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
 ) -> CheckOutcome | None:
     """Return a finding for non-finite values, or splits of different types or shapes, or None."""
@@ -236,10 +236,10 @@ def _unusable_values(
                     fix="Fill or drop these rows in compute_features, and declare every feature "
                     "in feature_schema.",
                 )
-    return _split_mismatch(train, val, fold)
+    return _find_split_mismatch(train, val, fold)
 
 
-def _wrong_form(examples: Examples) -> str:
+def _describe_wrong_form(examples: Examples) -> str:
     """Describe a wrong type or length of the examples; "" if type and lengths are right."""
     if not isinstance(examples, Examples):
         return f"examples() must return Examples, got {type(examples).__name__}"
@@ -266,15 +266,19 @@ def _wrong_form(examples: Examples) -> str:
 def _first_non_finite(tensor: Tensor) -> int | None:
     if not tensor.is_floating_point():
         return None
-    bad = ~tensor.isfinite()
-    return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
+    is_nonfinite = ~tensor.isfinite()
+    return (
+        int(is_nonfinite.reshape(len(is_nonfinite), -1).any(dim=1).int().argmax())
+        if is_nonfinite.any()
+        else None
+    )
 
 
-def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
+def _find_split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
     """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
     pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
     for name, (in_train, in_val) in pairs.items():
-        if not _alike(in_train, in_val):
+        if not _have_same_form(in_train, in_val):
             return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: {name} is {describe_input(in_train)} in train "
@@ -286,11 +290,13 @@ def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome 
     return None
 
 
-def _alike(one: ModelInput, two: ModelInput) -> bool:
+def _have_same_form(one: ModelInput, two: ModelInput) -> bool:
     """Return whether names, dtypes and axes are equal; sequences may differ in length."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
-        same = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
-        return one.dtype == two.dtype and one.ndim == two.ndim and same
+        has_same_axes = (
+            one.shape[2:] == two.shape[2:] if one.ndim > 2 else _have_same_width(one, two)
+        )
+        return one.dtype == two.dtype and one.ndim == two.ndim and has_same_axes
     if isinstance(one, Tensor) or isinstance(two, Tensor):
         return False
     return one.keys() == two.keys() and all(
@@ -298,5 +304,5 @@ def _alike(one: ModelInput, two: ModelInput) -> bool:
     )
 
 
-def _same_width(one: Tensor, two: Tensor) -> bool:
+def _have_same_width(one: Tensor, two: Tensor) -> bool:
     return one.shape[1:] == two.shape[1:] or not one.is_floating_point()

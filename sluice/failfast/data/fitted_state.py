@@ -68,20 +68,20 @@ def check_fitted_state(
         return CheckOutcome(
             outcome="fail",
             summary=f"{name} returns different arrays when it is called twice for the same train "
-            f"rows: {_differing(state, again)}.",
+            f"rows: {_differing_names(state, again)}.",
             numbers=numbers,
             fault="split dependence",
             cause="It draws random numbers without a seed, or keeps state between calls.",
             fix="Make it a function of train_frame alone, and seed every generator inside it.",
         )
-    changed = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
+    changed_workload = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
     with wrap_user_errors("fit of the workload, after rows outside of train_frame were changed"):
-        other = fit_state(changed, train_frame)
+        other = fit_state(changed_workload, train_frame)
     if digest_state(other) != digest_state(state):
         return CheckOutcome(
             outcome="fail",
             summary=f"Fold 0: {name} returns different arrays when only rows after the train rows "
-            f"change: {_differing(state, other)}.",
+            f"change: {_differing_names(state, other)}.",
             numbers=numbers,
             fault="split dependence",
             cause="It reads more rows than its argument, for example with load_rows() or from a "
@@ -127,7 +127,7 @@ def _workload_of_changed_rows(
     return changed
 
 
-def _differing(one: dict[str, Tensor], two: dict[str, Tensor]) -> str:
+def _differing_names(one: dict[str, Tensor], two: dict[str, Tensor]) -> str:
     names = [
         name
         for name in sorted(one.keys() | two.keys())

@@ -56,7 +56,7 @@ class GateInputs:
     clock: Clock
     """Returns the current time with a time zone; also used to time the checks."""
     stored: StoredData | None = None
-    served: bool = False
+    is_served: bool = False
     """Whether the workload belongs to a pipeline, whose promoted model is served."""
 
     @cached_property
@@ -109,7 +109,7 @@ class GateInputs:
     def held_out(self) -> Examples:
         """Validation examples of the first fold; no check makes predictions for test rows.
 
-        Of a workload that does not keep its outputs, at most 256 evenly spaced examples.
+        If the workload does not keep its outputs, these are at most 256 evenly spaced examples.
         """
         examples = self.workload.examples(self.frame, self.folds[0].val)
         if self.workload.keep_outputs:
