@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluice.base.errors import SettingsError
 
-_MAX_SHOWN = 300
+_MAX_MESSAGE_CHARS = 300
 """Maximum length of the exception's message in the error [characters]."""
 
 _MAX_FILES = 2000
@@ -50,13 +50,13 @@ def explain_import_error(
             f"{prefix}{location or 'the module'} exits the process at import.",
             fix="Move code that belongs to a script under: if __name__ == '__main__'.",
         )
-    message = " ".join(str(error).split())[:_MAX_SHOWN]
-    described = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    message = " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
+    description = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if not location:
         return SettingsError(
-            f"{prefix}{described}.", fix=f"Make 'import {module_name}' work, then start again."
+            f"{prefix}{description}.", fix=f"Make 'import {module_name}' work, then start again."
         )
-    return SettingsError(f"{prefix}{location} raised {described}.", fix=f"Correct {location}.")
+    return SettingsError(f"{prefix}{location} raised {description}.", fix=f"Correct {location}.")
 
 
 def _module_not_found_error(path: str, module_name: str, missing: str, what: str) -> SettingsError:
@@ -131,5 +131,5 @@ def _user_line(error: BaseException) -> str:
 def _format_line(file: str, line: int) -> str:
     """Return 'file.py line 3', with a path relative to the working folder if the file is in it."""
     path, cwd = Path(file), Path.cwd()
-    shown = path.relative_to(cwd) if path.is_relative_to(cwd) else path
-    return f"{shown} line {line}"
+    display_path = path.relative_to(cwd) if path.is_relative_to(cwd) else path
+    return f"{display_path} line {line}"

@@ -207,7 +207,7 @@ def _calibrate(
     threads: int,
     on_progress: OnProgress,
 ) -> Calibration:
-    num_draws = settings.resamples(family_size(len(columns)))
+    num_draws = settings.num_resamples(family_size(len(columns)))
 
     def calibrate(column: ColumnReference) -> NullDistribution | None:
         if not has_enough_rows(column.dependence, num_rows, settings):

@@ -37,8 +37,8 @@ def generation_metrics(
 
     Words are runs of letters, digits and underscores in lower case, without stemming; letters with
     accents are normalised (NFC). The rouge metrics of a generated text without words are 0, and
-    rouge2 also if one of both texts has a single word. Undefined metrics are absent: all of them if
-    a reference has no word; bertscore if there is no encoder, or if a vector of the encoder is
+    rouge2 also if one of the two texts has a single word. Undefined metrics are absent: all of them
+    if a reference has no word; bertscore if there is no encoder, or if a vector of the encoder is
     non-finite or 0.
 
     Args:

@@ -276,20 +276,24 @@ class Verdict(Record):
 
 def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
     return [
-        (f"gain [{v.unit}]", f"{_number(v.gain)}, required above {_number(v.required)}"),
+        (
+            f"gain [{v.unit}]",
+            f"{_format_number(v.gain)}, required above {_format_number(v.required)}",
+        ),
         (
             "bounds",
-            f"{_number(v.lower_bound)} to {_number(v.upper_bound)}, each one-sided at "
-            f"{v.alpha:.3g}; the lower one decides on PROMOTE",
+            f"{_format_number(v.lower_bound)} to {_format_number(v.upper_bound)}, each one-sided "
+            f"at {v.alpha:.3g}; the lower one decides on PROMOTE",
         ),
         (
             "mean loss",
-            f"{_number(v.candidate_loss)} candidate, {_number(v.reference_loss)} baseline",
+            f"{_format_number(v.candidate_loss)} candidate, {_format_number(v.reference_loss)} "
+            "reference",
         ),
-        ("p-value", f"{_number(v.p_value)}, one-sided"),
+        ("p-value", f"{_format_number(v.p_value)}, one-sided"),
         (
             "seeds",
-            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} baseline",
+            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} reference",
         ),
         ("test rows", v.rows_summary),
     ]
@@ -301,7 +305,7 @@ def _html_folds(verdict: Verdict) -> str:
         [
             (
                 str(fold.fold_id),
-                *(_number(value) for value in (fold.gain, fold.low, fold.high)),
+                *(_format_number(value) for value in (fold.gain, fold.low, fold.high)),
                 str(fold.num_rows),
             )
             for fold in verdict.folds
@@ -310,5 +314,5 @@ def _html_folds(verdict: Verdict) -> str:
     )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "not computable"

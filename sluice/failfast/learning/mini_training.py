@@ -244,8 +244,8 @@ def judge_mini_training(
     return CheckOutcome(
         outcome="warn",
         summary=f"{summary} The loss still exceeds that of the constant output by "
-        f"{-units_below:.4g} times the gain from knowing the target. Its decrease only shows that the outputs approach the "
-        "target's level.",
+        f"{-units_below:.4g} times the gain from knowing the target. Its decrease "
+        "only shows that the outputs approach the target's level.",
         numbers=numbers,
         fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
