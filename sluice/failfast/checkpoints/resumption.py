@@ -244,9 +244,11 @@ class _Comparison:
         if truncated.load(path) is not None:
             return False
         loaded = truncated.registered_state()
-        changed = [n for n in loaded if first_difference(initial[n], loaded[n]) is not None]
-        missing = [n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None]
-        return bool(changed and missing)
+        changed_parts = [n for n in loaded if first_difference(initial[n], loaded[n]) is not None]
+        missing_parts = [
+            n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None
+        ]
+        return bool(changed_parts and missing_parts)
 
 
 def _describe_first_change(

@@ -70,12 +70,14 @@ def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
-        plain = {n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES}
-        for key, value in {**unstored, **plain}.items():
+        plain_attributes = {
+            n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES
+        }
+        for key, value in {**unstored, **plain_attributes}.items():
             hidden |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
     if inspect.isfunction(step):
-        used = inspect.getclosurevars(step)
-        for name, value in {**used.globals, **used.nonlocals}.items():
+        variables = inspect.getclosurevars(step)
+        for name, value in {**variables.globals, **variables.nonlocals}.items():
             state = _generator_state(value)
             if state is not None:
                 hidden |= flatten(state, f"{name} of {step.__name__}()")
@@ -106,21 +108,21 @@ def flatten(value: Any, path: str = "") -> Flat:
 
 def first_difference(saved: Flat, loaded: Flat) -> StateDifference | None:
     """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
-    differing = [
+    differing_paths = [
         path
         for path in dict.fromkeys([*saved, *loaded])
         if path not in saved or path not in loaded or not same_bits(saved[path], loaded[path])
     ]
-    if not differing:
+    if not differing_paths:
         return None
-    path = differing[0]
+    path = differing_paths[0]
     if path not in loaded:
         change = "was saved and is missing"
     elif path not in saved:
         change = "was not saved and is present"
     else:
         change = _describe_change(saved[path], loaded[path])
-    return StateDifference(path, change, len(differing) - 1)
+    return StateDifference(path, change, len(differing_paths) - 1)
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -33,9 +33,11 @@ def find_constant_features(
         train_rows: Train rows of the frame.
         settings: ``wide_table_columns``.
     """
-    declared = {column.name for column in workload.feature_schema.columns if column.constant}
+    declared_constant = {
+        column.name for column in workload.feature_schema.columns if column.constant
+    }
     features = [name for name in workload.feature_columns if name in frame.columns]
-    constant = [n for n in features if n not in declared and _is_constant(train_rows[n])]
+    constant = [n for n in features if n not in declared_constant and _is_constant(train_rows[n])]
     if not constant:
         return None
     is_wide = len(features) >= settings.wide_table_columns

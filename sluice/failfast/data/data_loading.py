@@ -40,11 +40,11 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
-    if broken is not None:
-        return broken
-    needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
-    is_complete: _Mask = np.asarray(raw[needed].notna().to_numpy().all(axis=1))
+    failure = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
+    if failure is not None:
+        return failure
+    required_columns = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
+    is_complete: _Mask = np.asarray(raw[required_columns].notna().to_numpy().all(axis=1))
     is_repeated = repeated_rows(raw)
     num_usable = int((is_complete & ~is_repeated).sum())
     numbers = {
@@ -68,7 +68,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
             outcome="fail",
             summary=f"At least {settings.min_rows:,} rows are required, got {num_usable:,} of "
             f"{len(raw):,} that are complete and not repeated"
-            f"{_emptiest_column(raw, needed, is_complete)}.",
+            f"{_emptiest_column(raw, required_columns, is_complete)}.",
             numbers=numbers,
             fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
@@ -129,8 +129,8 @@ def _cell_hashes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
 
 def _column_hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
     # 0.0 and -0.0 are one value with two bit patterns.
-    same = series + 0.0 if series.dtype.kind == "f" else series
-    return np.asarray(pd.util.hash_pandas_object(same, index=False), np.uint64)
+    canonical = series + 0.0 if series.dtype.kind == "f" else series
+    return np.asarray(pd.util.hash_pandas_object(canonical, index=False), np.uint64)
 
 
 def _combine_hashes(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -193,9 +193,9 @@ def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
     )
 
 
-def _emptiest_column(raw: pd.DataFrame, needed: list[str], is_complete: _Mask) -> str:
+def _emptiest_column(raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask) -> str:
     """Name the column with most gaps, when rows are incomplete; as the end of a message."""
     if is_complete.all():
         return ""
-    gaps = raw[needed].isna().sum()
+    gaps = raw[required_columns].isna().sum()
     return f"; '{gaps.idxmax()}' is empty in {pluralize(int(gaps.max()), 'row')}"

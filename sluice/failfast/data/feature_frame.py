@@ -55,7 +55,7 @@ def check_features(
     Cost:
         Dominated by ``examples()`` of the first fold's train and validation rows.
     """
-    broken = (
+    failure = (
         find_broken_schema(
             frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
@@ -65,20 +65,20 @@ def check_features(
         or _find_invalid_folds(frame, folds)
         or find_leaking_fold(frame, folds)
     )
-    if broken is not None:
-        return broken
+    if failure is not None:
+        return failure
     train = workload.examples(frame, folds[0].train)
     val = workload.examples(frame, folds[0].val)
     counts = len(train), len(val)
-    broken = _find_unusable_form(folds[0], train, val)
-    if broken is not None:
-        return broken
+    failure = _find_unusable_form(folds[0], train, val)
+    if failure is not None:
+        return failure
     num_read = min(len(train), _MAX_READ_ROWS)
     note = "" if train.is_in_memory else f" {num_read:,} train examples were read."
     train, val = _read_sample(train), _read_sample(val)
-    broken = _find_unusable_values(workload, frame, folds[0], train, val)
-    if broken is not None:
-        return broken
+    failure = _find_unusable_values(workload, frame, folds[0], train, val)
+    if failure is not None:
+        return failure
     train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
     problems = [
         finding
@@ -112,15 +112,16 @@ def _find_missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutco
     """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
-    required = (*workload.feature_columns, workload.target_column)
-    missing = [name for name in required if name not in frame.columns]
-    if not missing:
+    required_columns = (*workload.feature_columns, workload.target_column)
+    missing_columns = [name for name in required_columns if name not in frame.columns]
+    if not missing_columns:
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
-        f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
-        numbers={"missing": len(missing)},
+        summary="feature_columns and target_column name "
+        f"{', '.join(map(repr, missing_columns))}, but compute_features returned "
+        f"{', '.join(sorted(map(str, frame.columns)))}.",
+        numbers={"missing": len(missing_columns)},
         fault="missing columns",
         fix="Correct feature_columns and target_column, or compute these columns.",
     )

@@ -64,19 +64,19 @@ def check_look_ahead(
         seed,
         has_independent_rows=has_independent_rows,
     )
-    found = search.worst_first
+    changes = search.worst_first
     numbers = {
         "features": len(columns),
         "features_compared": len(search.compared_columns),
         "rows": sum(len(block.raw) for block in search.sample.blocks),
         "comparisons": search.num_comparisons,
-        "seeing_later_rows": len(found),
+        "seeing_later_rows": len(changes),
     }
     if search.num_comparisons == 0:
         return CheckOutcome(
             outcome="insufficient", summary=search.not_compared_message, numbers=numbers, fix=_FIX
         )
-    if not found:
+    if not changes:
         note = " One table is sufficient for independent rows (horizon_rows = 0)."
         note = note if has_independent_rows else ""
         return CheckOutcome(
@@ -89,12 +89,12 @@ def check_look_ahead(
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in found),
+        tuple(f.column for f in changes),
         settings.look_ahead,
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"Feature '{found[0].column}' differs when compute_features is called again "
+            summary=f"Feature '{changes[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
             fault="look-ahead",
@@ -102,12 +102,12 @@ def check_look_ahead(
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
-    first = found[0]
-    others = ", ".join(f"'{f.column}'" for f in found[1:6])
-    more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
+    first = changes[0]
+    others = ", ".join(f"'{f.column}'" for f in changes[1:6])
+    more = f" Also {others}{' and more' if len(changes) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{len(found):,} of {len(search.compared_columns):,} features look ahead: "
+        summary=f"{len(changes):,} of {len(search.compared_columns):,} features look ahead: "
         f"'{first.column}' at row {first.row} changed by {first.change:.3g} standard deviations "
         f"when only later rows changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.

@@ -50,11 +50,11 @@ def check_partition_context(
         values = FeatureValues(features, tuple(features.columns), LookAheadSettings().tolerance)
         values.compare(wide_features, features.index, largest_changes)
     if largest_changes:
-        found = max(largest_changes.values(), key=lambda each: each.change)
+        largest_change = max(largest_changes.values(), key=lambda each: each.change)
         raise ContractError(
             f"The features of partition '{name}' must depend only on {context}, but "
-            f"'{found.column}' at {found.row} changes by {found.change:.3g} standard deviations "
-            "if more rows are given.",
+            f"'{largest_change.column}' at {largest_change.row} changes by "
+            f"{largest_change.change:.3g} standard deviations if more rows are given.",
             cause=cause,
             fix=fix,
         )

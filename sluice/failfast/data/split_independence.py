@@ -165,11 +165,15 @@ def _is_different_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
         return np.ones(len(one), bool)
     if not one.is_floating_point():
         return np.asarray((one != two).reshape(len(one), -1).any(dim=1))
-    flat, other = (t.reshape(len(t), -1).double() for t in (one, two))
-    scale = flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).std(dim=0, correction=0)
-    slack = _ROUNDING * scale + 1e-6 * flat.abs()
-    same = (flat == other) | (flat.isnan() & other.isnan()) | ((flat - other).abs() <= slack)
-    return np.asarray((~same).any(dim=1))
+    flat_one, flat_two = (t.reshape(len(t), -1).double() for t in (one, two))
+    scale = flat_one.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).std(dim=0, correction=0)
+    slack = _ROUNDING * scale + 1e-6 * flat_one.abs()
+    is_same = (
+        (flat_one == flat_two)
+        | (flat_one.isnan() & flat_two.isnan())
+        | ((flat_one - flat_two).abs() <= slack)
+    )
+    return np.asarray((~is_same).any(dim=1))
 
 
 def _dependence_finding(

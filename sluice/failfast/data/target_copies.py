@@ -49,8 +49,8 @@ def find_target_copies(
     features = [name for name in workload.feature_columns if name in frame.columns]
     if target in features:
         return _copies([target], f"feature_columns contains the target '{target}' itself", frame)
-    others = [name for name in features if _is_number(frame[name])]
-    similarity = {name: _similarity(_numbers(frame[name]), values) for name in others}
+    numeric_features = [name for name in features if _is_number(frame[name])]
+    similarity = {name: _similarity(_numbers(frame[name]), values) for name in numeric_features}
     copies = [
         name
         for name, correlation in similarity.items()

@@ -113,7 +113,7 @@ def _scoring(inputs: GateInputs) -> CheckOutcome:
         held_out,
         inputs.frame,
         inputs.folds[0],
-        needs_baseline=inputs.stored is not None,
+        needs_baseline=inputs.stored_data is not None,
     )
 
 

@@ -57,7 +57,7 @@ class _GateTarget:
     model: ModelSettings
     training: TrainSettings
     poc: PocSettings
-    stored: StoredData | None = None
+    stored_data: StoredData | None = None
     is_served: bool = False
 
 
@@ -137,7 +137,7 @@ def _run(
         seed=task.request.seed,
         folder=task.scratch,
         clock=lambda: datetime.now(UTC),
-        stored=target.stored,
+        stored_data=target.stored_data,
         is_served=target.is_served,
     )
     results = {result.name: result for result in task.earlier_results}
@@ -221,7 +221,7 @@ def _resolve(target: Target) -> _GateTarget:
                 model=target.model,
                 training=target.training,
                 poc=target.poc,
-                stored=target.data,
+                stored_data=target.data,
                 is_served=True,
             )
         case WorkloadTarget(path=path, settings=text):

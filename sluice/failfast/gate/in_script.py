@@ -170,18 +170,18 @@ def require_rebuildable(workload: Workload) -> Workload:
     try:
         rebuilt = cls(workload.settings)
     except TypeError as error:
-        differing = [f"__init__ ({error})"]
+        differing_names = [f"__init__ ({error})"]
     else:
         attributes, rebuilt_attributes = vars(workload), vars(rebuilt)
-        differing = [
+        differing_names = [
             name
             for name in sorted(attributes | rebuilt_attributes)
             if _pickled(attributes, name) != _pickled(rebuilt_attributes, name)
         ]
-    if differing:
+    if differing_names:
         raise SettingsError(
             f"{cls.__qualname__}(settings) must reproduce the instance that was passed to check(); "
-            f"these attributes differ: {', '.join(differing)}.",
+            f"these attributes differ: {', '.join(differing_names)}.",
             cause="The gate runs in a separate process, which builds the workload from its "
             "settings.",
             fix="Make the differing attributes fields of the workload's settings class.",

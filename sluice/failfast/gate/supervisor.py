@@ -227,17 +227,18 @@ def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
 
 def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
-    used, limit = resident_bytes(process.pid), share * progress.memory_bytes
-    if used > limit:  # memory shared by worker processes was counted once for each of them
-        used = proportional_bytes(process.pid)
-    if used <= limit:
+    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.memory_bytes
+    if used_bytes > limit_bytes:
+        # Memory shared by worker processes was counted once for each of them.
+        used_bytes = proportional_bytes(process.pid)
+    if used_bytes <= limit_bytes:
         return None
     return _Stop(
         CheckOutcome(
             outcome="fail",
-            summary=f"The gate's process was stopped at {used / _GIB:.1f} GiB of memory "
-            f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the memory that was free at the "
-            "start), while it was",
+            summary=f"The gate's process was stopped at {used_bytes / _GIB:.1f} GiB of memory "
+            f"({limit_bytes / _GIB:.1f} GiB are allowed, {share:.0%} of the memory that was free "
+            "at the start), while it was",
             fault="out of memory",
         )
     )

@@ -117,7 +117,7 @@ class _Diagnosis:
         ]
         if not disconnected:
             return None
-        unused = {owner for owner in map(_parent, disconnected) if not self._ran(owner)}
+        unused = {owner for owner in map(_parent, disconnected) if not self._has_run(owner)}
         note = f" {format_names(sorted(unused))} never ran." if unused else ""
         return CheckOutcome(
             outcome="fail",
@@ -238,10 +238,10 @@ class _Diagnosis:
 
     def find_by_design(self) -> CheckOutcome | None:
         """Return a warning for the remaining parameters; None without any."""
-        missing = {
+        idle_parameters = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }
-        remaining = self._in_order(self.missing_gradients.zero | missing)
+        remaining = self._in_order(self.missing_gradients.zero | idle_parameters)
         if not remaining:
             return None
         return CheckOutcome(
@@ -263,9 +263,9 @@ class _Diagnosis:
         parent = self.modules[_parent(name)] if name else None
         is_in_list = isinstance(parent, _LISTS)
         for other, candidate in self.modules.items():
-            if type(candidate) is not type(module) or _related(other, name):
+            if type(candidate) is not type(module) or _are_related(other, name):
                 continue
-            if not self._ran(name):
+            if not self._has_run(name):
                 is_equivalent = is_in_list and _parent(other) == _parent(name)
             else:
                 other_activity = self.activity.get(other)
@@ -281,7 +281,7 @@ class _Diagnosis:
     def _learns(self, name: str) -> bool:
         return any(parameter.startswith(f"{name}.") for parameter in self.with_gradient)
 
-    def _ran(self, owner: str) -> bool:
+    def _has_run(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
             activity.num_examples
@@ -328,7 +328,7 @@ def _name_and_parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _related(one: str, other: str) -> bool:
+def _are_related(one: str, other: str) -> bool:
     if not one or not other:
         return True  # The whole network.
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

@@ -32,7 +32,7 @@ def judge_normalisers(
             cause=error.cause,
             fix=error.fix,
         )
-    vanishing = [measured for measured in ranges if measured.vanishes]
+    vanishing = [measured for measured in ranges if measured.is_vanishing]
     if not vanishing:
         return ranges, None
     names = format_names([measured.layer for measured in vanishing])

@@ -87,8 +87,8 @@ def _are_equal(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) 
     if one.shape != two.shape:
         return False
     rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())
-    allowed = settings.batch_independence_tolerance * _deviation(output) + rounding
-    return bool(((one.double() - two.double()).abs() <= allowed).all())
+    tolerance = settings.batch_independence_tolerance * _deviation(output) + rounding
+    return bool(((one.double() - two.double()).abs() <= tolerance).all())
 
 
 def _deviation(output: Tensor) -> float:

@@ -52,12 +52,12 @@ def check_instantiation(
             f"for an input of {format_shape(batch.inputs)}.",
             fault="shape mismatch",
         )
-    required = workload.output_shape(batch.targets)
-    if tuple(output.shape) != required:
-        cause, fix = _explain_shape(workload, batch, output, required)
+    required_shape = workload.output_shape(batch.targets)
+    if tuple(output.shape) != required_shape:
+        cause, fix = _explain_shape(workload, batch, output, required_shape)
         return CheckOutcome(
             outcome="fail",
-            summary=f"The output must have the shape {required} for targets of "
+            summary=f"The output must have the shape {required_shape} for targets of "
             f"{format_shape(batch.targets)}, got {format_shape(output)} for an input of "
             f"{format_shape(batch.inputs)}.",
             fault="shape mismatch",
@@ -136,7 +136,7 @@ def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
 
 
 def _explain_shape(
-    workload: Workload, batch: Examples, output: Tensor, required: tuple[int, ...]
+    workload: Workload, batch: Examples, output: Tensor, required_shape: tuple[int, ...]
 ) -> tuple[str, str]:
     """Return cause and fix of a wrong output shape; "" selects the general response."""
     has_default_shape = type(workload).output_shape is Workload.output_shape
@@ -146,7 +146,7 @@ def _explain_shape(
             "For classes write an output_shape() that returns (len(y), number of classes), and "
             "a matching losses().",
         )
-    if tuple(output.shape) != (*required, 1):
+    if tuple(output.shape) != (*required_shape, 1):
         return "", ""
     if batch.targets.ndim > 1:
         return "", f"{_SQUEEZE_FIX}."

@@ -302,8 +302,8 @@ def _needs_more_seeds(
     bound = bound_loss_decrease(
         (first_S - last_S) / learnable_S, confidence=interim_confidence(settings)
     )
-    required = required_loss_decrease(step_share, settings)
-    return bound.mean > required and not bound.lower > required
+    required_decrease = required_loss_decrease(step_share, settings)
+    return bound.mean > required_decrease and not bound.lower > required_decrease
 
 
 def _divergence_outcome(error: TrainingFailed, index: int) -> CheckOutcome:
@@ -330,13 +330,13 @@ def _describe(
         f"{first:.4g} to {last:.4g} (mean of {pluralize(len(mini.loss_SE), 'seed')}, learning_rate "
         f"{learning_rate:g})"
     )
-    needed = required_loss_decrease(mini.step_share, settings)
-    required = f"a decrease of more than {needed:.2%} of {share} is required."
+    required_decrease = required_loss_decrease(mini.step_share, settings)
+    requirement = f"a decrease of more than {required_decrease:.2%} of {share} is required."
     if not bound.mean >= 0:
-        return f"{summary}, an increase; {required}"
+        return f"{summary}, an increase; {requirement}"
     return (
         f"{summary}, a decrease of {bound.mean:.2%} with a lower confidence bound of "
-        f"{bound.lower:.2%}; {required}"
+        f"{bound.lower:.2%}; {requirement}"
     )
 
 

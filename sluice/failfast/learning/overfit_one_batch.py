@@ -155,20 +155,20 @@ def _overfit(
     max_decrease = baseline_loss - lowest
     if lowest < 0:
         max_decrease = min(max_decrease, unit)
-    required = baseline_loss - (1 - settings.overfit_loss_share) * max_decrease
+    required_loss = baseline_loss - (1 - settings.overfit_loss_share) * max_decrease
     best = (math.inf, 0, _LEARNING_RATES[0])
     for rate in _LEARNING_RATES:
         with RandomStream(seed).active():
             reached, steps = _minimise(
-                copy.deepcopy(model), workload, batch, rate, required, settings.overfit_steps
+                copy.deepcopy(model), workload, batch, rate, required_loss, settings.overfit_steps
             )
         best = min(best, (reached, steps, rate))
-        if reached <= required:
+        if reached <= required_loss:
             break
     return _Attempt(
         num_rows=len(batch),
         baseline_loss=baseline_loss,
-        required_loss=required,
+        required_loss=required_loss,
         lowest_loss=best[0],
         num_steps=best[1],
         learning_rate=best[2],
@@ -180,7 +180,7 @@ def _minimise(
     workload: Workload,
     batch: Examples,
     rate: float,
-    required: float,
+    required_loss: float,
     max_steps: int,
 ) -> tuple[float, int]:
     """Return the lowest loss during the minimisation and the step at which it was reached."""
@@ -199,7 +199,7 @@ def _minimise(
             if not math.isfinite(value):
                 break
             lowest = min(lowest, (value, step))
-            if value <= required or not loss.requires_grad:
+            if value <= required_loss or not loss.requires_grad:
                 break
             optimizer.zero_grad()
             loss.backward()

@@ -103,14 +103,14 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             fault="explosion",
         )
     if spread.problem:
-        required = (
+        requirement = (
             "they are all equal"
             if pair is None
             else f"at least {limits.collapse_ratio:g} is required"
         )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{observation}; {required}.",
+            summary=f"{observation}; {requirement}.",
             numbers=numbers,
             fault="collapse",
         )
@@ -131,12 +131,12 @@ def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -
     """
     if not bool(torch.isfinite(output).all()):
         return PredictionSpread(ratio=math.nan, problem="not finite")
-    spread = _mean_deviation(output)
+    deviation = _mean_deviation(output)
     pair = _to_common_scale(output, y)
     if pair is None or (_are_classes(output, y) and not _varies(pair.y_NP)):
-        return PredictionSpread(ratio=spread, problem="" if spread > 0 else "collapse")
-    if _are_classes(output, y) and spread > settings.explosion_ratio:
-        return PredictionSpread(ratio=spread, problem="explosion")
+        return PredictionSpread(ratio=deviation, problem="" if deviation > 0 else "collapse")
+    if _are_classes(output, y) and deviation > settings.explosion_ratio:
+        return PredictionSpread(ratio=deviation, problem="explosion")
     scale = float(pair.y_NP.std(dim=0).mean())
     ratio = float(pair.output_NP.std(dim=0).mean()) / scale if scale > 0 else math.nan
     if ratio > settings.explosion_ratio:
@@ -218,14 +218,14 @@ def _judge_variety(
     is_undefined = pair is not None and not math.isfinite(correlation)
     if pair is not None:
         numbers["correlation"] = 0.0 if is_undefined else correlation
-        shown = "undefined" if is_undefined else f"{correlation:.3g}"
-        observation = f"{observation}; their correlation with the target is {shown}"
-    expected = min(limits.min_distinct, int(numbers["num_examples"]))
-    if num_distinct < expected:
+        correlation_text = "undefined" if is_undefined else f"{correlation:.3g}"
+        observation = f"{observation}; their correlation with the target is {correlation_text}"
+    num_expected = min(limits.min_distinct, int(numbers["num_examples"]))
+    if num_distinct < num_expected:
         return CheckOutcome(
             outcome="warn",
             summary=f"{observation}. Only {num_distinct:,} of them are distinct; "
-            f"at least {expected} are expected.",
+            f"at least {num_expected} are expected.",
             numbers=numbers,
             fault="few distinct predictions",
         )

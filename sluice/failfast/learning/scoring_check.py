@@ -62,11 +62,12 @@ def check_scoring(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
-    baseline, num_rows, required = _predict_baseline(workload, frame, fold)
-    if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required):
+    baseline, num_rows, required_shape = _predict_baseline(workload, frame, fold)
+    if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required_shape):
         got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
         observation = (
-            f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
+            f"baseline() must return the shape {tuple(required_shape)} for the test rows, "
+            f"got {got}."
         )
         if type(workload).baseline is Workload.baseline:
             return CheckOutcome(
@@ -85,8 +86,8 @@ def check_scoring(
             f"{num_bad:,} of {baseline.numel():,} predictions of baseline() are not finite."
         )
     rule_note = _compare_with_simple_rule(workload, output, held_out, frame, fold)
-    undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
-    note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
+    undefined_names = [name for name, value in metrics.items() if not math.isfinite(float(value))]
+    note = f" (undefined on these rows: {', '.join(undefined_names)})" if undefined_names else ""
     return CheckOutcome(
         outcome="pass",
         summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out):,} held-out rows"
