@@ -59,7 +59,9 @@ def explain_import_error(
     return SettingsError(f"{prefix}{location} raised {description}.", fix=f"Correct {location}.")
 
 
-def _module_not_found_error(path: str, module_name: str, missing: str, what: str) -> SettingsError:
+def _module_not_found_error(
+    path: str, module_name: str, missing_module: str, what: str
+) -> SettingsError:
     """Return the error for a module of the user that does not exist."""
     name = path.partition(":")[2]
     similar = _find_similar(module_name)
@@ -67,29 +69,29 @@ def _module_not_found_error(path: str, module_name: str, missing: str, what: str
     package, dot, _ = module_name.partition(".")
     start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
     return SettingsError(
-        f"The {what} '{path}' cannot be imported: No module named '{missing}', neither in "
+        f"The {what} '{path}' cannot be imported: No module named '{missing_module}', neither in "
         f"{Path.cwd()} nor installed.{suggestion}",
         fix=f"Start {start}, or check the spelling.",
     )
 
 
-def _missing_dependency_error(prefix: str, location: str, missing: str) -> SettingsError:
+def _missing_dependency_error(prefix: str, location: str, missing_module: str) -> SettingsError:
     """Return the error for a missing dependency of the user's module."""
-    package = missing.partition(".")[0]
-    imports = f"{prefix}{location or 'it'} imports {missing}, "
-    if missing in sys.stdlib_module_names:
+    package = missing_module.partition(".")[0]
+    imports = f"{prefix}{location or 'it'} imports {missing_module}, "
+    if missing_module in sys.stdlib_module_names:
         return SettingsError(
             f"{imports}a module of the standard library that this Python does not have.",
             cause="The module exists only on other systems, or belongs to a package of the system "
             "that is not installed.",
-            fix=f"Install a Python that has {missing}, or do without this module.",
+            fix=f"Install a Python that has {missing_module}, or do without this module.",
         )
-    if package in sys.stdlib_module_names or ("." in missing and _is_installed(package)):
+    if package in sys.stdlib_module_names or ("." in missing_module and _is_installed(package)):
         return SettingsError(
             f"{imports}which the installed package {package} does not have.",
             fix="Check the spelling, or use a version of the package that has it.",
         )
-    similar = _find_similar(missing, min_similarity=_MIN_SIMILARITY)
+    similar = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
     suggestion = f" Did you mean '{similar}'?" if similar else ""
     return SettingsError(
         f"{imports}which is not installed here.{suggestion}",

@@ -143,7 +143,7 @@ def _decide(
     half_width: float,
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy; ``half_width`` is that of the bounds of the increase."""
-    needed = max(settings.min_rows, settings.min_blocks * length)
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
     for name, x_N in (("reference", reference_N), ("window", window_N)):
         num_nonfinite = int((~np.isfinite(x_N)).sum())
         if num_nonfinite:
@@ -153,9 +153,11 @@ def _decide(
                 reason,
                 "Find out why the model has no finite loss on these rows.",
             )
-        if x_N.size < needed:
-            reason = f"The {name} has {pluralize(x_N.size, 'labelled row')}, required {needed}."
-            num_missing = needed - x_N.size
+        if x_N.size < required_rows:
+            reason = (
+                f"The {name} has {pluralize(x_N.size, 'labelled row')}, required {required_rows}."
+            )
+            num_missing = required_rows - x_N.size
             return (
                 "INCONCLUSIVE",
                 reason,

@@ -78,11 +78,11 @@ def evaluate_embeddings(
     reference_NE = _subsample(reference.rows_NE.astype(np.float64), embedding_settings.max_rows)
     window_NE = _subsample(window_NE, embedding_settings.max_rows)
     length = max(_block_length(reference_NE), _block_length(window_NE))
-    needed = max(settings.min_rows, settings.min_blocks * length)
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
     shortages = [
-        f"{len(sample)} different rows of {name} are compared, required {needed}"
+        f"{len(sample)} different rows of {name} are compared, required {required_rows}"
         for name, sample in (("the reference", reference_NE), ("the window", window_NE))
-        if len(sample) < needed
+        if len(sample) < required_rows
     ]
     if not shortages and not _can_reach(settings.alpha, length, reference_NE, window_NE):
         shortages = [f"blocks of {length} rows cannot have a p-value of {settings.alpha:g}"]

@@ -75,8 +75,8 @@ class RandomFeatures:
         width = math.sqrt(2 * (len(numeric) + spread))
 
         def frequencies(count: int) -> NDArray[np.float32]:
-            drawn: NDArray[np.float32] = rng.normal(size=(count, num_features)).astype(np.float32)
-            return drawn / np.float32(width)
+            standard_normal = rng.normal(size=(count, num_features)).astype(np.float32)
+            return np.asarray(standard_normal / np.float32(width))
 
         return cls(
             numeric_positions=numeric,

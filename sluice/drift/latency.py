@@ -75,11 +75,11 @@ def evaluate_latency(
             )
     allowed_ratio = 1 + settings.max_latency_increase
     length = max(_block_length(reference_N), _block_length(window_N))
-    needed = max(settings.min_rows, settings.min_blocks * length)
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
     shortages = [
-        f"the {name} has {pluralize(x_N.size, 'request')}, required {needed}"
+        f"the {name} has {pluralize(x_N.size, 'request')}, required {required_rows}"
         for name, x_N in (("reference", reference_N), ("window", window_N))
-        if x_N.size < needed
+        if x_N.size < required_rows
     ]
     reference_p95, window_p95, lower_ratio = math.nan, math.nan, math.nan
     if not shortages:

@@ -37,7 +37,7 @@ def joint_result(
     joint, null = reference.joint, reference.calibration.joint
     if joint is None:
         return None
-    needed = reference.needed_rows(joint.dependence)
+    required_rows = reference.needed_rows(joint.dependence)
     statistic, reason = None, ""
     num_missing = len(reference.columns) - len(code_CN)
     if num_missing:
@@ -45,7 +45,7 @@ def joint_result(
     elif not joint.dependence.inflation > 0:
         reason = "The reference has too few rows for the length of its dependence."
     elif null is None:
-        reason = f"The window has {num_rows} rows, required {needed}."
+        reason = f"The window has {num_rows} rows, required {required_rows}."
     else:
         distance = joint.distance(reference.features.mean(code_CN, map_function))
         (p_value,) = null.p_values(np.array([distance]))
@@ -59,7 +59,7 @@ def joint_result(
         statistic=statistic,
         adjusted_p=math.nan,
         block_length=joint.dependence.block_length,
-        needed_rows=needed,
+        needed_rows=required_rows,
     )
 
 

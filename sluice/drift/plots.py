@@ -92,8 +92,8 @@ def quantiles(
     """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
     below = np.cumsum(share_G)[:-1]
     # With empty cells, several edges have the same level; the last of them is the quantile.
-    kept = np.concatenate((below[1:] > below[:-1], [True]))
-    return np.interp(rate_Q, below[kept], edges[kept])
+    is_last_at_level = np.concatenate((below[1:] > below[:-1], [True]))
+    return np.interp(rate_Q, below[is_last_at_level], edges[is_last_at_level])
 
 
 def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: NumericCells) -> bytes:

@@ -156,8 +156,8 @@ def _read_array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
 
 
 def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftReference:
-    named = [row for row in rows if row["name"] is not None]
-    columns = tuple(map(_parse_column, named))
+    column_rows = [row for row in rows if row["name"] is not None]
+    columns = tuple(map(_parse_column, column_rows))
     joint = next((row for row in rows if row["name"] is None), None)
     size = int(header["window_rows"])
     return DriftReference(
@@ -169,7 +169,7 @@ def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftRefe
             num_rows=size,
             columns=tuple(
                 _parse_null(row, size, len(column.statistics))
-                for row, column in zip(named, columns, strict=True)
+                for row, column in zip(column_rows, columns, strict=True)
             ),
             joint=None if joint is None else _parse_null(joint, size, 1),
         ),

@@ -74,7 +74,7 @@ def evaluate_window(
     columns, joint = adjust_results(
         [each.result for each in evaluations], joint, alpha=reference.settings.alpha
     )
-    known = {column.name for column in reference.columns} | set(reference.left_out)
+    reference_names = {column.name for column in reference.columns} | set(reference.left_out)
     verdict, reason, remedy = summarize(columns, joint, num_rows=len(frame))
     return DriftReport(
         verdict=verdict,
@@ -86,7 +86,7 @@ def evaluate_window(
         alpha=reference.settings.alpha,
         columns=columns,
         joint=joint,
-        extra_columns=tuple(name for name in frame.columns if name not in known),
+        extra_columns=tuple(name for name in frame.columns if name not in reference_names),
         left_out=reference.omission,
     )
 
@@ -127,9 +127,9 @@ def _untestable_result(
     reference: DriftReference, column: ColumnReference, values: "pd.Series[Any]"
 ) -> ColumnResult | None:
     """Return the result of a column that cannot be tested, or None."""
-    needed = reference.settings.min_rows
-    if len(values) < needed:
-        reason = f"The window has {len(values)} rows, required {needed}."
+    required_rows = reference.settings.min_rows
+    if len(values) < required_rows:
+        reason = f"The window has {len(values)} rows, required {required_rows}."
         return _result(reference, column, "too_few_rows", reason)
     kind = _kind(values)
     num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
@@ -164,13 +164,13 @@ def _compare(
 ) -> ColumnResult:
     """Return the statistics of a column; the adjustment sets the verdict later."""
     num_rows, num_filled = int(count_G.sum()), int(count_G[1:].sum())
-    share_G, missing = count_G[1:] / num_filled, count_G[0] / num_rows
+    share_G, missing_rate = count_G[1:] / num_filled, count_G[0] / num_rows
     if null is None:
         reason, finding = _untested_reason(reference, column, num_rows)
-        return _result(reference, column, finding, reason, missing_rate=float(missing))
-    distance_S = column.distances(share_G[None], np.array([missing]), reference.settings, num_rows)[
-        0
-    ]
+        return _result(reference, column, finding, reason, missing_rate=float(missing_rate))
+    distance_S = column.distances(
+        share_G[None], np.array([missing_rate]), reference.settings, num_rows
+    )[0]
     p_S = null.p_values(distance_S)
     threshold_S = null.thresholds(reference.settings.alpha)
     statistics = tuple(
@@ -184,7 +184,7 @@ def _compare(
         column,
         "missing_values" if smallest_p_value(statistics).name == "missing" else "distribution",
         "",
-        missing_rate=float(missing),
+        missing_rate=float(missing_rate),
         statistics=statistics,
         p_value=null.p_value(p_S),
         effect=_effect(column, statistics, num_rows),
@@ -252,7 +252,7 @@ def _untested_reason(
     reference: DriftReference, column: ColumnReference, num_rows: int
 ) -> tuple[str, ColumnFinding]:
     """Return why a column cannot be tested, and the finding."""
-    length, needed = column.dependence.block_length, reference.needed_rows(column.dependence)
+    length, required_rows = column.dependence.block_length, reference.needed_rows(column.dependence)
     if not column.dependence.inflation > 0:
         reason = (
             f"The reference has {reference.num_rows} rows, too few for rows that depend on each "
@@ -260,7 +260,7 @@ def _untested_reason(
         )
         return reason, "reference_too_short"
     return (
-        f"The window has {num_rows} rows, required {needed}: rows depend on each other over "
+        f"The window has {num_rows} rows, required {required_rows}: rows depend on each other over "
         f"{length} rows.",
         "too_few_rows",
     )

@@ -159,12 +159,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _unknown_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("Allow")
+    allowed_methods = (error.headers or {}).get("Allow")
     problem = ErrorResponse(
-        kind="unknown_route" if allowed is None else "wrong_method",
+        kind="unknown_route" if allowed_methods is None else "wrong_method",
         what=f"This route does not exist ({error.detail})."
-        if allowed is None
-        else f"This route accepts {allowed}, got {request.method}.",
+        if allowed_methods is None
+        else f"This route accepts {allowed_methods}, got {request.method}.",
         why="",
         do="GET /openapi.json lists the routes.",
         trace=request_info(request).trace_id,

@@ -126,16 +126,16 @@ class ArmComparison:
         Late and slow responses of production are evidence without a repeat: see
         ``step_counters.evidence_faults``.
         """
-        other = context.table.production if arm == "challenger" else context.table.challenger
+        other_worker = context.table.production if arm == "challenger" else context.table.challenger
         if arm == "production" and faults <= LATENCY_FAULTS:
             self.compare(arm, faults, NO_FAULTS, context)
         elif (
-            other is not None
+            other_worker is not None
             and self._would_count(arm, faults, context)
             and self.can_repeat(faults, context)
         ):
             self._num_repeats[context.client] += 1
-            self._background.start(self._repeat_and_compare(arm, faults, other, context))
+            self._background.start(self._repeat_and_compare(arm, faults, other_worker, context))
 
     def can_repeat(self, faults: GuardFaults, context: RequestContext) -> bool:
         """Return whether the background queue, and the client's part of it, have room.
@@ -152,9 +152,9 @@ class ArmComparison:
         return self._background.has_room
 
     async def _repeat_and_compare(
-        self, arm: ArmName, faults: GuardFaults, other: ArmWorker, context: RequestContext
+        self, arm: ArmName, faults: GuardFaults, other_worker: ArmWorker, context: RequestContext
     ) -> None:
-        result = await self._background.predict(other, context.x, name="compared")
+        result = await self._background.predict(other_worker, context.x, name="compared")
         self._num_repeats[context.client] -= 1
         if not self._num_repeats[context.client]:
             del self._num_repeats[context.client]

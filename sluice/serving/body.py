@@ -63,10 +63,10 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
 
 
 def _require_json(request: Request) -> None:
-    declared = request.headers.get("content-type", "")
-    if declared.partition(";")[0].strip().lower() != "application/json":
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(
             "The body must be declared as application/json, but "
-            + ("has another content type." if declared else "has no content type."),
+            + ("has another content type." if content_type else "has no content type."),
             fix="Send the header 'Content-Type: application/json'.",
         )

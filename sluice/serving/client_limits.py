@@ -163,12 +163,12 @@ class ClientLimits:
         allowed all faults of the arm.
         """
         challenger, production = self.num_clients("challenger"), self.num_clients("production")
-        expected = share * (challenger + production)
+        num_expected = share * (challenger + production)
         return max(
             1,
             min(
-                max(challenger, int(expected)),
-                max(production, int(challenger + production - expected)),
+                max(challenger, int(num_expected)),
+                max(production, int(challenger + production - num_expected)),
             ),
         )
 

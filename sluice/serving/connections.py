@@ -137,9 +137,9 @@ def connection_limit(settings: ConnectionSettings) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_open = _count_open_descriptors()
     reserved = num_open + settings.reserved_descriptors
-    needed = settings.max_connections + reserved
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    required_limit = settings.max_connections + reserved
+    if soft != resource.RLIM_INFINITY and soft < required_limit:
+        soft = required_limit if hard == resource.RLIM_INFINITY else min(required_limit, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = settings.max_connections
     if soft != resource.RLIM_INFINITY:

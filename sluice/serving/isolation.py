@@ -207,7 +207,7 @@ def _run_process(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> str:
     """Start a process, monitor it until it ends, and return how it ended."""
-    environment = arm_environment(os.environ, more=settings.challenger_environment)
+    environment = arm_environment(os.environ, extra_names=settings.challenger_environment)
     process = ArmProcess(loader, candidate, environment=environment)
     try:
         info = _wait_until_ready(process, state, settings)

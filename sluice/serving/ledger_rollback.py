@@ -114,7 +114,7 @@ class LedgerRollback:
         if reason_to_keep:
             return _no_effect(reason_to_keep)
         try:
-            moved = self._ledger.rollback(
+            rollback = self._ledger.rollback(
                 self._model,
                 expected=moves[-1].to_version,
                 actor=ACTOR,
@@ -125,8 +125,8 @@ class LedgerRollback:
             return _no_effect(f"{error.what} {error.cause}")
         return RollbackResult(
             act="rolled_back",
-            what=f"Rolled {self._model} back from version {moved.previous} to {moved.version}. "
-            f"{moved.code}".rstrip(),
+            what=f"Rolled {self._model} back from version {rollback.previous} to "
+            f"{rollback.version}. {rollback.code}".rstrip(),
         )
 
     def _reason_to_keep(

@@ -161,5 +161,5 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
 
 
 def _declared_bytes(headers: dict[bytes, bytes]) -> int:
-    declared = headers.get(b"content-length", b"0")
-    return int(declared) if declared.isdigit() else 0
+    content_length = headers.get(b"content-length", b"0")
+    return int(content_length) if content_length.isdigit() else 0

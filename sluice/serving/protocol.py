@@ -60,7 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
         address: str,
         body_timeout_s: float,
         max_body_bytes: int,
-        **more: Any,
+        **kwargs: Any,
     ) -> None:
         """Store the arguments; ``connection_made`` starts the protocol.
 
@@ -71,9 +71,9 @@ class BoundedProtocol(HttpToolsProtocol):
             address: Client address, from ``address_for_limits``.
             body_timeout_s: The app's time limit of a body [s].
             max_body_bytes: The app's size limit of a body.
-            more: Keyword arguments of uvicorn.
+            kwargs: Keyword arguments of uvicorn.
         """
-        super().__init__(*args, **more)
+        super().__init__(*args, **kwargs)
         self.address = address
         self._client_socket = client_socket
         self._table = table

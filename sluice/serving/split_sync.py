@@ -143,13 +143,13 @@ class SplitSync:
     async def _read(self) -> TrafficSplit:
         if self._reading is None:
             self._reading = in_background(self._source.read, name="traffic-split")
-        waiting = asyncio.wrap_future(self._reading)
+        awaitable = asyncio.wrap_future(self._reading)
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
-                split = await asyncio.shield(waiting)
+                split = await asyncio.shield(awaitable)
         except TimeoutError:
             if not self._reading.done():
-                waiting.add_done_callback(_consume_exception)
+                awaitable.add_done_callback(_consume_exception)
                 raise TimeoutError(
                     f"no answer within {self._settings.registry_timeout_s:g} s"
                 ) from None
@@ -202,9 +202,9 @@ class SplitSync:
             self._pending_table = self._start_building(table)
         future = self._pending_table.future
         assert future is not None, "the build was started"
-        waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(_consume_exception)
-        await asyncio.wait([waiting], timeout=self._settings.poll_interval_s)
+        awaitable = asyncio.wrap_future(future)
+        awaitable.add_done_callback(_consume_exception)
+        await asyncio.wait([awaitable], timeout=self._settings.poll_interval_s)
         if not future.done():
             return
         self._pending_table = None
@@ -273,8 +273,10 @@ class SplitSync:
 
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
-        wanted, current = self._known_split.challenger, self._router.table.challenger
-        return wanted is not None and (current is None or current.deployed.candidate != wanted)
+        challenger, current = self._known_split.challenger, self._router.table.challenger
+        return challenger is not None and (
+            current is None or current.deployed.candidate != challenger
+        )
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -296,9 +298,9 @@ class SplitSync:
         )
 
 
-def _consume_exception(waiting: "asyncio.Future[Any]") -> None:
-    if not waiting.cancelled():
-        waiting.exception()  # or asyncio would log that the exception was never retrieved
+def _consume_exception(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()  # or asyncio would log that the exception was never retrieved
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:
