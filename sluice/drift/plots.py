@@ -161,5 +161,5 @@ def _colour(result: ColumnResult) -> str:
 
 def _short(name: str) -> str:
     # Escape dollar signs, which matplotlib interprets as math text.
-    plain = name if len(name) <= 28 else f"{name[:25]}..."
-    return plain.replace("$", r"\$")
+    short_name = name if len(name) <= 28 else f"{name[:25]}..."
+    return short_name.replace("$", r"\$")

@@ -162,9 +162,9 @@ def _auc(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> Tas
     from sklearn.metrics import roc_auc_score
 
     num_classes = probability_NC.shape[1]
-    missing = sorted(set(range(num_classes)) - set(class_N.tolist()))
-    if missing:
-        reason = f"no target is of class {', '.join(map(str, missing))}"
+    missing_classes = sorted(set(range(num_classes)) - set(class_N.tolist()))
+    if missing_classes:
+        reason = f"no target is of class {', '.join(map(str, missing_classes))}"
         return TaskMetrics(values={}, absent={"auc": reason})
     if num_classes == 2:
         area = roc_auc_score(class_N, probability_NC[:, 1])

@@ -133,8 +133,8 @@ def _words(text: str) -> list[str]:
 
 
 def _f1(num_common: float, num_reference: int, num_generated: int) -> float:
-    total = num_reference + num_generated
-    return 2 * num_common / total if total else 0.0
+    num_total = num_reference + num_generated
+    return 2 * num_common / num_total if num_total else 0.0
 
 
 def _rouge_n(reference: Sequence[str], generated: Sequence[str], *, length: int) -> float:

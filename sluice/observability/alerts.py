@@ -113,9 +113,9 @@ def raise_alert(
             ),
         )
     try:
-        pending = file.pending(alert)
+        pending_alerts = file.pending(alert)
     except OSError as error:
-        pending = [alert]
+        pending_alerts = [alert]
         problems.append(f"Cannot read {home.alerts} ({error.strerror or error}).")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         problems.append(f"{WEBHOOK} is not an http or https URL.")
@@ -124,11 +124,11 @@ def raise_alert(
             AlertResult(
                 is_recorded=is_recorded,
                 num_posted=0,
-                num_pending=len(pending),
+                num_pending=len(pending_alerts),
                 problems=(*problems,),
             ),
         )
-    post = _Post(url=url, alerts=pending, file=file, deadline=time.monotonic() + max_wait_s)
+    post = _Post(url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s)
     # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
     # daemon thread can be abandoned, and ends with the process.
     thread = threading.Thread(target=post.run, name="alert", daemon=True)
@@ -142,7 +142,7 @@ def raise_alert(
         AlertResult(
             is_recorded=is_recorded,
             num_posted=num_posted,
-            num_pending=len(pending) - num_posted,
+            num_pending=len(pending_alerts) - num_posted,
             problems=(*problems, *post_problems),
         ),
     )

@@ -273,7 +273,7 @@ class _Engine:
         context = _candidate_context(candidate)
         token = _ids.set((context.trace_id, context.span_id))
         try:
-            first = self._tracer.start_span(
+            candidate_span = self._tracer.start_span(
                 "candidate",
                 context=Context(),
                 links=[trace.Link(current)] if current.is_valid else [],
@@ -281,7 +281,7 @@ class _Engine:
             )
         finally:
             _ids.reset(token)
-        first.end()
+        candidate_span.end()
 
 
 class _RecordingSpan:

@@ -211,12 +211,12 @@ def _run_batches(
     deferred_job: _Job | None = None
     shared.idle.set()
     while True:
-        first = deferred_job if deferred_job is not None else shared.jobs.get()
+        first_job = deferred_job if deferred_job is not None else shared.jobs.get()
         deferred_job = None
-        if first is None:
+        if first_job is None:
             return
-        batch, batch_size, is_last = [first], count_elements(first.x), False
-        while batch_size < max_batch_size and not first.is_embedding:
+        batch, batch_size, is_last = [first_job], count_elements(first_job.x), False
+        while batch_size < max_batch_size and not first_job.is_embedding:
             try:
                 next_job = shared.jobs.get_nowait()
             except queue.Empty:
@@ -228,22 +228,23 @@ def _run_batches(
             if (
                 next_job.is_embedding
                 or batch_size + num_elements > max_batch_size
-                or not can_batch(first.x, next_job.x)
+                or not can_batch(first_job.x, next_job.x)
             ):
                 deferred_job = next_job
                 break
             batch.append(next_job)
             batch_size += num_elements
-        pending = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
+        # Jobs that were neither cancelled nor answered with a timeout.
+        pending_jobs = [job for job in batch if not job.answer.done()]
         now = time.monotonic()
-        for job in pending:
+        for job in pending_jobs:
             job.start_time.at = now
         shared.started_at = now
         shared.idle.clear()
-        _compute(pending, deployed, pause)
+        _compute(pending_jobs, deployed, pause)
         shared.idle.set()
         shared.started_at = None
-        del first, batch, pending
+        del first_job, batch, pending_jobs
         if is_last:
             return
 

@@ -160,15 +160,15 @@ def _parse_payload(body: bytes) -> AlertmanagerPayload:
     try:
         return AlertmanagerPayload.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
+        first_error = error.errors()[0]
+        if first_error["type"] == "json_invalid":
             raise BadRequest(
                 "The body must be JSON, but is not.", fix="Send the payload of Alertmanager."
             ) from None
-        field = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first_error["loc"])
         raise InvalidInput(
             f"The body is not a payload of Alertmanager's webhook, version 4: '{field}': "
-            f"{first['msg']}.",
+            f"{first_error['msg']}.",
             fix="Set this URL in a webhook_config of Alertmanager.",
         ) from None
 

@@ -226,29 +226,29 @@ class SplitSync:
             self._num_failures += 1
         self._set_table(replace(new_table, split=known))
 
-    def _set_table(self, new: RoutingTable) -> None:
-        current = self._router.table
-        if new.split == current.split and new.challenger is current.challenger:
+    def _set_table(self, new_table: RoutingTable) -> None:
+        table = self._router.table
+        if new_table.split == table.split and new_table.challenger is table.challenger:
             return
-        self._router.set_table(new)
-        self._log_event("traffic split", f"epoch {new.split.epoch} is in force")
+        self._router.set_table(new_table)
+        self._log_event("traffic split", f"epoch {new_table.split.epoch} is in force")
 
     def _start_building(self, current_table: RoutingTable) -> _PendingTable:
-        pending = _PendingTable(self._known_split)
+        pending_table = _PendingTable(self._known_split)
         load, isolate, settings = self._load, self._isolate, self._settings
 
         def build() -> tuple[RoutingTable, str]:
             return build_routing_table(
-                pending.split,
+                pending_table.split,
                 load,
                 isolate=isolate,
                 settings=settings,
                 previous_table=current_table,
-                no_longer_needed=pending.no_longer_needed,
+                no_longer_needed=pending_table.no_longer_needed,
             )
 
-        pending.future = in_background(build, name="loading")
-        return pending
+        pending_table.future = in_background(build, name="loading")
+        return pending_table
 
     def _abandon(self) -> None:
         """Abandon the table that is being built. Its models are freed once loading has finished."""

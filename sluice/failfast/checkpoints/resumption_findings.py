@@ -191,12 +191,14 @@ def _describe_hidden(difference: StateDifference | None) -> str:
 
 
 def _differing_names(saved: Flat, fresh: Flat) -> str:
-    lost = [name for name in saved if name not in fresh]
-    new = [name for name in fresh if name not in saved]
-    if not (lost or new):
+    only_saved = [name for name in saved if name not in fresh]
+    only_fresh = [name for name in fresh if name not in saved]
+    if not (only_saved or only_fresh):
         return ""
     sides = [
-        f"{side}: {', '.join(n[:_MAX_NAMES])}" for side, n in (("saved", lost), ("now", new)) if n
+        f"{side}: {', '.join(names[:_MAX_NAMES])}"
+        for side, names in (("saved", only_saved), ("now", only_fresh))
+        if names
     ]
     return f"Names on one side only, {'; '.join(sides)}"
 

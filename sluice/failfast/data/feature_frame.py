@@ -128,14 +128,14 @@ def _find_missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutco
 
 
 def _find_unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
-    unknown = ~frame.index.isin(raw.index)
-    if not unknown.any():
+    is_unknown = ~frame.index.isin(raw.index)
+    if not is_unknown.any():
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"Features must keep the index labels of the raw rows; {unknown.sum():,} of "
-        f"{len(frame):,} are new, first {frame.index[unknown][0]}.",
-        numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
+        summary=f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} of "
+        f"{len(frame):,} are new, first {frame.index[is_unknown][0]}.",
+        numbers={"rows": len(frame), "new_labels": int(is_unknown.sum())},
         fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
@@ -170,11 +170,11 @@ def _find_invalid_folds(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOu
             fix="Provide more rows, or plan fewer or smaller folds.",
         )
     for fold in folds:
-        last = max(fold.train.stop, fold.val.stop, fold.test.stop)
-        if last > len(frame):
+        stop = max(fold.train.stop, fold.val.stop, fold.test.stop)
+        if stop > len(frame):
             return CheckOutcome(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
+                summary=f"Fold {fold.fold_id} extends to row {stop}, but there are only "
                 f"{len(frame):,} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
                 fault="too few rows",

@@ -103,7 +103,7 @@ def check_look_ahead(
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
     first = changes[0]
-    others = ", ".join(f"'{f.column}'" for f in changes[1:6])
+    others = ", ".join(f"'{each.column}'" for each in changes[1:6])
     more = f" Also {others}{' and more' if len(changes) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
@@ -250,12 +250,12 @@ def _search_block(
             before = FeatureValues(whole, columns, settings.tolerance)
         kept_share = kept_shares[table % len(kept_shares)]
         for share in (kept_share, 1.0):
-            changed, unchanged_labels = change_later_rows(
+            changed_rows, unchanged_labels = change_later_rows(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
                 with wrap_user_errors("compute_features() of the workload"):
-                    after = compute(changed)
+                    after = compute(changed_rows)
             except ContractError as error:  # it rejects fewer or reordered rows
                 search.last_error = error.what
                 continue
@@ -280,11 +280,11 @@ def _is_nondeterministic(
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
-    unknown = ~whole.index.isin(raw.index)
-    if unknown.any():
+    is_unknown = ~whole.index.isin(raw.index)
+    if is_unknown.any():
         raise ContractError(
-            f"Features must keep the index labels of the raw rows; {unknown.sum():,} are new, "
-            f"first {whole.index[unknown][0]}.",
+            f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} are new, "
+            f"first {whole.index[is_unknown][0]}.",
             fix="Drop rows in compute_features without resetting the index of the others.",
         )
 

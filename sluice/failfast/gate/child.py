@@ -141,8 +141,8 @@ def _run(
         is_served=target.is_served,
     )
     results = {result.name: result for result in task.earlier_results}
-    remaining = [check for check in checks if check.name not in results]
-    if results and _needs_data(remaining, results, target.poc):
+    remaining_checks = [check for check in checks if check.name not in results]
+    if results and _needs_data(remaining_checks, results, target.poc):
         send(CheckStarted(RELOADING_DATA))
         # An error here occurs again in the first check that needs the data, which reports it
         # under its own name.
@@ -150,7 +150,7 @@ def _run(
             _ = inputs.train
     run_checks(
         inputs,
-        remaining,
+        remaining_checks,
         earlier_results=task.earlier_results,
         on_start=lambda name: send(CheckStarted(name)),
         on_result=send,
@@ -312,9 +312,9 @@ def _from_script(script: str, target: WorkloadTarget) -> type:
 
 def _as_sluice_error(error: SluiceError) -> SluiceError:
     """Return the error as a class of Sluice: the supervisor must not import user classes."""
-    kind = next(k for k in type(error).__mro__ if k.__module__ == "sluice.base.errors")
-    plain: SluiceError = kind(error.what, fix=error.fix, cause=error.cause)
-    return plain
+    error_class = next(c for c in type(error).__mro__ if c.__module__ == "sluice.base.errors")
+    copy: SluiceError = error_class(error.what, fix=error.fix, cause=error.cause)
+    return copy
 
 
 def _listen(

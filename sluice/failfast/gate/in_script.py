@@ -101,8 +101,8 @@ def check(
         run = supervise(request, folder=home.gates, on_event=lines)
     output_console.print(report_page(run.report))
     if stop and not run.report.passed:
-        first = (run.report.blocking_failures or run.report.results)[0]
-        raise GateBlocked(run.report.reason, cause=first.cause, fix=first.fix)
+        first_failure = (run.report.blocking_failures or run.report.results)[0]
+        raise GateBlocked(run.report.reason, cause=first_failure.cause, fix=first_failure.fix)
     return run.report
 
 

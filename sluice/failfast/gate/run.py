@@ -37,8 +37,8 @@ def run_gate(
         checks: Table of checks; tests pass another one.
     """
     started = inputs.clock()
-    selected = tuple(check for check in checks if level in check.levels)
-    results = run_checks(inputs, selected, on_result=on_result)
+    level_checks = tuple(check for check in checks if level in check.levels)
+    results = run_checks(inputs, level_checks, on_result=on_result)
     seconds = _seconds_since(started, inputs.clock)
     time_result = check_total_time(seconds, inputs.settings.times.whole_gate)
     on_result(time_result)

@@ -33,13 +33,13 @@ def check_epoch_selector(
     """
     num_cases = 0
     wrong_answers: list[str] = []
-    for case, scores, expected in _test_cases(settings, seed):
+    for case, scores, correct_epoch in _test_cases(settings, seed):
         num_cases += 1
         # The selector gets a copy, so that it cannot change the test case.
         answer = _select(select_epoch, dict(scores))
-        if answer != expected:
-            required, got = _describe_answer(expected), _describe_answer(answer)
-            wrong_answers.append(f"{case}: {required} is required, got {got}")
+        if answer != correct_epoch:
+            correct, got = _describe_answer(correct_epoch), _describe_answer(answer)
+            wrong_answers.append(f"{case}: {correct} is required, got {got}")
     numbers = {"questions": num_cases, "wrong_answers": len(wrong_answers)}
     candidates = settings.selector_epochs
     span = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"

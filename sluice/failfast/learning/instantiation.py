@@ -114,21 +114,22 @@ def _find_served_problem(
     return None
 
 
-def _wrong_served_shape(method: str, required: str, value: object) -> CheckOutcome:
+def _wrong_served_shape(method: str, required_shape: str, value: object) -> CheckOutcome:
     got = format_shape(value) if isinstance(value, Tensor) else type(value).__name__
     return CheckOutcome(
         outcome="fail",
-        summary=f"{method}() of the workload must return a tensor of shape {required}, got {got}.",
+        summary=f"{method}() of the workload must return a tensor of shape {required_shape}, "
+        f"got {got}.",
         fault="shape mismatch",
         fix=f"Correct {method}().",
     )
 
 
-def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
+def too_few_examples(num_examples: int, num_required: int) -> CheckOutcome:
     """Return the finding that there are too few train examples for the check."""
     return CheckOutcome(
         outcome="insufficient",
-        summary=f"At least {required:,} train examples of fold 0 are required, got "
+        summary=f"At least {num_required:,} train examples of fold 0 are required, got "
         f"{num_examples:,}.",
         numbers={"num_examples": num_examples},
         fault="too few rows",

@@ -282,8 +282,8 @@ def _loss_curve(
         start = calibrate_buffers(
             model, subset, batch_rows=short.batch_rows, num_passes=num_steps, seed=seed
         )
-        first = mean_loss(start, workload.losses, subset)
-        return [first, *(result.val_loss for result in epochs)]
+        initial_loss = mean_loss(start, workload.losses, subset)
+        return [initial_loss, *(result.val_loss for result in epochs)]
 
 
 def _needs_more_seeds(
