@@ -198,15 +198,15 @@ def _with_new_categories(
     """Return the result with the new categories; too many rows with new categories are drift."""
     if not unseen:
         return result
-    most_frequent = dict(
+    new_categories = dict(
         sorted(unseen.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES]
     )
-    result = result.model_copy(update={"new_categories": most_frequent})
+    result = result.model_copy(update={"new_categories": new_categories})
     share = sum(unseen.values()) / num_rows
     normal_share = column.max_exclusive_share(num_rows)
     if share <= normal_share:
         return result
-    first = next(iter(most_frequent))
+    first = next(iter(new_categories))
     reason = (
         f"{_describe_categories(len(unseen))} not in the reference, in {_rate(share)} of the rows "
         f"(expected at most {_rate(normal_share)}); first '{first}'."

@@ -121,7 +121,7 @@ def test_missing_network_weights_are_reported_at_the_start(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--host", "0.0.0.0"], "requires a token"),
+        (["--host", "0.0.0.0"], "need a token"),
         (["--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )
