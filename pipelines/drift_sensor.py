@@ -18,7 +18,7 @@ from sluice.base.errors import SluiceError
 from sluice.base.settings import Record
 from sluice.config.drift_settings import DriftSettings
 from sluice.drift.monitor_state import MonitorState
-from sluice.drift.pending_windows import PendingWindows, SourceLabels, find_pending_windows
+from sluice.drift.pending_windows import PendingWindows, SourceIndex, find_pending_windows
 from sluice.drift.reference_store import ReferenceArtifacts, last_known_label
 from sluice.pipelines.active_run import describe_active_run
 from sluice.pipelines.jobs import drift_name, training_name
@@ -244,11 +244,11 @@ def _check_reason(pipeline: str, requested_run: RequestedRun | None) -> str:
 
 def _labels(
     version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
-) -> SourceLabels | None:
+) -> SourceIndex | None:
     if horizon_rows == 0:
         return None
     references = ReferenceArtifacts.of(version.lineage.artifacts)
-    return SourceLabels(
+    return SourceIndex(
         index=index[:-horizon_rows],  # the newest rows have no target yet
         known_until=last_known_label(references, deployed_members(version.lineage.members), store),
         has_losses=references is not None and references.losses is not None,

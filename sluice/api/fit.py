@@ -19,7 +19,7 @@ from sluice.config.resolved import TrainingInputs
 from sluice.data.folds import Fold
 from sluice.data.table import TableRecord, load_table, save_table
 from sluice.data.validation import validate_schema
-from sluice.failfast.gate.in_script import module_and_script, rebuildable, require_workload
+from sluice.failfast.gate.in_script import module_and_script, require_rebuildable, require_workload
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
@@ -250,7 +250,7 @@ def _training_inputs(
     ranks: int,
 ) -> TrainingInputs:
     cls = workload if isinstance(workload, type) else type(workload)
-    instance = workload() if isinstance(workload, type) else rebuildable(workload)
+    instance = workload() if isinstance(workload, type) else require_rebuildable(workload)
     module, script = module_and_script(cls)
     if script is not None:
         raise SettingsError(

@@ -10,7 +10,7 @@ _O = TypeVar("_O", bound=Optimizer)
 _DECORATED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 
-def eager(cls: type[_O]) -> type[_O]:
+def make_eager(cls: type[_O]) -> type[_O]:
     """Return ``cls`` with the same operations, bits and hooks, without torch's compiler decorators.
 
     torch decorates these methods so that its compiler does not trace them. The decorators import
@@ -33,9 +33,9 @@ def _undecorated(cls: type[Optimizer], name: str) -> Any:
     return inspect.unwrap(getattr(cls, name))
 
 
-EagerAdamW = eager(torch.optim.AdamW)
+EagerAdamW = make_eager(torch.optim.AdamW)
 """``torch.optim.AdamW`` without compiler decorators; the default optimizer."""
-EagerAdam = eager(torch.optim.Adam)
+EagerAdam = make_eager(torch.optim.Adam)
 """``torch.optim.Adam`` without compiler decorators."""
-EagerLBFGS = eager(torch.optim.LBFGS)
+EagerLBFGS = make_eager(torch.optim.LBFGS)
 """``torch.optim.LBFGS`` without compiler decorators."""

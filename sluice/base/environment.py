@@ -36,7 +36,7 @@ GIT_TIMEOUT_S = 20.0
 """Time limit of one git command [s]."""
 
 MAX_DIFF_BYTES = 4 * 1024 * 1024
-"""Maximum length of a stored diff [bytes]; a longer one, such as of a binary file, is cut."""
+"""Maximum length of a stored diff [bytes]; a longer one, such as that of a binary file, is cut."""
 
 
 class GitState(Record):

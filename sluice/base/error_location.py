@@ -9,7 +9,7 @@ from typing import Literal
 
 from sluice.base.errors import escape_unprintable
 
-_MAX_SHOWN = 300
+_MAX_MESSAGE_CHARS = 300
 """Maximum length of an exception's message in a description [characters]."""
 
 
@@ -60,7 +60,8 @@ def describe_error(error: BaseException) -> str:
     class_name = type(error).__name__
     if not message:
         return class_name
-    return f"{class_name}: {message[:_MAX_SHOWN]}{'...' if len(message) > _MAX_SHOWN else ''}"
+    ellipsis = "..." if len(message) > _MAX_MESSAGE_CHARS else ""
+    return f"{class_name}: {message[:_MAX_MESSAGE_CHARS]}{ellipsis}"
 
 
 def message_of(error: BaseException) -> str:
@@ -69,10 +70,10 @@ def message_of(error: BaseException) -> str:
         text = str(error)
     except Exception:  # __str__ of a class of the user may fail
         return ""
-    return escape_unprintable(" ".join(text[: 20 * _MAX_SHOWN].split()))
+    return escape_unprintable(" ".join(text[: 20 * _MAX_MESSAGE_CHARS].split()))
 
 
-def locate_error(error: BaseException, *, defect: bool = False) -> str:
+def locate_error(error: BaseException, *, is_defect: bool = False) -> str:
     """Return "at file:line in function" for the line that explains the exception best.
 
     This is the innermost line of the user's code on the stack. If the stack has none, it is the
@@ -80,10 +81,10 @@ def locate_error(error: BaseException, *, defect: bool = False) -> str:
 
     Args:
         error: The exception.
-        defect: Prefer the innermost line of Sluice, because the exception is a defect of Sluice.
+        is_defect: Prefer the innermost line of Sluice, because the exception is a defect of Sluice.
     """
     lines = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return _innermost_place(reversed(lines), preferred="sluice" if defect else "user")
+    return _innermost_place(reversed(lines), preferred="sluice" if is_defect else "user")
 
 
 def locate_running_code(frame: FrameType | None) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluice.base.errors import SettingsError
 
-_MAX_SHOWN = 300
+_MAX_MESSAGE_CHARS = 300
 """Maximum length of the exception's message in the error [characters]."""
 
 _MAX_FILES = 2000
@@ -50,16 +50,18 @@ def explain_import_error(
             f"{prefix}{location or 'the module'} exits the process at import.",
             fix="Move code that belongs to a script under: if __name__ == '__main__'.",
         )
-    message = " ".join(str(error).split())[:_MAX_SHOWN]
-    described = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    message = " ".join(str(error).split())[:_MAX_MESSAGE_CHARS]
+    description = f"{type(error).__name__}: {message}" if message else type(error).__name__
     if not location:
         return SettingsError(
-            f"{prefix}{described}.", fix=f"Make 'import {module_name}' work, then start again."
+            f"{prefix}{description}.", fix=f"Make 'import {module_name}' work, then start again."
         )
-    return SettingsError(f"{prefix}{location} raised {described}.", fix=f"Correct {location}.")
+    return SettingsError(f"{prefix}{location} raised {description}.", fix=f"Correct {location}.")
 
 
-def _module_not_found_error(path: str, module_name: str, missing: str, what: str) -> SettingsError:
+def _module_not_found_error(
+    path: str, module_name: str, missing_module: str, what: str
+) -> SettingsError:
     """Return the error for a module of the user that does not exist."""
     name = path.partition(":")[2]
     similar = _find_similar(module_name)
@@ -67,29 +69,29 @@ def _module_not_found_error(path: str, module_name: str, missing: str, what: str
     package, dot, _ = module_name.partition(".")
     start = f"in the folder that contains {package}/" if dot else f"in the folder of {package}.py"
     return SettingsError(
-        f"The {what} '{path}' cannot be imported: No module named '{missing}', neither in "
+        f"The {what} '{path}' cannot be imported: No module named '{missing_module}', neither in "
         f"{Path.cwd()} nor installed.{suggestion}",
         fix=f"Start {start}, or check the spelling.",
     )
 
 
-def _missing_dependency_error(prefix: str, location: str, missing: str) -> SettingsError:
+def _missing_dependency_error(prefix: str, location: str, missing_module: str) -> SettingsError:
     """Return the error for a missing dependency of the user's module."""
-    package = missing.partition(".")[0]
-    imports = f"{prefix}{location or 'it'} imports {missing}, "
-    if missing in sys.stdlib_module_names:
+    package = missing_module.partition(".")[0]
+    imports = f"{prefix}{location or 'it'} imports {missing_module}, "
+    if missing_module in sys.stdlib_module_names:
         return SettingsError(
             f"{imports}a module of the standard library that this Python does not have.",
             cause="The module exists only on other systems, or belongs to a package of the system "
             "that is not installed.",
-            fix=f"Install a Python that has {missing}, or do without this module.",
+            fix=f"Install a Python that has {missing_module}, or do without this module.",
         )
-    if package in sys.stdlib_module_names or ("." in missing and _is_installed(package)):
+    if package in sys.stdlib_module_names or ("." in missing_module and _is_installed(package)):
         return SettingsError(
             f"{imports}which the installed package {package} does not have.",
             fix="Check the spelling, or use a version of the package that has it.",
         )
-    similar = _find_similar(missing, min_similarity=_MIN_SIMILARITY)
+    similar = _find_similar(missing_module, min_similarity=_MIN_SIMILARITY)
     suggestion = f" Did you mean '{similar}'?" if similar else ""
     return SettingsError(
         f"{imports}which is not installed here.{suggestion}",
@@ -131,5 +133,5 @@ def _user_line(error: BaseException) -> str:
 def _format_line(file: str, line: int) -> str:
     """Return 'file.py line 3', with a path relative to the working folder if the file is in it."""
     path, cwd = Path(file), Path.cwd()
-    shown = path.relative_to(cwd) if path.is_relative_to(cwd) else path
-    return f"{shown} line {line}"
+    display_path = path.relative_to(cwd) if path.is_relative_to(cwd) else path
+    return f"{display_path} line {line}"

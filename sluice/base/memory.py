@@ -20,12 +20,14 @@ def available_bytes(cgroup: Path = _CGROUP) -> int:
     """
     import psutil
 
-    free = int(psutil.virtual_memory().available)
-    limit = _read_number(cgroup / "memory.max")
-    used = _read_number(cgroup / "memory.current")
-    if limit is None or used is None:
-        return free
-    return min(free, max(0, limit - used + _reclaimable_bytes(cgroup / "memory.stat")))
+    free_bytes = int(psutil.virtual_memory().available)
+    limit_bytes = _read_number(cgroup / "memory.max")
+    used_bytes = _read_number(cgroup / "memory.current")
+    if limit_bytes is None or used_bytes is None:
+        return free_bytes
+    return min(
+        free_bytes, max(0, limit_bytes - used_bytes + _reclaimable_bytes(cgroup / "memory.stat"))
+    )
 
 
 def resident_bytes(pid: int) -> int:

@@ -18,6 +18,18 @@ _REQUESTED_SIZE = re.compile(r"allocate (\d[\d.]*) ?(bytes|[KMGTP]i?B)")
 
 _GIB = 2**30
 
+TRAINING_CAUSE = (
+    "The batch's activations, the weights with their gradients and optimizer moments, and the "
+    "loaded rows together exceed the available memory."
+)
+"""Likely cause if a training exhausts the memory."""
+
+PREDICTION_CAUSE = (
+    "The batch's activations, the weights, the outputs and the loaded rows together exceed the "
+    "available memory."
+)
+"""Likely cause if predictions exhaust the memory; they need no gradients."""
+
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an exception reports exhausted memory, of the machine or of an accelerator."""
@@ -27,12 +39,15 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def explain_out_of_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
+def explain_out_of_memory(
+    work: str, fix: Callable[[], str], *, cause: str = TRAINING_CAUSE
+) -> Iterator[None]:
     """Convert an out-of-memory error in the block to ``OutOfMemory`` with advice.
 
     Args:
         work: What the block computes, with its number of rows; used in the message.
         fix: Function that returns the first change to try; called only if memory is exhausted.
+        cause: What uses the memory, in a sentence.
 
     Raises:
         OutOfMemory: An allocator rejected a request. Other exceptions pass unchanged.
@@ -42,22 +57,24 @@ def explain_out_of_memory(work: str, fix: Callable[[], str]) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise out_of_memory_error(error, work, fix=fix()) from error
+        raise out_of_memory_error(error, work, fix=fix(), cause=cause) from error
 
 
-def out_of_memory_error(error: BaseException, work: str, *, fix: str = "") -> OutOfMemory:
+def out_of_memory_error(
+    error: BaseException, work: str, *, fix: str = "", cause: str = TRAINING_CAUSE
+) -> OutOfMemory:
     """Return the error for exhausted memory: size of the request, free memory and advice.
 
     Args:
         error: Exception raised by the allocator.
         work: What was computed, with its number of rows where known.
         fix: First change to try; if empty, the advice for a training with unknown settings is used.
+        cause: What uses the memory, in a sentence.
     """
     return OutOfMemory(
         f"Out of memory in {work}: {describe_error(error).rstrip('.')} "
         f"(raised {locate_error(error)}). {_describe_sizes(str(error))}",
-        cause="The batch's activations, the weights with their gradients and optimizer moments, "
-        "and the loaded rows together exceed the available memory.",
+        cause=cause,
         fix=fix or memory_advice(MEMORY_SETTINGS),
     )
 

@@ -51,22 +51,22 @@ class RandomStream:
 
     def __init__(self, seed: int, state: Mapping[str, Tensor] | None = None) -> None:
         if state is None:
-            outer = rng_state()
+            outer_state = rng_state()
             _seed_generators(seed)
             state = rng_state()
-            restore_rng(outer)
+            restore_rng(outer_state)
         self.state = state
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Make the global generators use this stream inside the block."""
-        outer = rng_state()
+        outer_state = rng_state()
         restore_rng(self.state)
         try:
             yield
         finally:
             self.state = rng_state()
-            restore_rng(outer)
+            restore_rng(outer_state)
 
 
 def rng_state() -> RngState:

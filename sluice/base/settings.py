@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from sluice.base.errors import SettingsError
 
-_MAX_SHOWN = 200
+_MAX_VALUE_CHARS = 200
 """Maximum length of a value in a message [characters]; the value may be a whole file."""
 
 
@@ -183,7 +183,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         return f"keys {', '.join(map(str, value)) or 'none'}"
     text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."
 
 
 def _yaml_number_hint(value: Any) -> str:

@@ -117,7 +117,11 @@ def _print_report(report: "DriftReport") -> None:
         table.add_column(name, justify="right" if name in ("adjusted p", "effect") else "left")
     stable = [column for column in report.columns if column.verdict == "STABLE"]
     inconclusive = [column for column in report.columns if column.verdict == "INCONCLUSIVE"]
-    ranked = [*report.drifted, *inconclusive, *sorted(stable, key=lambda column: column.p_value)]
+    ranked = [
+        *report.drifted_columns,
+        *inconclusive,
+        *sorted(stable, key=lambda column: column.p_value),
+    ]
     for column in ranked[:_MAX_COLUMNS_SHOWN]:
         numbers = (_number_text(column.adjusted_p), _number_text(column.effect))
         table.add_row(column.column, column.verdict, *numbers, column.reason)

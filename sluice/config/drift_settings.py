@@ -66,8 +66,9 @@ class DriftSettings(Settings):
         128,
         ge=1,
         le=10_000,
-        description="Maximum number of columns that are compared, separately and jointly. Of a "
-        "wider table a random sample is compared, and the others are reported as omitted. Time "
+        description="Maximum number of columns that are compared, separately and jointly. If a "
+        "table is wider, a random sample of its columns is compared, and the others are reported "
+        "as omitted. Time "
         "and memory grow quadratically, because the number of resamples per column is "
         "proportional to the number of columns [columns].",
     )
@@ -118,18 +119,18 @@ class DriftSettings(Settings):
         """Settings without those of the embedding. References of columns depend only on these."""
         return self.model_copy(update={"embedding": None})
 
-    def resamples(self, family: int) -> int:
-        """Return the number of resampled windows with which one of ``family`` tests can alarm.
+    def num_resamples(self, num_tests: int) -> int:
+        """Return the number of resampled windows with which one of ``num_tests`` tests can alarm.
 
         A p-value from B resamples is at least 1 / (B + 1), and Benjamini-Hochberg multiplies the
-        smallest by the size of the family, so B must be about family / alpha. The result is four
+        smallest by the number of tests, so B must be about num_tests / alpha. The result is four
         times as large, because a column has up to four statistics, each with its own largest
         resample.
 
-        >>> DriftSettings().resamples(1), DriftSettings().resamples(51)
+        >>> DriftSettings().num_resamples(1), DriftSettings().num_resamples(51)
         (999, 6800)
         """
-        return max(self.min_resamples, math.ceil(4 * family / self.alpha))
+        return max(self.min_resamples, math.ceil(4 * num_tests / self.alpha))
 
 
 class AlarmDebounceSettings(Settings):

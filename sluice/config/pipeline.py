@@ -204,16 +204,16 @@ def locate_pipeline(name: str, folder: Path) -> Path:
     Raises:
         SettingsError: There is no such pipeline; the message lists the known ones.
     """
-    given = Path(name)
-    if given.suffix in (".yaml", ".yml"):
-        return given
-    if (given / "defs.yaml").is_file():
-        return given / "defs.yaml"
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml"):
+        return path
+    if (path / "defs.yaml").is_file():
+        return path / "defs.yaml"
     known = known_pipelines(folder)
     if name not in known:
-        own = Path(f"{name}.yaml")
-        if own.is_file():
-            return own
+        working_file = Path(f"{name}.yaml")
+        if working_file.is_file():
+            return working_file
         raise SettingsError(
             f"There is no pipeline '{name}'.{suggest_nearest(name, known)} "
             f"Known: {', '.join(known)}.",

@@ -96,20 +96,20 @@ def resolve_base(
 def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
     """Return the import paths in a file; invalid values are reported by a later validation."""
     model, training = attributes.get("model"), attributes.get("training")
-    named = [
+    import_paths = [
         attributes.get("workload"),
         model.get("architecture") if isinstance(model, Mapping) else None,
         training.get("optimizer") if isinstance(training, Mapping) else None,
     ]
     search = attributes.get("search")
     for part in ("scheduler", "searcher"):
-        import_path = search.get(part) if isinstance(search, Mapping) else None
-        named.append(import_path.get("class") if isinstance(import_path, Mapping) else None)
-    return [path for path in named if isinstance(path, str) and ":" in path]
+        extension = search.get(part) if isinstance(search, Mapping) else None
+        import_paths.append(extension.get("class") if isinstance(extension, Mapping) else None)
+    return [path for path in import_paths if isinstance(path, str) and ":" in path]
 
 
-def merge_attributes(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge ``own`` into ``base``: mappings are merged by key, other values are replaced.
+def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge ``changes`` into ``base``: mappings are merged by key, other values are replaced.
 
     A mapping with another ``kind`` is replaced as a whole, and so are the arguments of another
     optimizer.
@@ -118,9 +118,9 @@ def merge_attributes(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[st
     {'a': {'b': 1, 'c': 3}, 'd': [4]}
     """
     result = dict(base)
-    if "optimizer" in own and own["optimizer"] != base.get("optimizer"):
+    if "optimizer" in changes and changes["optimizer"] != base.get("optimizer"):
         result.pop("optimizer_arguments", None)
-    for key, value in own.items():
+    for key, value in changes.items():
         inherited = result.get(key)
         if (
             isinstance(inherited, Mapping)

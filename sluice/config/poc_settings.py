@@ -140,10 +140,10 @@ class PocSettings(Settings):
     )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
-        2000, ge=50, le=20_000, description="Examples used by the signal test."
+        2000, ge=50, le=20_000, description="Maximum number of examples in the signal test."
     )
     signal_permutations: int = Field(
-        199, ge=19, le=9999, description="Permutations of the targets in the signal test."
+        199, ge=19, le=9999, description="Number of permutations of the targets in the signal test."
     )
     signal_alpha: float = Field(
         0.01, gt=0, lt=0.5, description="False positive rate of the signal test."
@@ -152,7 +152,8 @@ class PocSettings(Settings):
         32,
         ge=2,
         le=65_536,
-        description="Examples of the batch used to check instantiation and gradient flow.",
+        description="Number of examples of the batch on which instantiation and gradient flow "
+        "are checked.",
     )
     batch_independence_tolerance: float = Field(
         1e-3,
@@ -170,27 +171,32 @@ class PocSettings(Settings):
         10,
         ge=2,
         le=1000,
-        description="Optimizer steps after which a gradient that is always zero counts as dead.",
+        description="Number of optimizer steps after which a gradient that was always zero counts "
+        "as dead.",
     )
     overfit_rows: int = Field(
         8, ge=2, le=1024, description="Maximum number of examples of the batch to overfit."
     )
-    overfit_steps: int = Field(300, ge=10, le=100_000, description="Steps to overfit the batch.")
+    overfit_steps: int = Field(
+        300, ge=10, le=100_000, description="Maximum number of steps to overfit the batch."
+    )
     overfit_loss_share: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Share of the constant baseline's loss below which the loss must fall.",
+        description="Maximum remaining share of the distance from the constant baseline's loss to "
+        "the lowest possible loss.",
     )
     checkpoint_rows: int = Field(
         256,
         ge=2,
         le=1_000_000,
-        description="Examples of the training that is interrupted and resumed from a checkpoint.",
+        description="Maximum number of examples of the training that is interrupted and resumed "
+        "from a checkpoint.",
     )
     predictions: PredictionSettings = PredictionSettings()
     hard_examples: int = Field(
-        5, ge=0, le=100, description="Rows with the highest loss that are listed."
+        5, ge=0, le=100, description="Number of listed rows, those with the highest loss."
     )
     selector_first_epoch: int = Field(
         10, ge=1, description="First candidate epoch of the epoch selector check."
@@ -202,15 +208,22 @@ class PocSettings(Settings):
         10, ge=1, description="Epochs between two candidates of the epoch selector check."
     )
     selector_shuffles: int = Field(
-        50, ge=1, le=10_000, description="Random orders of the scores given to the epoch selector."
+        50,
+        ge=1,
+        le=10_000,
+        description="Number of random orders of the scores in the epoch selector check.",
     )
-    mini_rows: int = Field(512, ge=32, le=1_000_000, description="Examples of the mini training.")
+    mini_rows: int = Field(
+        512, ge=32, le=1_000_000, description="Maximum number of examples of the mini training."
+    )
     mini_min_rows: int = Field(
         64,
         ge=16,
         description="Minimum number of examples; with fewer the mini training is 'insufficient'.",
     )
-    mini_epochs: int = Field(10, ge=1, le=1000, description="Epochs of the mini training.")
+    mini_epochs: int = Field(
+        10, ge=1, le=1000, description="Number of epochs of the mini training."
+    )
     mini_seeds: int = Field(
         3, ge=2, le=100, description="Number of mini trainings, each with its own initial weights."
     )

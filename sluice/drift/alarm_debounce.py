@@ -26,9 +26,9 @@ class AlarmState(Record):
 def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSettings) -> AlarmState:
     """Return ALARM if at least k of the last n windows drifted.
 
-    Inconclusive windows may have drifted. The state is QUIET only if there is no alarm even if all
-    of them drifted; otherwise it is INCONCLUSIVE. Windows that do not exist yet are not counted.
-    Without any window the state is INCONCLUSIVE.
+    Inconclusive windows may have drifted. The state is QUIET only if even drift in all of them
+    would not raise the alarm; otherwise it is INCONCLUSIVE. Windows that do not exist yet are not
+    counted. Without any window the state is INCONCLUSIVE.
 
     Args:
         verdicts: Verdicts of successive non-overlapping windows, oldest first.
@@ -39,18 +39,22 @@ def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSett
         with probability at most ``alpha``. With alpha = 5 %, 2 of 3 windows then raise a false
         alarm with probability 0.7 %.
     """
-    last = verdicts[-settings.num_windows :]
-    drifted, inconclusive = last.count("DRIFT"), last.count("INCONCLUSIVE")
+    recent = verdicts[-settings.num_windows :]
+    num_drifted, num_inconclusive = recent.count("DRIFT"), recent.count("INCONCLUSIVE")
     alarm: AlarmStatus = "QUIET"
-    if drifted >= settings.min_drifted:
+    if num_drifted >= settings.min_drifted:
         alarm = "ALARM"
-    elif not last or drifted + inconclusive >= settings.min_drifted:
+    elif not recent or num_drifted + num_inconclusive >= settings.min_drifted:
         alarm = "INCONCLUSIVE"
     reason = (
-        f"{drifted} of the last {pluralize(len(last), 'window')} drifted and {inconclusive} "
-        f"{'is' if inconclusive == 1 else 'are'} inconclusive; {settings.min_drifted} of "
-        f"{settings.num_windows} raise the alarm."
+        f"{num_drifted} of the last {pluralize(len(recent), 'window')} drifted and "
+        f"{num_inconclusive} {'is' if num_inconclusive == 1 else 'are'} inconclusive; "
+        f"{settings.min_drifted} of {settings.num_windows} raise the alarm."
     )
     return AlarmState(
-        alarm=alarm, reason=reason, drifted=drifted, inconclusive=inconclusive, counted=len(last)
+        alarm=alarm,
+        reason=reason,
+        drifted=num_drifted,
+        inconclusive=num_inconclusive,
+        counted=len(recent),
     )

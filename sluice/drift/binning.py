@@ -66,18 +66,18 @@ class CategoryCells:
 
     def encode(self, values: "pd.Series[Any]") -> NDArray[np.uint8]:
         """Return the code of each value (N,)."""
-        position_N, named = factorize(values)
-        known = {name: at for at, name in enumerate(self.categories)}
-        codes = [self._code(known.get(name)) for name in named]
+        position_N, names = factorize(values)
+        reference_position = {name: at for at, name in enumerate(self.categories)}
+        codes = [self._code(reference_position.get(name)) for name in names]
         # Missing values have position -1, which selects the last element.
         return np.array([*codes, MISSING], np.uint8)[position_N]
 
     def count_unseen(self, values: "pd.Series[Any]") -> dict[str, int]:
         """Return the number of rows of each category that is not in the reference."""
-        position_N, named = factorize(values)
+        position_N, names = factorize(values)
         known = set(self.categories)
-        count = np.bincount(position_N[position_N >= 0], minlength=len(named))
-        return {name: int(count[at]) for at, name in enumerate(named) if name not in known}
+        count = np.bincount(position_N[position_N >= 0], minlength=len(names))
+        return {name: int(count[at]) for at, name in enumerate(names) if name not in known}
 
     def _code(self, position: int | None) -> int:
         if position is None:
@@ -132,14 +132,15 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
     )
     edges = x_N[last_positions]
     distinct = x_N[np.concatenate(([True], x_N[1:] != x_N[:-1]))]
-    # Values that need an edge just below them as well, so that they have their own cell.
+    # Values that get their own cell: they need an edge just below them and one just above.
     is_repeated = edges[1:] == edges[:-1]
-    own_cell = distinct if distinct.size <= num_cells else edges[1:][is_repeated]
+    frequent = distinct if distinct.size <= num_cells else edges[1:][is_repeated]
     # The first and last edge enclose the range of the reference.
-    own = np.concatenate((x_N[:1], own_cell, x_N[-1:]))
-    shared = edges[~np.isin(edges, own)]
-    around = np.concatenate((_below(own[:-1]), _above(own[1:])))
-    return NumericCells(edges=np.unique(np.concatenate((_above(shared), around))))
+    edges_below = _below(np.concatenate((x_N[:1], frequent)))
+    edges_above = _above(np.concatenate((frequent, x_N[-1:])))
+    is_bound = np.isin(edges, np.concatenate((x_N[:1], frequent, x_N[-1:])))
+    other_edges = _above(edges[~is_bound])
+    return NumericCells(edges=np.unique(np.concatenate((other_edges, edges_below, edges_above))))
 
 
 def _below(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -156,11 +157,11 @@ def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def bin_categories(values: "pd.Series[Any]", num_cells: int) -> CategoryCells:
     """Return cells for the most frequent categories, for rare ones and for new ones."""
-    position_N, named = factorize(values)
-    count = np.bincount(position_N[position_N >= 0], minlength=len(named))
-    order = sorted(range(len(named)), key=lambda at: (-count[at], named[at]))
+    position_N, names = factorize(values)
+    count = np.bincount(position_N[position_N >= 0], minlength=len(names))
+    order = sorted(range(len(names)), key=lambda at: (-count[at], names[at]))
     return CategoryCells(
-        categories=tuple(named[at] for at in order), num_frequent=min(len(named), num_cells)
+        categories=tuple(names[at] for at in order), num_frequent=min(len(names), num_cells)
     )
 
 
@@ -170,8 +171,8 @@ def factorize(values: "pd.Series[Any]") -> tuple[NDArray[np.int64], list[str]]:
     names = [str(value) for value in distinct]
     position_of = {name: at for at, name in enumerate(dict.fromkeys(names))}
     # 1 and "1" are the same category, because text files do not distinguish them.
-    merged = np.array([*(position_of[name] for name in names), -1], np.int64)
-    return merged[position_N], list(position_of)
+    merged_position = np.array([*(position_of[name] for name in names), -1], np.int64)
+    return merged_position[position_N], list(position_of)
 
 
 def _floats(values: "pd.Series[Any]") -> NDArray[np.float64]:

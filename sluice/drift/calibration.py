@@ -1,8 +1,8 @@
 """Null distributions of the distances, from a block bootstrap of the reference.
 
 The reference is a sample itself. The difference between a window of n rows and a reference of R
-rows has the same variance as that of a single window of n R / (n + R) rows, so windows of this size
-are drawn.
+rows has the same variance as a single window of n R / (n + R) rows, so windows of this size are
+drawn.
 
 Shape legend: D = draws, K = stored blocks, G = cells (or features), S = statistics.
 """
@@ -34,7 +34,7 @@ class NullDistribution:
     """Distribution of the distances of windows without drift."""
 
     num_rows: int
-    """Rows of each window [rows]."""
+    """Number of rows of each window."""
 
     distance_DS: NDArray[np.float32]
     """Distances of each statistic (D, S), each column in ascending order."""
@@ -57,8 +57,8 @@ class NullDistribution:
         if not all(map(math.isfinite, p_S)):
             return math.nan
         num = self.smallest_D.size
-        at_most = int(np.searchsorted(self.smallest_D, min(p_S) * (1 + _TIE_RTOL), "right"))
-        return (1 + at_most) / (num + 1)
+        num_at_most = int(np.searchsorted(self.smallest_D, min(p_S) * (1 + _TIE_RTOL), "right"))
+        return (1 + num_at_most) / (num + 1)
 
     def thresholds(self, rate: float) -> tuple[float, ...]:
         """Return for each statistic the distance that it exceeds at this rate without drift."""
@@ -66,7 +66,7 @@ class NullDistribution:
 
 
 def calibrate_column(
-    column: ColumnReference, settings: DriftSettings, *, num_rows: int, draws: int, seed: int
+    column: ColumnReference, settings: DriftSettings, *, num_rows: int, num_draws: int, seed: int
 ) -> NullDistribution:
     """Return the null distribution of a column's distances, from windows of the reference.
 
@@ -74,26 +74,26 @@ def calibrate_column(
         column: Reference of the column.
         settings: Drift settings with the number of PSI bins.
         num_rows: Rows of the windows to be evaluated [rows].
-        draws: Number of resampled windows.
+        num_draws: Number of resampled windows.
         seed: Seed of the draws, combined with the column's name.
 
     Cost:
         30 ms for 2,000 windows of a column of 50 cells. Except for the distances themselves,
-        memory does not grow with ``draws``.
+        memory does not grow with ``num_draws``.
     """
     rng = _generator(seed, column.name, num_rows)
-    number, scale = draw_size(column.dependence, num_rows, column.num_rows)
+    num_blocks, scale = draw_size(column.dependence, num_rows, column.num_rows)
     block_KG = column.block_KG.astype(np.float64)
     total_G = block_KG.sum(axis=0)
     chunks = []
-    for size in chunk_sizes(draws):
-        drawn_DG = draw_sums(block_KG, number, size, rng)
+    for size in chunk_sizes(num_draws):
+        drawn_DG = draw_sums(block_KG, num_blocks, size, rng)
         with np.errstate(invalid="ignore"):  # a draw in which every value is missing
-            moved_DG = drawn_DG[:, 1:] / drawn_DG[:, 1:].sum(axis=1, keepdims=True)
-        moved_DG -= total_G[1:] / total_G[1:].sum()
+            change_DG = drawn_DG[:, 1:] / drawn_DG[:, 1:].sum(axis=1, keepdims=True)
+        change_DG -= total_G[1:] / total_G[1:].sum()
         missing_D = drawn_DG[:, 0] / drawn_DG.sum(axis=1) - total_G[0] / total_G.sum()
         distance_DS = column.distances(
-            column.share_G + scale * moved_DG,
+            column.share_G + scale * change_DG,
             column.missing_rate + scale * missing_D,
             settings,
             num_rows,
@@ -109,39 +109,39 @@ def draw_size(dependence: Dependence, num_rows: int, reference_rows: int) -> tup
     (25, 1.0)
     """
     rows = num_rows * reference_rows / (num_rows + reference_rows)
-    number = min(max(round(rows / dependence.block_length), 1), MAX_DRAWN_BLOCKS)
-    return number, dependence.inflation * math.sqrt(number * dependence.block_length / rows)
+    num_blocks = min(max(round(rows / dependence.block_length), 1), MAX_DRAWN_BLOCKS)
+    return num_blocks, dependence.inflation * math.sqrt(num_blocks * dependence.block_length / rows)
 
 
-def chunk_sizes(draws: int) -> list[int]:
+def chunk_sizes(num_draws: int) -> list[int]:
     """Return the chunk sizes in which resamples are drawn, so that memory is bounded.
 
     >>> chunk_sizes(20_000)
     [8192, 8192, 3616]
     """
-    starts = range(0, draws, _CHUNK_DRAWS)
-    return [min(_CHUNK_DRAWS, draws - start) for start in starts]
+    starts = range(0, num_draws, _CHUNK_DRAWS)
+    return [min(_CHUNK_DRAWS, num_draws - start) for start in starts]
 
 
 def draw_sums(
-    block_KG: NDArray[np.float64], number: int, draws: int, rng: np.random.Generator
+    block_KG: NDArray[np.float64], num_blocks: int, num_draws: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return for each draw the sum (D, G) over ``number`` blocks drawn with replacement."""
-    sum_DG = np.zeros((draws, block_KG.shape[1]))
-    for _ in range(number):
-        sum_DG += block_KG[rng.integers(block_KG.shape[0], size=draws)]
+    """Return for each draw the sum (D, G) over ``num_blocks`` blocks drawn with replacement."""
+    sum_DG = np.zeros((num_draws, block_KG.shape[1]))
+    for _ in range(num_blocks):
+        sum_DG += block_KG[rng.integers(block_KG.shape[0], size=num_draws)]
     return sum_DG
 
 
 def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDistribution:
     """Return the null distribution of the drawn distances."""
-    draws = distance_DS.shape[0]
+    num_draws = distance_DS.shape[0]
     single_DS = distance_DS.astype(np.float32)
     sorted_DS = np.sort(single_DS, axis=0)
-    smallest_D = np.full(draws, np.inf)
-    for null_D, own_D in zip(sorted_DS.T, single_DS.T, strict=True):
-        at_least_D = draws - np.searchsorted(null_D, own_D, "left")
-        smallest_D = np.minimum(smallest_D, at_least_D / draws)
+    smallest_D = np.full(num_draws, np.inf)
+    for sorted_D, distance_D in zip(sorted_DS.T, single_DS.T, strict=True):
+        num_at_least_D = num_draws - np.searchsorted(sorted_D, distance_D, "left")
+        smallest_D = np.minimum(smallest_D, num_at_least_D / num_draws)
     return NullDistribution(
         num_rows=num_rows, distance_DS=sorted_DS, smallest_D=np.sort(smallest_D)
     )

@@ -1,6 +1,7 @@
 """Reference of one column, and the distances of windows from it.
 
-Shape legend: N = rows, G = cells, K = stored blocks, W = windows (resampled ones, or one window).
+Shape legend: N = rows, G = cells, C = categories, K = stored blocks, W = windows (resampled ones,
+or one window).
 """
 
 from collections.abc import Callable
@@ -42,21 +43,21 @@ class ColumnReference:
     count_G: NDArray[np.int64]
     """Number of rows of each code (1 + G,), missing values first."""
 
-    at_G: NDArray[np.float64]
+    position_G: NDArray[np.float64]
     """Mean value of each cell in standard deviations (G,); empty for categories."""
 
     dependence: Dependence
     block_KG: NDArray[np.uint16]
     """Number of rows of each stored block in each cell, missing values first (K, 1 + G)."""
 
-    first_G: NDArray[np.int64]
-    """First row of each category, in the order of the categories; empty for numbers."""
+    first_C: NDArray[np.int64]
+    """First row of each category (C,), in the order of the categories; empty for numbers."""
 
-    last_G: NDArray[np.int64]
-    """Last row of each category."""
+    last_C: NDArray[np.int64]
+    """Last row of each category (C,)."""
 
-    size_G: NDArray[np.int64]
-    """Number of rows of each category."""
+    size_C: NDArray[np.int64]
+    """Number of rows of each category (C,)."""
 
     @property
     def kind(self) -> Kind:
@@ -106,37 +107,37 @@ class ColumnReference:
         functions: dict[StatisticName, Callable[[], NDArray[np.float64]]] = {
             "psi": lambda: population_stability(share_WG, share_G, bins_G, num_rows),
             "ks": lambda: kolmogorov_smirnov(share_WG, share_G),
-            "wasserstein": lambda: wasserstein(share_WG, share_G, self.at_G),
+            "wasserstein": lambda: wasserstein(share_WG, share_G, self.position_G),
             "chi_square": lambda: chi_square(share_WG, share_G, num_rows),
             "missing": lambda: np.abs(missing_W - self.missing_rate),
         }
         return np.stack([functions[name]() for name in self.statistics], axis=-1)
 
     def max_exclusive_share(self, num_rows: int) -> float:
-        """Return the largest share of a window's rows with categories that occur only there.
+        """Return the largest share of rows of a window whose categories occur in no other window.
 
         The reference is split into windows of ``num_rows``. The result is the share of rows with
         new categories that is normal for this column; 0 if all categories recur.
         """
-        span_G = self.last_G - self.first_G
-        is_exclusive_G = span_G < num_rows
-        if not is_exclusive_G.any():
+        span_C = self.last_C - self.first_C
+        is_exclusive_C = span_C < num_rows
+        if not is_exclusive_C.any():
             return 0.0
         rows = np.bincount(
-            self.first_G[is_exclusive_G] // num_rows, weights=self.size_G[is_exclusive_G]
+            self.first_C[is_exclusive_C] // num_rows, weights=self.size_C[is_exclusive_C]
         )
         return float(min(1.0, rows.max() / min(num_rows, self.num_rows)))
 
 
 def reference_column(
-    values: "pd.Series[Any]", settings: DriftSettings, tail: float
+    values: "pd.Series[Any]", settings: DriftSettings, per_test_alpha: float
 ) -> ColumnReference:
     """Return the reference of a column that has at least one value.
 
     Args:
         values: Values in time order.
         settings: Drift settings with the number of cells.
-        tail: P-value at which a single column is called drifted.
+        per_test_alpha: P-value at which a single column is called drifted.
 
     Raises:
         ContractError: The column contains neither numbers nor categories.
@@ -149,18 +150,18 @@ def reference_column(
     )
     code_N = cells.encode(values)
     count_G = np.bincount(code_N, minlength=cells.num_cells + 1)
-    dependence = measure_dependence(_dependence_series(code_N, count_G, kind), tail)
-    first_G, last_G, size_G = _spans(values, cells)
+    dependence = measure_dependence(_dependence_series(code_N, count_G, kind), per_test_alpha)
+    first_C, last_C, size_C = _category_spans(values, cells)
     return ColumnReference(
         name=str(values.name),
         cells=cells,
         count_G=count_G,
-        at_G=_positions(values, code_N, count_G) if kind == "numeric" else np.empty(0),
+        position_G=_cell_positions(values, code_N, count_G) if kind == "numeric" else np.empty(0),
         dependence=dependence,
         block_KG=block_counts(code_N, cells.num_cells, dependence.block_length),
-        first_G=first_G,
-        last_G=last_G,
-        size_G=size_G,
+        first_C=first_C,
+        last_C=last_C,
+        size_C=size_C,
     )
 
 
@@ -174,16 +175,18 @@ def psi_bins(share_G: NDArray[np.float64], max_bins: int, *, is_ordered: bool) -
             separate bins, and the last bin contains the others.
     """
     if not is_ordered:
-        fullest = np.argsort(-share_G, kind="stable")
+        order_G = np.argsort(-share_G, kind="stable")
         bin_G = np.empty(share_G.size, np.int64)
         last_bin = min(max_bins, int((share_G > 0).sum())) - 1
-        bin_G[fullest] = np.minimum(np.arange(share_G.size), last_bin)
+        bin_G[order_G] = np.minimum(np.arange(share_G.size), last_bin)
         return bin_G
     middle_G = np.cumsum(share_G) - share_G / 2
-    wanted_G = np.minimum((middle_G * max_bins).astype(np.int64), max_bins - 1)
-    filled = np.unique(wanted_G[share_G > 0])
-    joined: NDArray[np.int64] = np.minimum(np.searchsorted(filled, wanted_G), filled.size - 1)
-    return joined
+    equal_bin_G = np.minimum((middle_G * max_bins).astype(np.int64), max_bins - 1)
+    filled_bins = np.unique(equal_bin_G[share_G > 0])
+    merged_bin_G: NDArray[np.int64] = np.minimum(
+        np.searchsorted(filled_bins, equal_bin_G), filled_bins.size - 1
+    )
+    return merged_bin_G
 
 
 def normal_scores(column: ColumnReference) -> NDArray[np.float64]:
@@ -211,18 +214,18 @@ def _dependence_series(
         rank_G = np.concatenate(([0.5], np.cumsum(share_G) - share_G / 2)) - 0.5
         series = [rank_G[code_N], np.abs(rank_G)[code_N]]
     else:
-        fullest = 1 + np.argsort(-count_G[1:], kind="stable")[:_CATEGORY_SERIES]
-        series = [(code_N == code).astype(np.float64) for code in fullest]
+        frequent_codes = 1 + np.argsort(-count_G[1:], kind="stable")[:_CATEGORY_SERIES]
+        series = [(code_N == code).astype(np.float64) for code in frequent_codes]
     series.append((code_N == 0).astype(np.float64))
-    varied = [x_N / x_N.std() for x_N in series if x_N.std() > 0]
-    return varied or [np.zeros(code_N.size)]
+    scaled_series = [x_N / x_N.std() for x_N in series if x_N.std() > 0]
+    return scaled_series or [np.zeros(code_N.size)]
 
 
 _CATEGORY_SERIES = 4
 """Number of categories whose serial dependence is measured."""
 
 
-def _positions(
+def _cell_positions(
     values: "pd.Series[Any]", code_N: NDArray[np.uint8], count_G: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the mean of each cell in standard deviations.
@@ -231,33 +234,33 @@ def _positions(
     a constant column are 0, so its Wasserstein distance is always 0.
     """
     x_N = values.to_numpy(dtype=np.float64, na_value=np.nan)
-    present_N = code_N > 0
-    x_N, code_N = x_N[present_N], code_N[present_N]
-    spread = float(x_N.std())
-    if not spread > 0:
+    is_present_N = code_N > 0
+    x_N, code_N = x_N[is_present_N], code_N[is_present_N]
+    std = float(x_N.std())
+    if not std > 0:
         return np.zeros(count_G.size - 1)
     total_G = np.bincount(code_N, weights=x_N, minlength=count_G.size)[1:]
-    filled_G = count_G[1:] > 0
-    mean = total_G[filled_G] / count_G[1:][filled_G]
+    is_filled_G = count_G[1:] > 0
+    mean = total_G[is_filled_G] / count_G[1:][is_filled_G]
     # An empty cell is interpolated from its neighbours, unless it is outside the range.
-    positions = np.arange(filled_G.size)
-    at_G = np.interp(positions, positions[filled_G], mean)
-    at_G[0], at_G[-1] = x_N.min(), x_N.max()
-    return np.maximum.accumulate(at_G) / spread
+    positions = np.arange(is_filled_G.size)
+    position_G = np.interp(positions, positions[is_filled_G], mean)
+    position_G[0], position_G[-1] = x_N.min(), x_N.max()
+    return np.maximum.accumulate(position_G) / std
 
 
-def _spans(
+def _category_spans(
     values: "pd.Series[Any]", cells: Cells
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the first row, last row and number of rows of each category."""
     if isinstance(cells, NumericCells):
-        none = np.empty(0, np.int64)
-        return none, none, none
-    position_N, named = factorize(values)
+        empty = np.empty(0, np.int64)
+        return empty, empty, empty
+    position_N, names = factorize(values)
     row_N = np.flatnonzero(position_N >= 0)
     rows = pd.Series(row_N).groupby(position_N[row_N])
     table = pd.DataFrame({"first": rows.min(), "last": rows.max(), "size": rows.size()})
-    table = table.set_axis([named[at] for at in table.index]).loc[list(cells.categories)]
+    table = table.set_axis([names[at] for at in table.index]).loc[list(cells.categories)]
     return (
         table["first"].to_numpy(np.int64),
         table["last"].to_numpy(np.int64),

@@ -91,12 +91,12 @@ def _evaluate(
     window: str,
 ) -> ConceptDriftReport:
     length = _block_length(reference_N, window_N, horizon_rows)
-    both = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
+    difference = pooled((rows_component(reference_N, length), rows_component(window_N, length)))
     rise = float(window_N.mean() - reference_N.mean())
-    error, required = math.sqrt(both.variance), settings.min_loss_increase
-    half_width = float(stdtrit(both.degrees_of_freedom, 1 - settings.alpha)) * error
-    score = (rise - required) / error if error > 0 else math.nan
-    spread = math.sqrt((reference_N.var() + window_N.var()) / 2)
+    standard_error, required = math.sqrt(difference.variance), settings.min_loss_increase
+    half_width = float(stdtrit(difference.degrees_of_freedom, 1 - settings.alpha)) * standard_error
+    t_statistic = (rise - required) / standard_error if standard_error > 0 else math.nan
+    pooled_std = math.sqrt((reference_N.var() + window_N.var()) / 2)
     verdict, reason, remedy = _decide(
         reference_N, window_N, settings, length, rise=rise, half_width=half_width
     )
@@ -111,8 +111,8 @@ def _evaluate(
         lower_bound=rise - half_width,
         upper_bound=rise + half_width,
         required=required,
-        p_value=float(stdtr(both.degrees_of_freedom, -score)),
-        effect=rise / spread if spread > 0 else math.nan,
+        p_value=float(stdtr(difference.degrees_of_freedom, -t_statistic)),
+        effect=rise / pooled_std if pooled_std > 0 else math.nan,
         alpha=settings.alpha,
         num_rows=window_N.size,
         reference_rows=reference_N.size,
@@ -143,25 +143,27 @@ def _decide(
     half_width: float,
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy; ``half_width`` is that of the bounds of the increase."""
-    needed = max(settings.min_rows, settings.min_blocks * length)
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
     for name, x_N in (("reference", reference_N), ("window", window_N)):
-        bad = int((~np.isfinite(x_N)).sum())
-        if bad:
-            reason = f"{bad} of {x_N.size} losses of the {name} are not finite."
+        num_nonfinite = int((~np.isfinite(x_N)).sum())
+        if num_nonfinite:
+            reason = f"{num_nonfinite} of {x_N.size} losses of the {name} are not finite."
             return (
                 "INCONCLUSIVE",
                 reason,
                 "Find out why the model has no finite loss on these rows.",
             )
-        if x_N.size < needed:
-            reason = f"The {name} has {pluralize(x_N.size, 'labelled row')}, required {needed}."
-            missing = needed - x_N.size
+        if x_N.size < required_rows:
+            reason = (
+                f"The {name} has {pluralize(x_N.size, 'labelled row')}, required {required_rows}."
+            )
+            num_missing = required_rows - x_N.size
             return (
                 "INCONCLUSIVE",
                 reason,
-                f"Wait for {pluralize(missing, 'more label')}."
+                f"Wait for {pluralize(num_missing, 'more label')}."
                 if name == "window"
-                else f"Train the version again with {pluralize(missing, 'more held-out row')}.",
+                else f"Train the version again with {pluralize(num_missing, 'more held-out row')}.",
             )
     if not half_width > 0:
         reason = "The losses do not vary within either window, so their variance is unknown."

@@ -21,8 +21,8 @@ MAX_BLOCKS = 2048
 """Maximum number of blocks that are stored for resampling. Their first rows are evenly spaced."""
 
 _LENGTH_ROWS = 10_000
-"""Number of last rows from which the block length is estimated. With more rows the estimate changes
-little, and the sums use several threads, whose synchronization is slow."""
+"""Number of newest rows from which the block length is estimated. With more rows the estimate
+changes little, and the sums use several threads, whose synchronization is slow."""
 
 
 _EVEN_RATIO = 0.75
@@ -42,7 +42,7 @@ class Dependence:
     of blocks; NaN if the reference is too short to estimate it."""
 
 
-def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Dependence:
+def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float) -> Dependence:
     """Return the largest block length of several series of a column, and the inflation factor.
 
     The block length is 1 if the rows of a window vary less together than independent rows would,
@@ -57,21 +57,21 @@ def measure_dependence(series: list[NDArray[np.float64]], tail: float) -> Depend
     Args:
         series: Series (N,) in time order, such as the ranks of a column and their distances from
             the median: volatility may be clustered even if the values are uncorrelated.
-        tail: P-value at which a single column is called drifted.
+        per_test_alpha: P-value at which a single column is called drifted.
     """
     length = max(map(_block_length, series))
     num_rows = series[0].size
     if num_rows < 2 * length:
         return Dependence(block_length=length, inflation=math.nan)
-    corrected = sum(rows_component(x_N, length).variance for x_N in series)
-    independent = sum(float(x_N.var()) for x_N in series) / num_rows
-    if corrected < _EVEN_RATIO * independent:
+    corrected_variance = sum(rows_component(x_N, length).variance for x_N in series)
+    independent_variance = sum(float(x_N.var()) for x_N in series) / num_rows
+    if corrected_variance < _EVEN_RATIO * independent_variance:
         return Dependence(block_length=1, inflation=1.0)
-    drawn = sum(circular_block_variance(x_N, length) for x_N in series)
-    ratio = corrected / drawn if drawn > 0 else 1.0
-    quantile = 1 - tail / 2
-    student = float(stdtrit(num_rows / length - 1, quantile) / ndtri(quantile))
-    return Dependence(block_length=length, inflation=math.sqrt(ratio) * student)
+    resampled_variance = sum(circular_block_variance(x_N, length) for x_N in series)
+    ratio = corrected_variance / resampled_variance if resampled_variance > 0 else 1.0
+    quantile = 1 - per_test_alpha / 2
+    student_factor = float(stdtrit(num_rows / length - 1, quantile) / ndtri(quantile))
+    return Dependence(block_length=length, inflation=math.sqrt(ratio) * student_factor)
 
 
 def block_starts(num_rows: int) -> NDArray[np.int64]:

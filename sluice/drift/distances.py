@@ -30,10 +30,10 @@ def population_stability(
     Source:
         Yurdakul & Naranjo (2020), J. Risk Model Validation 14(4), on its distribution.
     """
-    joined_GB = np.eye(int(bin_G.max()) + 1)[bin_G]
+    is_in_bin_GB = np.eye(int(bin_G.max()) + 1)[bin_G]
     half = 0.5 / num_rows
-    window_WB = np.maximum(share_WG @ joined_GB, 0.0) + half
-    reference_B = reference_G @ joined_GB + half
+    window_WB = np.maximum(share_WG @ is_in_bin_GB, 0.0) + half
+    reference_B = reference_G @ is_in_bin_GB + half
     index: Shares = ((window_WB - reference_B) * np.log(window_WB / reference_B)).sum(axis=-1)
     return index
 
@@ -44,11 +44,11 @@ def kolmogorov_smirnov(share_WG: Shares, reference_G: Shares) -> Shares:
     return gap
 
 
-def wasserstein(share_WG: Shares, reference_G: Shares, at_G: Shares) -> Shares:
-    """Return the Wasserstein distance of the cells at positions ``at_G`` [units of ``at_G``]."""
+def wasserstein(share_WG: Shares, reference_G: Shares, position_G: Shares) -> Shares:
+    """Return the Wasserstein distance of cells at these positions [units of the positions]."""
     gap_WG = np.abs(np.cumsum(share_WG - reference_G, axis=-1))[..., :-1]
-    moved: Shares = gap_WG @ np.diff(at_G)
-    return moved
+    distance: Shares = gap_WG @ np.diff(position_G)
+    return distance
 
 
 def chi_square(share_WG: Shares, reference_G: Shares, num_rows: float) -> Shares:
@@ -56,7 +56,7 @@ def chi_square(share_WG: Shares, reference_G: Shares, num_rows: float) -> Shares
 
     Its null distribution is calibrated by resampling, so small expected counts are no problem.
     """
-    filled = reference_G > 0
-    moved_WG = (share_WG[..., filled] - reference_G[filled]) ** 2
-    statistic: Shares = num_rows * (moved_WG / reference_G[filled]).sum(axis=-1)
+    is_filled_G = reference_G > 0
+    squared_change_WG = (share_WG[..., is_filled_G] - reference_G[is_filled_G]) ** 2
+    statistic: Shares = num_rows * (squared_change_WG / reference_G[is_filled_G]).sum(axis=-1)
     return statistic

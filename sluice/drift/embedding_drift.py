@@ -34,7 +34,9 @@ class EmbeddingReport(Record):
         description="Unbiased estimate of the squared maximum mean discrepancy; NaN if not tested."
     )
     threshold: float = Field(description="Estimate that is exceeded at rate alpha without drift.")
-    min_discrepancy: float = Field(description="Significant discrepancies up to this are ignored.")
+    min_discrepancy: float = Field(
+        description="Squared discrepancy up to which a significant difference is ignored."
+    )
     p_value: float = Field(description="P-value of the permutation test; NaN if not tested.")
     bandwidth: float = Field(description="Kernel width: the median distance of two embeddings.")
     num_permutations: int
@@ -73,28 +75,28 @@ def evaluate_embeddings(
     Cost:
         Two samples of 500 rows: 0.2 s, of which estimating the block length takes most.
     """
-    reference_NE = _spread(reference.rows_NE.astype(np.float64), embedding_settings.max_rows)
-    window_NE = _spread(window_NE, embedding_settings.max_rows)
+    reference_NE = _subsample(reference.rows_NE.astype(np.float64), embedding_settings.max_rows)
+    window_NE = _subsample(window_NE, embedding_settings.max_rows)
     length = max(_block_length(reference_NE), _block_length(window_NE))
-    needed = max(settings.min_rows, settings.min_blocks * length)
-    too_few = [
-        f"{len(sample)} different rows of {name} are compared, required {needed}"
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
+    shortages = [
+        f"{len(sample)} different rows of {name} are compared, required {required_rows}"
         for name, sample in (("the reference", reference_NE), ("the window", window_NE))
-        if len(sample) < needed
+        if len(sample) < required_rows
     ]
-    if not too_few and not _can_reach(settings.alpha, length, reference_NE, window_NE):
-        too_few = [f"blocks of {length} rows cannot have a p-value of {settings.alpha:g}"]
+    if not shortages and not _can_reach(settings.alpha, length, reference_NE, window_NE):
+        shortages = [f"blocks of {length} rows cannot have a p-value of {settings.alpha:g}"]
     test = None
-    if not too_few:
+    if not shortages:
         test = mmd_test(
             reference_NE,
             window_NE,
             block_length=length,
-            permutations=_permutations(settings, embedding_settings),
+            num_permutations=_num_permutations(settings, embedding_settings),
             alpha=settings.alpha,
             seed=seed,
         )
-    verdict, reason, remedy = _decide(test, too_few, settings, embedding_settings)
+    verdict, reason, remedy = _decide(test, shortages, settings, embedding_settings)
     return EmbeddingReport(
         verdict=verdict,
         reason=reason,
@@ -117,13 +119,13 @@ def evaluate_embeddings(
 
 def _decide(
     test: MmdTest | None,
-    too_few: list[str],
+    shortages: list[str],
     settings: DriftSettings,
     embedding_settings: EmbeddingDriftSettings,
 ) -> tuple[DriftVerdict, str, str]:
     """Return verdict, reason and remedy."""
     if test is None:
-        reason = f"Too few rows for their dependence: {'; '.join(too_few)}."
+        reason = f"Too few rows for their dependence: {'; '.join(shortages)}."
         return (
             "INCONCLUSIVE",
             reason,
@@ -164,14 +166,14 @@ def _can_reach(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool
     return math.comb(first + second, first) * alpha >= 1
 
 
-def _permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:
+def _num_permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:
     """Return the number of permutations: at least four times as many as alpha requires."""
     return max(embedding_settings.min_permutations, math.ceil(4 / settings.alpha))
 
 
-def _spread(row_NE: NDArray[np.float64], max_rows: int) -> NDArray[np.float64]:
-    spread: NDArray[np.float64] = row_NE[spread_rows(len(row_NE), max_rows).numpy()]
-    return spread
+def _subsample(row_NE: NDArray[np.float64], max_rows: int) -> NDArray[np.float64]:
+    rows_NE: NDArray[np.float64] = row_NE[spread_rows(len(row_NE), max_rows).numpy()]
+    return rows_NE
 
 
 def _block_length(row_NE: NDArray[np.float64]) -> int:

@@ -43,8 +43,10 @@ class EmbeddingWindow:
 
     def plot(self) -> bytes:
         """Return a PNG of both samples."""
-        drifted = self.report.verdict == "DRIFT"
-        return embeddings_png(self.reference_NE.astype(np.float64), self.window_NE, drifted=drifted)
+        has_drifted = self.report.verdict == "DRIFT"
+        return embeddings_png(
+            self.reference_NE.astype(np.float64), self.window_NE, has_drifted=has_drifted
+        )
 
 
 def _format(value: float, spec: str) -> str:

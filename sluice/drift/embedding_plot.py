@@ -6,12 +6,12 @@ Shape legend: N = rows, E = width of an embedding.
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.drift.plots import MOVED
+from sluice.drift.plots import DRIFT_COLOUR
 from sluice.reports.figures import INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 
 
 def embeddings_png(
-    reference_NE: NDArray[np.float64], window_NE: NDArray[np.float64], *, drifted: bool
+    reference_NE: NDArray[np.float64], window_NE: NDArray[np.float64], *, has_drifted: bool
 ) -> bytes:
     """Plot both samples in the plane in which all rows together vary most."""
     both_NE = np.concatenate([reference_NE, window_NE])
@@ -21,7 +21,7 @@ def embeddings_png(
     if score_N2.shape[1] < 2:  # an embedding of one number
         score_N2 = np.pad(score_N2, ((0, 0), (0, 1)))
     figure, axes = new_figure(height_in=4.2)
-    colour = MOVED if drifted else VALIDATION
+    colour = DRIFT_COLOUR if has_drifted else VALIDATION
     num_reference = len(reference_NE)
     for part_N2, label, shade in (
         (score_N2[:num_reference], "held-out rows", MUTED),

@@ -60,18 +60,18 @@ class EmbeddingReference:
     """Why there are no embeddings to compare with, in sentences; empty if there are some."""
 
 
-def has_embedding_drift(workload: Workload, settings: DriftSettings) -> bool:
-    """Return whether requests of a workload are compared by their embeddings.
+def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:
+    """Return whether the drift of a workload's requests is detected on their embeddings.
 
-    This is so for images, texts and every other codec but those of tables (windows and raw rows),
-    whose columns are compared instead.
+    This is so for images, texts and every other codec except those of tables (windows and raw
+    rows), whose columns are compared instead.
     """
     if settings.embedding is None or not workload.is_served:
         return False
     return not isinstance(workload.codec(), WindowsCodec | RawRowsCodec)
 
 
-def embedding_reference(
+def build_embedding_reference(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -104,12 +104,12 @@ def embedding_reference(
     Cost:
         500 images of 32 x 32 pixels and a small network: 1 s.
     """
-    last = max(folds, key=lambda fold: fold.fold_id)
+    last_fold = max(folds, key=lambda fold: fold.fold_id)
     seed = min(complete_seeds(folds, members))
     select_member = select_own_member(workload, frame, members)
-    (member,) = select_members([last], [seed], select_member).values()
+    (member,) = select_members([last_fold], [seed], select_member).values()
     network = load(member)
-    source = workload.examples(frame, last.test).x
+    source = workload.examples(frame, last_fold.test).x
     positions = spread_rows(len(source), max_rows)
     on_progress(f"embedding {len(positions)} held-out rows")
     inputs = (gather(source, positions[at : at + 1]) for at in range(len(positions)))
@@ -139,12 +139,12 @@ def _embed_rows(
         ContractError: The network has no embedding, or an embedding is not finite.
     """
     layer, rows = "", []
-    known: set[bytes] = set()
+    embedded_digests: set[bytes] = set()
     for x in inputs:
         (digest,) = element_digests(as_arrays(x))
-        if digest in known:
+        if digest in embedded_digests:
             continue
-        known.add(digest)
+        embedded_digests.add(digest)
         embedding = embed(network, x)
         layer = embedding.layer
         rows.append(embedding.values[0])

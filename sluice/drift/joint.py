@@ -30,7 +30,7 @@ _DEPENDENCE_FEATURES = 8
 """Number of features from which the block length is estimated. Few suffice, because each feature
 depends on all columns."""
 
-Map = Callable[..., Iterable[NDArray[np.float64]]]
+MapFunction = Callable[..., Iterable[NDArray[np.float64]]]
 """``map``, or the ``map`` method of a thread pool."""
 
 
@@ -42,14 +42,18 @@ class RandomFeatures:
         Rahimi & Recht (2007), NeurIPS 20; Gretton et al. (2012), JMLR 13, the discrepancy.
     """
 
-    numeric: tuple[int, ...]
+    numeric_positions: tuple[int, ...]
     """Positions of the numeric columns."""
 
     score_CG: tuple[NDArray[np.float32], ...]
     """Normal score of each code, for each numeric column."""
 
     frequency_CF: NDArray[np.float32]
-    category: tuple[int, ...]
+    """Frequencies of the features, for each numeric column."""
+
+    category_positions: tuple[int, ...]
+    """Positions of the category columns."""
+
     table_CGF: tuple[NDArray[np.float32], ...]
     """Contribution of each code to each feature, for each category column."""
 
@@ -71,14 +75,14 @@ class RandomFeatures:
         width = math.sqrt(2 * (len(numeric) + spread))
 
         def frequencies(count: int) -> NDArray[np.float32]:
-            drawn: NDArray[np.float32] = rng.normal(size=(count, num_features)).astype(np.float32)
-            return drawn / np.float32(width)
+            standard_normal = rng.normal(size=(count, num_features)).astype(np.float32)
+            return np.asarray(standard_normal / np.float32(width))
 
         return cls(
-            numeric=numeric,
+            numeric_positions=numeric,
             score_CG=tuple(normal_scores(columns[at]).astype(np.float32) for at in numeric),
             frequency_CF=frequencies(len(numeric)),
-            category=category,
+            category_positions=category,
             table_CGF=tuple(frequencies(columns[at].cells.num_cells + 1) for at in category),
             phase_F=rng.uniform(0, 2 * np.pi, num_features).astype(np.float32),
         )
@@ -86,21 +90,27 @@ class RandomFeatures:
     def compute(self, code_CN: Sequence[NDArray[np.uint8]], rows: slice) -> NDArray[np.float32]:
         """Return the features (n, F) of a slice of rows, from the codes of all columns."""
         angle_nF = np.tile(self.phase_F, (code_CN[0][rows].size, 1))
-        if self.numeric:
-            score_nC = np.empty((angle_nF.shape[0], len(self.numeric)), np.float32)
-            for position, (at, score_G) in enumerate(zip(self.numeric, self.score_CG, strict=True)):
+        if self.numeric_positions:
+            score_nC = np.empty((angle_nF.shape[0], len(self.numeric_positions)), np.float32)
+            for position, (at, score_G) in enumerate(
+                zip(self.numeric_positions, self.score_CG, strict=True)
+            ):
                 score_nC[:, position] = score_G[code_CN[at][rows]]
             angle_nF += score_nC @ self.frequency_CF
-        for at, table_GF in zip(self.category, self.table_CGF, strict=True):
+        for at, table_GF in zip(self.category_positions, self.table_CGF, strict=True):
             angle_nF += table_GF[code_CN[at][rows]]
         np.cos(angle_nF, out=angle_nF)
         return angle_nF
 
-    def mean(self, code_CN: Sequence[NDArray[np.uint8]], run: Map) -> NDArray[np.float64]:
+    def mean(
+        self, code_CN: Sequence[NDArray[np.uint8]], map_function: MapFunction
+    ) -> NDArray[np.float64]:
         """Return the mean of each feature over all rows (F,)."""
         num_rows = code_CN[0].size
         chunks = [slice(at, at + _CHUNK_ROWS) for at in range(0, num_rows, _CHUNK_ROWS)]
-        sums = run(lambda rows: self.compute(code_CN, rows).sum(axis=0, dtype=np.float64), chunks)
+        sums = map_function(
+            lambda rows: self.compute(code_CN, rows).sum(axis=0, dtype=np.float64), chunks
+        )
         mean_F: NDArray[np.float64] = np.sum(list(sums), axis=0) / num_rows
         return mean_F
 
@@ -116,13 +126,17 @@ class JointReference:
 
     @classmethod
     def of(
-        cls, features: RandomFeatures, code_CN: Sequence[NDArray[np.uint8]], tail: float, run: Map
+        cls,
+        features: RandomFeatures,
+        code_CN: Sequence[NDArray[np.uint8]],
+        per_test_alpha: float,
+        map_function: MapFunction,
     ) -> "JointReference":
         """Return the joint reference of rows given as codes of all columns."""
         num_rows = code_CN[0].size
         recent = slice(max(0, num_rows - 10_000), num_rows)
-        some_nF = features.compute(code_CN, recent)[:, :_DEPENDENCE_FEATURES].astype(np.float64)
-        dependence = measure_dependence([x_n for x_n in some_nF.T.copy()], tail)
+        sample_nF = features.compute(code_CN, recent)[:, :_DEPENDENCE_FEATURES].astype(np.float64)
+        dependence = measure_dependence([x_n for x_n in sample_nF.T.copy()], per_test_alpha)
         length = dependence.block_length
         means = []
         for start in block_starts(num_rows):
@@ -130,7 +144,7 @@ class JointReference:
             means.append(features.compute(rows, slice(None)).mean(axis=0))
         return cls(
             num_rows=num_rows,
-            mean_F=features.mean(code_CN, run),
+            mean_F=features.mean(code_CN, map_function),
             block_KF=np.array(means, np.float32),
             dependence=dependence,
         )
@@ -139,20 +153,20 @@ class JointReference:
         """Return the squared MMD of a window with this mean of the features."""
         return float(_squared(mean_F - self.mean_F))
 
-    def calibrate(self, *, num_rows: int, draws: int, seed: int) -> NullDistribution:
+    def calibrate(self, *, num_rows: int, num_draws: int, seed: int) -> NullDistribution:
         """Return the null distribution of the squared MMD, from windows of the reference."""
         rng = np.random.default_rng([seed, num_rows])
-        number, scale = draw_size(self.dependence, num_rows, self.num_rows)
+        num_blocks, scale = draw_size(self.dependence, num_rows, self.num_rows)
         block_KF = self.block_KF.astype(np.float64)
         block_KF -= block_KF.mean(axis=0)
         chunks = [
-            _squared(scale * draw_sums(block_KF, number, size, rng) / number)
-            for size in chunk_sizes(draws)
+            _squared(scale * draw_sums(block_KF, num_blocks, size, rng) / num_blocks)
+            for size in chunk_sizes(num_draws)
         ]
         return null_from_draws(np.concatenate(chunks)[:, None], num_rows)
 
 
-def _squared(moved_F: NDArray[np.float64]) -> NDArray[np.float64]:
+def _squared(difference_F: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return twice the mean square, which estimates the squared MMD for cosine features."""
-    squared: NDArray[np.float64] = 2 * (moved_F**2).mean(axis=-1)
+    squared: NDArray[np.float64] = 2 * (difference_F**2).mean(axis=-1)
     return squared

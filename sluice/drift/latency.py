@@ -1,6 +1,6 @@
 """Latency drift: tests whether the 95th percentile of the latency has increased.
 
-Shape legend: N = requests of one window, R = resamples.
+Shape legend: N = requests of one window, R = resamples, B = blocks.
 """
 
 import math
@@ -73,16 +73,16 @@ def evaluate_latency(
                 f"shape {x_N.shape} with {int((~(np.isfinite(x_N) & (x_N > 0))).sum())} invalid.",
                 fix="Exclude failed requests, which have no latency.",
             )
-    allowed = 1 + settings.max_latency_increase
+    allowed_ratio = 1 + settings.max_latency_increase
     length = max(_block_length(reference_N), _block_length(window_N))
-    needed = max(settings.min_rows, settings.min_blocks * length)
-    too_few = [
-        f"the {name} has {pluralize(x_N.size, 'request')}, required {needed}"
+    required_rows = max(settings.min_rows, settings.min_blocks * length)
+    shortages = [
+        f"the {name} has {pluralize(x_N.size, 'request')}, required {required_rows}"
         for name, x_N in (("reference", reference_N), ("window", window_N))
-        if x_N.size < needed
+        if x_N.size < required_rows
     ]
     reference_p95, window_p95, lower_ratio = math.nan, math.nan, math.nan
-    if not too_few:
+    if not shortages:
         rng = np.random.default_rng(seed)
         reference_p95, window_p95 = (float(_p95(x_N[None])[0]) for x_N in (reference_N, window_N))
         log_ratio_R = _resample_log_p95(window_N, length, rng) - _resample_log_p95(
@@ -93,20 +93,21 @@ def evaluate_latency(
     percentiles = (
         f"95th percentile {1000 * window_p95:.3g} ms, before {1000 * reference_p95:.3g} ms"
     )
-    if too_few:
+    if shortages:
         verdict: DriftVerdict = "INCONCLUSIVE"
-        reason = f"Too few requests: {'; '.join(too_few)}."
+        reason = f"Too few requests: {'; '.join(shortages)}."
         remedy = "Wait for more requests, or raise the sampling rate of the servers "
         remedy += "(samples_per_s)."
-    elif lower_ratio > allowed:
+    elif lower_ratio > allowed_ratio:
         verdict = "DRIFT"
         reason = (
-            f"{percentiles}: ratio {ratio:.3g}, at least {lower_ratio:.3g}; allowed {allowed:g}."
+            f"{percentiles}: ratio {ratio:.3g}, at least {lower_ratio:.3g}; allowed "
+            f"{allowed_ratio:g}."
         )
         remedy = "Check the load and the machine of the server. Retraining does not help."
     else:
         verdict = "STABLE"
-        reason = f"{percentiles}: ratio {ratio:.3g}, not significantly above {allowed:g}."
+        reason = f"{percentiles}: ratio {ratio:.3g}, not significantly above {allowed_ratio:g}."
         remedy = "Nothing to do."
     return LatencyReport(
         verdict=verdict,
@@ -117,7 +118,7 @@ def evaluate_latency(
         p95_s=window_p95,
         ratio=ratio,
         lower_ratio=lower_ratio,
-        allowed_ratio=allowed,
+        allowed_ratio=allowed_ratio,
         alpha=settings.alpha,
         num_rows=window_N.size,
         reference_rows=reference_N.size,
@@ -145,7 +146,7 @@ def _resample_log_p95(
     x_N: NDArray[np.float64], length: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return the logarithm of the 95th percentile (R,) of each circular block resample."""
-    blocks = -(-x_N.size // length)
-    start_RB = rng.integers(x_N.size, size=(_NUM_RESAMPLES, blocks, 1))
+    num_blocks = -(-x_N.size // length)
+    start_RB = rng.integers(x_N.size, size=(_NUM_RESAMPLES, num_blocks, 1))
     row_RN = (start_RB + np.arange(length)).reshape(_NUM_RESAMPLES, -1)[:, : x_N.size] % x_N.size
     return np.log(_p95(x_N[row_RN]))

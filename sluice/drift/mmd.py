@@ -21,7 +21,7 @@ _TIE_ATOL = 1e-12
 """Absolute tolerance within which statistics count as equal [mean kernel value, at most 1]."""
 
 _MAX_CHUNK_NUMBERS = 2**22
-"""Maximum number of block indicators in memory at a time, for several permutations."""
+"""Maximum number of block assignments (permutations times blocks) in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def mmd_test(
     second_NE: NDArray[np.float64],
     *,
     block_length: int,
-    permutations: int,
+    num_permutations: int,
     alpha: float,
     seed: int,
 ) -> MmdTest:
@@ -66,7 +66,7 @@ def mmd_test(
         first_NE: First sample, in time order.
         second_NE: Second sample, in time order.
         block_length: Rows of a block; 1 for independent rows [rows].
-        permutations: Number of random assignments of the blocks to the samples.
+        num_permutations: Number of random assignments of the blocks to the samples.
         alpha: Rate at which ``threshold`` is exceeded without drift.
         seed: Seed of the permutations.
 
@@ -84,11 +84,11 @@ def mmd_test(
     """
     _require_samples(first_NE, second_NE, block_length)
     blocks = [len(sample) // block_length for sample in (first_NE, second_NE)]
-    kept = [
+    samples = [
         sample[len(sample) - count * block_length :]
         for sample, count in zip((first_NE, second_NE), blocks, strict=True)
     ]
-    distance_NN = _squared_distances(np.concatenate(kept))
+    distance_NN = _squared_distances(np.concatenate(samples))
     bandwidth = median_distance(distance_NN)
     if bandwidth == 0:  # all rows are equal, so the samples are too
         kernel_NN = np.ones_like(distance_NN)
@@ -99,16 +99,16 @@ def mmd_test(
     pair_BB = kernel_NN.reshape(shape).sum(axis=(1, 3)) / block_length**2
     np.fill_diagonal(pair_BB, 0.0)
     is_first_B = np.arange(num_blocks) < blocks[0]
-    observed = float(_estimates(pair_BB, is_first_B[None], blocks[0])[0])
-    null_P = _null_estimates(pair_BB, is_first_B, permutations, np.random.default_rng(seed))
-    at_least = int((null_P >= observed - _TIE_ATOL).sum())
+    observed_mmd = float(_estimates(pair_BB, is_first_B[None], blocks[0])[0])
+    null_P = _null_estimates(pair_BB, is_first_B, num_permutations, np.random.default_rng(seed))
+    num_at_least = int((null_P >= observed_mmd - _TIE_ATOL).sum())
     return MmdTest(
-        mmd_squared=observed,
-        p_value=(1 + at_least) / (1 + permutations),
+        mmd_squared=observed_mmd,
+        p_value=(1 + num_at_least) / (1 + num_permutations),
         threshold=float(np.quantile(null_P, 1 - alpha)),
         bandwidth=bandwidth,
         num_blocks=(blocks[0], blocks[1]),
-        num_permutations=permutations,
+        num_permutations=num_permutations,
     )
 
 
@@ -159,14 +159,14 @@ def _estimates(
 def _null_estimates(
     pair_BB: NDArray[np.float64],
     is_first_B: NDArray[np.bool_],
-    permutations: int,
+    num_permutations: int,
     rng: np.random.Generator,
 ) -> NDArray[np.float64]:
     """Return the squared MMD of random assignments of the blocks (P,)."""
     chunk = max(1, _MAX_CHUNK_NUMBERS // is_first_B.size)
     estimates = []
-    for start in range(0, permutations, chunk):
-        size = min(chunk, permutations - start)
+    for start in range(0, num_permutations, chunk):
+        size = min(chunk, num_permutations - start)
         is_first_PB = rng.permuted(np.tile(is_first_B, (size, 1)), axis=1)
         estimates.append(_estimates(pair_BB, is_first_PB, int(is_first_B.sum())))
     return np.concatenate(estimates)

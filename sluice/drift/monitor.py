@@ -19,23 +19,23 @@ class MonitorRun:
     """The window of embeddings that the run evaluated."""
 
 
-def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> MonitorRun:
+def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> MonitorRun:
     """Evaluate every new window, and return the updated state. No window is evaluated twice.
 
     Args:
         inputs: The version, its references, the rows, and the samples of the servers.
-        before: State after the previous run; the state of another version is ignored.
+        previous: State after the previous run; the state of another version is ignored.
 
     Raises:
-        ContractError: The labels or columns of the rows differ from those of the training rows.
+        ContractError: The row labels or columns differ from those of the training rows.
         IntegrityError: A reference, losses or weights are missing or damaged.
 
     Cost:
         5,000 rows of nine features, 8 networks: 2 s.
     """
-    if before is not None and before.candidate != inputs.version.candidate:
-        before = None
-    evaluator = SignalEvaluator(inputs, before)
+    if previous is not None and previous.candidate != inputs.version.candidate:
+        previous = None
+    evaluator = SignalEvaluator(inputs, previous)
     latencies, until = evaluator.first_latencies()
     embedding = evaluator.embedding()
     signals = (
@@ -46,7 +46,7 @@ def run_drift_monitor(inputs: MonitorInputs, before: MonitorState | None) -> Mon
         evaluator.losses(),
     )
     candidate = inputs.version.candidate
-    old_training, old_repair = (before.training, before.repair) if before else (None, None)
+    old_training, old_repair = (previous.training, previous.repair) if previous else (None, None)
     training = update_alarm(old_training, signals, "train", candidate=candidate, now=inputs.now)
     repair = update_alarm(old_repair, signals, "repair", candidate=candidate, now=inputs.now)
     state = MonitorState(

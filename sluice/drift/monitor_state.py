@@ -89,7 +89,7 @@ class SignalState(Record):
 
     @property
     def action(self) -> AlarmAction:
-        """Action for the newest window with drift."""
+        """Action for the newest window with drift; "train" without one."""
         actions = [window.action for window in self.windows if window.verdict == "DRIFT"]
         return actions[-1] if actions else "train"
 
@@ -138,17 +138,17 @@ class MonitorState(Record):
     def reason(self) -> str:
         """Explanation of the verdict in one paragraph."""
         verdict = self.verdict
-        decisive = [s for s in self.signals if s.is_monitored and s.verdict == verdict]
-        stable = [s for s in self.signals if s.is_monitored and s.verdict == "STABLE"]
-        stable_text = (
-            f"No drift in the newest window of {', '.join(SIGNALS[s.signal] for s in stable)}."
-            if stable
-            else ""
-        )
+        deciding_signals = [s for s in self.signals if s.is_monitored and s.verdict == verdict]
+        stable_signals = [s for s in self.signals if s.is_monitored and s.verdict == "STABLE"]
+        stable_names = ", ".join(SIGNALS[s.signal] for s in stable_signals)
+        stable_text = f"No drift in the newest window of {stable_names}." if stable_names else ""
         if verdict == "STABLE":
             return stable_text
         # If no signal is monitored, the reasons of all signals are shown.
-        lines = [f"{SIGNALS[s.signal].capitalize()}: {s.summary}" for s in decisive or self.signals]
+        lines = [
+            f"{SIGNALS[s.signal].capitalize()}: {s.summary}"
+            for s in deciding_signals or self.signals
+        ]
         return " ".join([*([stable_text] if stable_text and verdict == "WAITING" else []), *lines])
 
     @property
@@ -158,9 +158,9 @@ class MonitorState(Record):
 
 
 def update_signal(
-    before: SignalState | None,
+    previous: SignalState | None,
     signal: Signal,
-    found: WindowResult | Waiting | str,
+    result: WindowResult | Waiting | str,
     settings: AlarmDebounceSettings,
     *,
     is_monitored: bool = True,
@@ -168,34 +168,34 @@ def update_signal(
     """Return the state of a signal after one more monitor run.
 
     Args:
-        before: Previous state; None in the first run for a version.
+        previous: Previous state; None in the first run for a version.
         signal: The signal.
-        found: Result of a window; ``Waiting`` if there is too little new data; otherwise a text
+        result: Result of a window; ``Waiting`` if there is too little new data; otherwise a text
             that says why no window can be evaluated. A repeated window is not added again.
         settings: Number of windows that must drift.
         is_monitored: Whether the signal has a source.
     """
-    windows = before.windows if before else ()
-    if not isinstance(found, WindowResult):
-        wait_reason = found.reason if isinstance(found, Waiting) else found
-    elif windows and windows[-1].window == found.window:
+    windows = previous.windows if previous else ()
+    if not isinstance(result, WindowResult):
+        wait_reason = result.reason if isinstance(result, Waiting) else result
+    elif windows and windows[-1].window == result.window:
         wait_reason = "The newest window was already evaluated."
     else:
         wait_reason = ""
-        windows = (*windows, found)[-_MAX_WINDOWS:]
+        windows = (*windows, result)[-_MAX_WINDOWS:]
     return SignalState(
         signal=signal,
         windows=windows,
         is_new=not wait_reason,
         wait_reason=wait_reason,
-        is_waiting=isinstance(found, Waiting),
+        is_waiting=isinstance(result, Waiting),
         is_monitored=is_monitored or bool(windows),
         alarm_state=debounce_alarm([window.verdict for window in windows], settings),
     )
 
 
 def update_alarm(
-    before: Alarm | None,
+    previous: Alarm | None,
     signals: Iterable[SignalState],
     action: AlarmAction,
     *,
@@ -209,15 +209,17 @@ def update_alarm(
     they do not start a second alarm.
     """
     all_signals = tuple(signals)
-    alarming = [s for s in all_signals if s.action == action and s.alarm_state.alarm == "ALARM"]
-    if before is not None:
-        continued = [s for s in all_signals if s.signal in before.signals]
-        if alarming or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in continued):
-            return before
+    alarming_signals = [
+        s for s in all_signals if s.action == action and s.alarm_state.alarm == "ALARM"
+    ]
+    if previous is not None:
+        alarm_signals = [s for s in all_signals if s.signal in previous.signals]
+        if alarming_signals or any(s.alarm_state.alarm == "INCONCLUSIVE" for s in alarm_signals):
+            return previous
         return None
-    if not alarming:
+    if not alarming_signals:
         return None
-    newest = {s.signal: _newest_drift(s) for s in alarming}
+    newest = {s.signal: _newest_drift(s) for s in alarming_signals}
     columns = dict.fromkeys(name for window in newest.values() for name in window.columns)
     windows = {signal: window.window for signal, window in newest.items()}
     return Alarm(
@@ -228,7 +230,7 @@ def update_alarm(
         columns=tuple(columns),
         reason=" ".join(
             f"{SIGNALS[s.signal].capitalize()}: {s.alarm_state.reason} {newest[s.signal].reason}"
-            for s in alarming
+            for s in alarming_signals
         ),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.drift.joint import Map
+from sluice.drift.joint import MapFunction
 from sluice.drift.reference import DriftReference
 from sluice.drift.report import ColumnResult, JointResult, StatisticResult, smallest_p_value
 from sluice.evaluation.multiplicity import benjamini_hochberg
@@ -21,7 +21,10 @@ _STATISTIC_NAMES = {
 
 
 def joint_result(
-    reference: DriftReference, code_CN: Sequence[NDArray[np.uint8]], num_rows: int, run: Map
+    reference: DriftReference,
+    code_CN: Sequence[NDArray[np.uint8]],
+    num_rows: int,
+    map_function: MapFunction,
 ) -> JointResult | None:
     """Return the joint test of all columns, before the adjustment; None for a single column.
 
@@ -29,12 +32,12 @@ def joint_result(
         reference: Drift reference with the mean features.
         code_CN: Codes of all columns of the window that can be compared.
         num_rows: Rows of the window [rows].
-        run: ``map``, or the ``map`` method of a thread pool.
+        map_function: ``map``, or the ``map`` method of a thread pool.
     """
     joint, null = reference.joint, reference.calibration.joint
     if joint is None:
         return None
-    needed = reference.needed_rows(joint.dependence)
+    required_rows = reference.needed_rows(joint.dependence)
     statistic, reason = None, ""
     num_missing = len(reference.columns) - len(code_CN)
     if num_missing:
@@ -42,9 +45,9 @@ def joint_result(
     elif not joint.dependence.inflation > 0:
         reason = "The reference has too few rows for the length of its dependence."
     elif null is None:
-        reason = f"The window has {num_rows} rows, required {needed}."
+        reason = f"The window has {num_rows} rows, required {required_rows}."
     else:
-        distance = joint.distance(reference.features.mean(code_CN, run))
+        distance = joint.distance(reference.features.mean(code_CN, map_function))
         (p_value,) = null.p_values(np.array([distance]))
         (threshold,) = null.thresholds(reference.settings.alpha)
         statistic = StatisticResult(
@@ -56,7 +59,7 @@ def joint_result(
         statistic=statistic,
         adjusted_p=math.nan,
         block_length=joint.dependence.block_length,
-        needed_rows=needed,
+        needed_rows=required_rows,
     )
 
 

@@ -17,7 +17,7 @@ _STYLE = (
     ".pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(440px,1fr));gap:0 14px}"
 )
 _MAX_PLOTS = 8
-_NAMES = {
+_STATISTIC_NAMES = {
     "psi": "PSI",
     "ks": "KS",
     "wasserstein": "Wasserstein",
@@ -44,11 +44,11 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
         f"<p>{escape(report.remedy)}</p></div>",
         "<h2>Drifted columns</h2>",
         _image(overview_png(report), "largest distance of each column"),
-        _pictures(report, reference),
+        _plots(report, reference),
         "<h2>All columns</h2>",
-        f'<div class="card">{_columns(report)}</div>',
+        f'<div class="card">{_column_table(report)}</div>',
         "<h2>Joint test of all columns</h2>",
-        f'<div class="card">{_joint(report)}</div>',
+        f'<div class="card">{_joint_paragraph(report)}</div>',
         _extra_columns(report),
         _excluded_columns_card(report),
         "<h2>How to read this</h2>",
@@ -57,24 +57,26 @@ def drift_page(report: DriftReport, reference: DriftReference, *, title: str) ->
     return html_page(heading, "\n".join(part for part in parts if part), style=_STYLE)
 
 
-def _pictures(report: DriftReport, reference: DriftReference) -> str:
+def _plots(report: DriftReport, reference: DriftReference) -> str:
     by_name = {column.name: column for column in reference.columns}
     plotted = [
-        result for result in report.drifted if result.share and result.finding != "missing_values"
+        result
+        for result in report.drifted_columns
+        if result.share and result.finding != "missing_values"
     ]
     if not plotted:
         return ""
-    shown = [
+    images = [
         _image(column_png(result, by_name[result.column]), f"drift of {result.column}")
         for result in plotted[:_MAX_PLOTS]
     ]
-    hidden = len(plotted) - len(shown)
-    more = f"The table contains {pluralize(hidden, 'more drifted column')}."
-    more = f'<p class="soft">{more}</p>' if hidden else ""
-    return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(shown)}</div>{more}'
+    num_hidden = len(plotted) - len(images)
+    more = f"The table contains {pluralize(num_hidden, 'more drifted column')}."
+    more = f'<p class="soft">{more}</p>' if num_hidden else ""
+    return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(images)}</div>{more}'
 
 
-def _columns(report: DriftReport) -> str:
+def _column_table(report: DriftReport) -> str:
     order: dict[DriftVerdict, int] = {"DRIFT": 0, "INCONCLUSIVE": 1, "STABLE": 2}
     ranked = sorted(
         report.columns,
@@ -90,7 +92,7 @@ def _columns(report: DriftReport) -> str:
             tag(result.verdict, _TONE[result.verdict]),
             escape(result.reason) + _new_categories(result),
             "<br>".join(
-                f"{_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
+                f"{_STATISTIC_NAMES[s.name]} {_number(s.distance)} ({_number(s.threshold)})"
                 for s in result.statistics
                 if s.name != "mmd"
             ),
@@ -110,7 +112,7 @@ def _new_categories(result: ColumnResult) -> str:
     return f'<br><span class="soft">New categories (rows): {escape(names)}</span>'
 
 
-def _joint(report: DriftReport) -> str:
+def _joint_paragraph(report: DriftReport) -> str:
     joint = report.joint
     if joint is None:
         return "<p>The reference has one column.</p>"

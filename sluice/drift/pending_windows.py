@@ -1,4 +1,4 @@
-"""Checks cheaply, from labels and counts, whether there is a new window to evaluate for drift."""
+"""Checks cheaply, from row labels and counts, whether a new window can be evaluated for drift."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from sluice.rollout.samples import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceLabels:
-    """Labels of the source rows that have features and a target."""
+class SourceIndex:
+    """Index of the source rows that have features and a target."""
 
     index: pd.Index
     known_until: str
@@ -34,7 +34,7 @@ class PendingWindows:
 
 
 def find_pending_windows(
-    labels: SourceLabels | None,
+    source_index: SourceIndex | None,
     samples: Sequence[Sample],
     state: MonitorState | None,
     settings: DriftSettings,
@@ -44,19 +44,19 @@ def find_pending_windows(
     """Return the signals that have a window to evaluate.
 
     Args:
-        labels: Labels of the source's rows; None if the rows have no order in time.
+        source_index: Index of the source's rows; None if the rows have no order in time.
         samples: Newest samples of the model.
         state: Monitor state of this version; None before the first run.
         settings: Window sizes.
         in_production_since: Time of the promotion; older samples belong to another version.
 
     Raises:
-        ContractError: The type of the labels differs from that of the training rows.
+        ContractError: The type of the row labels differs from that of the training rows.
     """
     signals: list[Signal] = []
     wait_reasons: list[str] = []
 
-    def check(signal: Signal, index: pd.Index, after: str) -> None:
+    def check_signal(signal: Signal, index: pd.Index, after: str) -> None:
         signal_state = state.signal(signal) if state else None
         last = signal_state.last if signal_state else None
         window = next_window(index, after=last or after, is_first=last is None, settings=settings)
@@ -65,10 +65,10 @@ def find_pending_windows(
         else:
             signals.append(signal)
 
-    if labels is not None:
-        check("rows", labels.index, labels.known_until)
-        if labels.has_losses:
-            check("losses", labels.index, labels.known_until)
+    if source_index is not None:
+        check_signal("rows", source_index.index, source_index.known_until)
+        if source_index.has_losses:
+            check_signal("losses", source_index.index, source_index.known_until)
     version_samples = serving_samples.production_samples(
         sorted(samples, key=lambda sample: sample.at), in_production_since
     )
@@ -88,7 +88,7 @@ def find_pending_windows(
         else:
             num_outputs = len((newest.production or ((),))[0])
             table = serving_samples.prediction_frame(new_samples, [""] * num_outputs)
-        check(signal, table.index, since)
+        check_signal(signal, table.index, since)
         embedded = [sample for sample in version_samples if sample.embedding is not None]
         if embedded and embedded[-1].embedding is not None:
             # Only the times are used. The network is compared when the window is evaluated.
@@ -98,7 +98,7 @@ def find_pending_windows(
                 last = datetime.fromisoformat(embedding_state.last)
                 embedded = serving_samples.production_samples(embedded, last)
             times, _ = serving_samples.embedding_rows(embedded, network, len(values))
-            check("embedding", times, since)
+            check_signal("embedding", times, since)
         until = state.latencies_until if state else ""
-        check("latency", serving_samples.latencies(version_samples).index, until or since)
+        check_signal("latency", serving_samples.latencies(version_samples).index, until or since)
     return PendingWindows(signals=tuple(signals), wait_reasons=tuple(wait_reasons))

@@ -14,40 +14,42 @@ from sluice.drift.columns import ColumnReference
 from sluice.drift.report import ColumnResult, DriftReport, StatisticResult
 from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 
-MOVED = "#ba2525"
+DRIFT_COLOUR = "#ba2525"
 """Colour of a column or quantity that has drifted."""
 _MAX_COLUMNS, _MAX_CATEGORIES = 25, 10
-_MAX_BAR = 6.0
+_MAX_BAR_RATIO = 6.0
 """Length at which bars are cut off [multiples of the threshold]."""
 
 
 def overview_png(report: DriftReport) -> bytes:
     """Plot the largest ratio of distance to threshold of each column, in descending order."""
-    compared = [column for column in report.columns if column.statistics]
-    compared.sort(key=lambda column: -_threshold_ratio(column.statistics))
-    shown = compared[:_MAX_COLUMNS]
-    entries = [(column.column, _threshold_ratio(column.statistics), column) for column in shown]
+    tested = [column for column in report.columns if column.statistics]
+    tested.sort(key=lambda column: -_threshold_ratio(column.statistics))
+    top_columns = tested[:_MAX_COLUMNS]
+    entries = [
+        (column.column, _threshold_ratio(column.statistics), column) for column in top_columns
+    ]
     figure, axes = new_figure(height_in=1.2 + 0.24 * max(1, len(entries)))
     for at, (_, ratio, column) in enumerate(entries):
-        colour = MOVED if column.verdict == "DRIFT" else MUTED
-        axes.barh(at, min(ratio, _MAX_BAR), color=colour, height=0.7)
-        if ratio > _MAX_BAR:
+        colour = DRIFT_COLOUR if column.verdict == "DRIFT" else MUTED
+        axes.barh(at, min(ratio, _MAX_BAR_RATIO), color=colour, height=0.7)
+        if ratio > _MAX_BAR_RATIO:
             label = f"{ratio:.0f} " if math.isfinite(ratio) else "threshold is 0 "
-            axes.text(_MAX_BAR, at, label, color="white", va="center", ha="right", fontsize=8)
+            axes.text(_MAX_BAR_RATIO, at, label, color="white", va="center", ha="right", fontsize=8)
     axes.axvline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_yticks(range(len(entries)), [_short(name) for name, *_ in entries])
     axes.set_ylim(max(1, len(entries)) - 0.4, -0.6)
     max_ratio = max((ratio for _, ratio, _ in entries), default=1.0)
-    axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR)))
+    axes.set_xlim(0, max(1.5, min(1.05 * max_ratio, _MAX_BAR_RATIO)))
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("largest distance / its threshold without drift")
-    hidden = len(compared) - len(shown)
+    num_hidden = len(tested) - len(top_columns)
     detail = f"red: drift; line: threshold, exceeded in {100 * report.alpha:.3g} % without drift"
-    headline = f"{len(report.drifted)} of {len(report.columns)} columns drifted"
+    headline = f"{len(report.drifted_columns)} of {len(report.columns)} columns drifted"
     set_headline(
         axes,
         headline,
-        detail + (f"; {pluralize(hidden, 'column')} not shown" if hidden else ""),
+        detail + (f"; {pluralize(num_hidden, 'column')} not shown" if num_hidden else ""),
         colour=INK,
     )
     return as_png(figure)
@@ -66,16 +68,16 @@ def two_windows_png(
     *,
     headline: str,
     unit: str,
-    drifted: bool,
+    has_drifted: bool,
 ) -> bytes:
     """Plot the quantiles of one quantity in the reference and in the window."""
     figure, axes = new_figure(height_in=3.4)
     rate_Q = np.linspace(0.01, 0.99, 99)
-    colour = MOVED if drifted else VALIDATION
-    was_Q, is_Q = np.quantile(reference_N, rate_Q), np.quantile(window_N, rate_Q)
-    axes.plot(100 * rate_Q, was_Q, color=MUTED, linewidth=2.2, label="reference")
-    axes.plot(100 * rate_Q, is_Q, color=colour, linewidth=2.2, label="window")
-    axes.fill_between(100 * rate_Q, was_Q, is_Q, color=colour, alpha=0.12, linewidth=0)
+    colour = DRIFT_COLOUR if has_drifted else VALIDATION
+    reference_Q, window_Q = np.quantile(reference_N, rate_Q), np.quantile(window_N, rate_Q)
+    axes.plot(100 * rate_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
+    axes.plot(100 * rate_Q, window_Q, color=colour, linewidth=2.2, label="window")
+    axes.fill_between(100 * rate_Q, reference_Q, window_Q, color=colour, alpha=0.12, linewidth=0)
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("quantile level [%]")
@@ -90,18 +92,20 @@ def quantiles(
     """Return quantiles (Q,) from cell shares, by linear interpolation inside each cell."""
     below = np.cumsum(share_G)[:-1]
     # With empty cells, several edges have the same level; the last of them is the quantile.
-    kept = np.concatenate((below[1:] > below[:-1], [True]))
-    return np.interp(rate_Q, below[kept], edges[kept])
+    is_last_at_level = np.concatenate((below[1:] > below[:-1], [True]))
+    return np.interp(rate_Q, below[is_last_at_level], edges[is_last_at_level])
 
 
 def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: NumericCells) -> bytes:
     figure, axes = new_figure(height_in=3.4)
     rate_Q = np.linspace(0.01, 0.99, 99)
-    was_Q = quantiles(column.share_G, cells.edges, rate_Q)
-    is_Q = quantiles(np.array(result.share), cells.edges, rate_Q)
-    axes.plot(100 * rate_Q, was_Q, color=MUTED, linewidth=2.2, label="reference")
-    axes.plot(100 * rate_Q, is_Q, color=_colour(result), linewidth=2.2, label="window")
-    axes.fill_between(100 * rate_Q, was_Q, is_Q, color=_colour(result), alpha=0.12, linewidth=0)
+    reference_Q = quantiles(column.share_G, cells.edges, rate_Q)
+    window_Q = quantiles(np.array(result.share), cells.edges, rate_Q)
+    axes.plot(100 * rate_Q, reference_Q, color=MUTED, linewidth=2.2, label="reference")
+    axes.plot(100 * rate_Q, window_Q, color=_colour(result), linewidth=2.2, label="window")
+    axes.fill_between(
+        100 * rate_Q, reference_Q, window_Q, color=_colour(result), alpha=0.12, linewidth=0
+    )
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlim(0, 100)
     axes.set_xlabel("quantile level [%]")
@@ -113,23 +117,23 @@ def _quantiles_png(result: ColumnResult, column: ColumnReference, cells: Numeric
 def _categories_png(result: ColumnResult, column: ColumnReference, cells: CategoryCells) -> bytes:
     names = [*cells.categories[: cells.num_frequent], "rare categories", "new categories"]
     share_GA = np.stack((column.share_G, np.array(result.share)), axis=1)
-    filled = [at for at in range(len(names)) if share_GA[at].any()]
-    by_change = sorted(filled, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
-    shown = by_change[:_MAX_CATEGORIES]
+    filled_cells = [at for at in range(len(names)) if share_GA[at].any()]
+    by_change = sorted(filled_cells, key=lambda at: -abs(share_GA[at, 1] - share_GA[at, 0]))
+    top_cells = by_change[:_MAX_CATEGORIES]
     figure, axes = new_figure(height_in=3.4)
-    positions = np.arange(len(shown))
+    positions = np.arange(len(top_cells))
     axes.barh(
-        positions - 0.19, 100 * share_GA[shown, 0], height=0.36, color=MUTED, label="reference"
+        positions - 0.19, 100 * share_GA[top_cells, 0], height=0.36, color=MUTED, label="reference"
     )
     axes.barh(
         positions + 0.19,
-        100 * share_GA[shown, 1],
+        100 * share_GA[top_cells, 1],
         height=0.36,
         color=_colour(result),
         label="window",
     )
-    axes.set_yticks(positions, [_short(names[at]) for at in shown])
-    axes.set_ylim(len(shown) - 0.4, -0.6)
+    axes.set_yticks(positions, [_short(names[at]) for at in top_cells])
+    axes.set_ylim(len(top_cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
     axes.legend(loc="best", frameon=False, fontsize=8.5)
     axes.set_xlabel("share of the non-missing values [%]")
@@ -152,10 +156,10 @@ def _headline(result: ColumnResult) -> str:
 
 
 def _colour(result: ColumnResult) -> str:
-    return MOVED if result.verdict == "DRIFT" else VALIDATION
+    return DRIFT_COLOUR if result.verdict == "DRIFT" else VALIDATION
 
 
 def _short(name: str) -> str:
     # Escape dollar signs, which matplotlib interprets as math text.
-    plain = name if len(name) <= 28 else f"{name[:25]}..."
-    return plain.replace("$", r"\$")
+    short_name = name if len(name) <= 28 else f"{name[:25]}..."
+    return short_name.replace("$", r"\$")

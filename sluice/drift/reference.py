@@ -129,19 +129,20 @@ def build_reference(
     Assumes:
         The reference is free of drift; changes within it are considered normal.
     """
-    frame, left_out = _sample_columns(named(frame), settings.max_columns, seed)
+    frame, left_out = _sample_columns(with_text_names(frame), settings.max_columns, seed)
     _require_rows(frame, settings)
-    tail = settings.alpha / family_size(frame.shape[1])
+    per_test_alpha = settings.alpha / family_size(frame.shape[1])
     with ThreadPoolExecutor(threads) as pool:
         measured = pool.map(
-            lambda at: reference_column(frame.iloc[:, at], settings, tail), range(frame.shape[1])
+            lambda at: reference_column(frame.iloc[:, at], settings, per_test_alpha),
+            range(frame.shape[1]),
         )
         columns = tuple(_report_progress(measured, frame.shape[1], "measured", on_progress))
         joint = None
         if len(columns) > 1:
             features = RandomFeatures.draw(columns, settings.num_features, seed)
             codes = encode(frame, columns, pool)
-            joint = JointReference.of(features, codes, tail, pool.map)
+            joint = JointReference.of(features, codes, per_test_alpha, pool.map)
     calibration = _calibrate(
         columns, joint, settings, settings.window_rows, seed, threads, on_progress
     )
@@ -162,7 +163,7 @@ def encode(
     return list(pool.map(lambda column: column.cells.encode(frame[column.name]), columns))
 
 
-def named(frame: pd.DataFrame) -> pd.DataFrame:
+def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame with its column names as text.
 
     Raises:
@@ -206,19 +207,19 @@ def _calibrate(
     threads: int,
     on_progress: OnProgress,
 ) -> Calibration:
-    draws = settings.resamples(family_size(len(columns)))
+    num_draws = settings.num_resamples(family_size(len(columns)))
 
     def calibrate(column: ColumnReference) -> NullDistribution | None:
         if not has_enough_rows(column.dependence, num_rows, settings):
             return None
-        return calibrate_column(column, settings, num_rows=num_rows, draws=draws, seed=seed)
+        return calibrate_column(column, settings, num_rows=num_rows, num_draws=num_draws, seed=seed)
 
     with ThreadPoolExecutor(threads) as pool:
         calibrated = pool.map(calibrate, columns)
         nulls = tuple(_report_progress(calibrated, len(columns), "calibrated", on_progress))
     joint_null = None
     if joint is not None and has_enough_rows(joint.dependence, num_rows, settings):
-        joint_null = joint.calibrate(num_rows=num_rows, draws=draws, seed=seed)
+        joint_null = joint.calibrate(num_rows=num_rows, num_draws=num_draws, seed=seed)
     return Calibration(num_rows=num_rows, columns=nulls, joint=joint_null)
 
 

@@ -80,7 +80,7 @@ def parse_reference(content: bytes) -> DriftReference:
         left_out = tuple(header.get("left_out", ()))
         if header["format"] != _FORMAT or header["digest"] != _content_digest(rows, left_out):
             raise _damaged("its content does not match its header")
-        return _reference(header, rows)
+        return _parse_rows(header, rows)
     except (pa.ArrowInvalid, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise _damaged(f"{type(error).__name__}: {error}") from None
 
@@ -126,9 +126,9 @@ def _column_row(column: ColumnReference, null: NullDistribution | None) -> dict[
         null,
         name=column.name,
         counts=column.count_G,
-        positions=column.at_G,
+        positions=column.position_G,
         blocks=column.block_KG,
-        spans=np.stack((column.first_G, column.last_G, column.size_G)),
+        spans=np.stack((column.first_C, column.last_C, column.size_C)),
         **cell_values,
     )
 
@@ -149,76 +149,76 @@ def _to_bytes(values: NDArray[Any] | None, kind: str) -> bytes | None:
     return None if values is None else np.ascontiguousarray(values).astype(kind).tobytes()
 
 
-def _array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
+def _read_array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
     """Return an array of the row; ``width`` is its number of columns, or 0 for one dimension."""
     values = np.frombuffer(row[name], _ARRAYS[name])
     return values.reshape(-1, width) if width else values
 
 
-def _reference(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftReference:
-    named = [row for row in rows if row["name"] is not None]
-    columns = tuple(map(_column, named))
+def _parse_rows(header: dict[str, Any], rows: list[dict[str, Any]]) -> DriftReference:
+    column_rows = [row for row in rows if row["name"] is not None]
+    columns = tuple(map(_parse_column, column_rows))
     joint = next((row for row in rows if row["name"] is None), None)
     size = int(header["window_rows"])
     return DriftReference(
         settings=DriftSettings.model_validate(header["settings"]),
         seed=int(header["seed"]),
         columns=columns,
-        joint=None if joint is None else _joint(joint, int(header["num_rows"])),
+        joint=None if joint is None else _parse_joint(joint, int(header["num_rows"])),
         calibration=Calibration(
             num_rows=size,
             columns=tuple(
-                _null(row, size, len(column.statistics))
-                for row, column in zip(named, columns, strict=True)
+                _parse_null(row, size, len(column.statistics))
+                for row, column in zip(column_rows, columns, strict=True)
             ),
-            joint=None if joint is None else _null(joint, size, 1),
+            joint=None if joint is None else _parse_null(joint, size, 1),
         ),
         left_out=tuple(header.get("left_out", ())),
     )
 
 
-def _column(row: dict[str, Any]) -> ColumnReference:
-    count_G = _array(row, "counts")
+def _parse_column(row: dict[str, Any]) -> ColumnReference:
+    count_G = _read_array(row, "counts")
     cells = (
         CategoryCells(categories=tuple(row["categories"]), num_frequent=row["num_own"])
         if row["edges"] is None
-        else NumericCells(edges=_array(row, "edges"))
+        else NumericCells(edges=_read_array(row, "edges"))
     )
-    first_G, last_G, size_G = _array(row, "spans").reshape(3, -1)
+    first_C, last_C, size_C = _read_array(row, "spans").reshape(3, -1)
     return ColumnReference(
         name=row["name"],
         cells=cells,
         count_G=count_G,
-        at_G=_array(row, "positions"),
-        dependence=_dependence(row),
-        block_KG=_array(row, "blocks", count_G.size),
-        first_G=first_G,
-        last_G=last_G,
-        size_G=size_G,
+        position_G=_read_array(row, "positions"),
+        dependence=_parse_dependence(row),
+        block_KG=_read_array(row, "blocks", count_G.size),
+        first_C=first_C,
+        last_C=last_C,
+        size_C=size_C,
     )
 
 
-def _joint(row: dict[str, Any], num_rows: int) -> JointReference:
-    mean_F = _array(row, "means")
+def _parse_joint(row: dict[str, Any], num_rows: int) -> JointReference:
+    mean_F = _read_array(row, "means")
     return JointReference(
         num_rows=num_rows,
         mean_F=mean_F,
-        block_KF=_array(row, "block_means", mean_F.size),
-        dependence=_dependence(row),
+        block_KF=_read_array(row, "block_means", mean_F.size),
+        dependence=_parse_dependence(row),
     )
 
 
-def _null(row: dict[str, Any], num_rows: int, statistics: int) -> NullDistribution | None:
+def _parse_null(row: dict[str, Any], num_rows: int, statistics: int) -> NullDistribution | None:
     if row["null_smallest"] is None:
         return None
     return NullDistribution(
         num_rows=num_rows,
-        distance_DS=_array(row, "null_distances", statistics),
-        smallest_D=_array(row, "null_smallest"),
+        distance_DS=_read_array(row, "null_distances", statistics),
+        smallest_D=_read_array(row, "null_smallest"),
     )
 
 
-def _dependence(row: dict[str, Any]) -> Dependence:
+def _parse_dependence(row: dict[str, Any]) -> Dependence:
     return Dependence(block_length=row["block_length"], inflation=row["stretch"])
 
 

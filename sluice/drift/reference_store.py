@@ -21,8 +21,8 @@ from sluice.data.folds import Fold
 from sluice.data.rows.protocol import gather
 from sluice.data.table_bytes import read_table_bytes
 from sluice.drift.embedding_reference import (
-    embedding_reference,
-    has_embedding_drift,
+    build_embedding_reference,
+    compares_embeddings,
     save_embedding_reference,
 )
 from sluice.drift.reference import OnProgress, build_reference
@@ -107,9 +107,10 @@ def store_references(
 
     Calling this again changes nothing. The reference rows are the training and validation rows of
     the deployed members, which are those of the last fold. The reference predictions are those of
-    the members of all folds on their unseen rows, because one fold has too few rows. A workload
-    that does not keep its outputs, or serves a part of them, has no reference predictions, or the
-    responses for the last fold. The reference losses are those of the last fold.
+    the members of all folds on their unseen rows, because one fold has too few rows. If the
+    workload serves only a part of its outputs, they are the responses for the last fold. A
+    workload that does not keep its outputs has no reference predictions. The reference losses are
+    those of the last fold.
 
     Args:
         workload: Workload of the version.
@@ -129,13 +130,13 @@ def store_references(
     Cost:
         5,000 rows of nine columns, 32 networks: 3 s.
     """
-    last = max(fold.fold_id for fold in folds)
-    through = next(member.trained_through for member in members if member.fold_id == last)
+    last_fold_id = max(fold.fold_id for fold in folds)
+    through = next(member.trained_through for member in members if member.fold_id == last_fold_id)
     training_rows = frame.iloc[: position_through(frame.index, through) + 1]
     on_progress(f"computing predictions of {pluralize(len(members), 'network')} on held-out rows")
     keeps_outputs = workload.keep_outputs and workload.serves_whole_output
-    held_out = _held_out if keeps_outputs else _held_out_in_chunks
-    predictions, losses = held_out(workload, frame, folds, members, load)
+    predict = _predict_held_out if keeps_outputs else _predict_held_out_in_chunks
+    predictions, losses = predict(workload, frame, folds, members, load)
     lacking: list[str] = []
     left_out: list[str] = []
 
@@ -156,8 +157,8 @@ def store_references(
         return save_reference(reference, store)
 
     embedding = None
-    if settings.embedding is not None and has_embedding_drift(workload, settings):
-        found = embedding_reference(
+    if settings.embedding is not None and compares_embeddings(workload, settings):
+        reference = build_embedding_reference(
             workload,
             frame,
             folds,
@@ -167,9 +168,9 @@ def store_references(
             max_rows=settings.embedding.max_rows,
             on_progress=on_progress,
         )
-        if found.problem:
-            lacking.append(f"No reference of the embedding: {found.problem}")
-        embedding = save_embedding_reference(found, store)
+        if reference.problem:
+            lacking.append(f"No reference of the embedding: {reference.problem}")
+        embedding = save_embedding_reference(reference, store)
     if predictions is None:
         lacking.append(
             "No reference of the held-out predictions: the workload does not keep its outputs."
@@ -186,7 +187,7 @@ def store_references(
     )
 
 
-def _held_out(
+def _predict_held_out(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -194,20 +195,20 @@ def _held_out(
     load: LoadMember,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the mean predictions on the test rows of all folds, and the losses of the last."""
-    last = max(fold.fold_id for fold in folds)
+    last_fold_id = max(fold.fold_id for fold in folds)
     _, parts_S = member_outputs(workload, frame, folds, members, load)
     outputs, losses = [], pd.DataFrame()
     for parts in zip(*parts_S, strict=True):  # the same fold of all seeds
         output = torch.stack([part.output for part in parts]).mean(dim=0)
         outputs.append(output.double().reshape(len(output), -1).numpy())
-        if parts[0].fold.fold_id == last:
+        if parts[0].fold.fold_id == last_fold_id:
             examples = parts[0].examples
             losses = _loss_frame(frame, examples, workload.losses(output, examples.targets))
     output_NO = np.concatenate(outputs)
     return pd.DataFrame(output_NO, columns=list(prediction_columns(output_NO.shape[1]))), losses
 
 
-def _held_out_in_chunks(
+def _predict_held_out_in_chunks(
     workload: Workload,
     frame: pd.DataFrame,
     folds: Sequence[Fold],
@@ -219,9 +220,9 @@ def _held_out_in_chunks(
     No output of a network is kept. The responses are None if they are the outputs themselves.
     """
     seeds = complete_seeds(folds, members)
-    last = max(folds, key=lambda fold: fold.fold_id)
-    selected = select_members([last], seeds, select_own_member(workload, frame, members))
-    examples = workload.examples(frame, last.test)
+    last_fold = max(folds, key=lambda fold: fold.fold_id)
+    selected = select_members([last_fold], seeds, select_own_member(workload, frame, members))
+    examples = workload.examples(frame, last_fold.test)
     sources = [PredictedRows(load(member), examples.x) for member in selected.values()]
     losses, responses = [], []
     for chunk in iter_outputs(sources, examples.y):

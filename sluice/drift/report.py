@@ -123,7 +123,7 @@ class DriftReport(Record):
         return self.verdict == "STABLE"
 
     @property
-    def drifted(self) -> tuple[ColumnResult, ...]:
+    def drifted_columns(self) -> tuple[ColumnResult, ...]:
         """Drifted columns by ascending p-value."""
         drifted = [column for column in self.columns if column.verdict == "DRIFT"]
         # Columns without a test (such as a missing column) come first.

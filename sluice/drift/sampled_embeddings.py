@@ -49,12 +49,12 @@ def sampled_embeddings(inputs: MonitorInputs, samples: Sequence[Sample]) -> Samp
             "training stores one."
         )
     reference = load_embedding_reference(inputs.references.embedding, inputs.store)
-    expected = deployed_members(version.lineage.members)[0].weights
-    if reference.network != expected:
+    deployed_weights = deployed_members(version.lineage.members)[0].weights
+    if reference.network != deployed_weights:
         return (
             f"The reference of the embedding belongs to the network {short(reference.network)}, "
-            f"but version {version.number} is deployed with {short(expected)}. Train the pipeline "
-            "again; embeddings of different networks cannot be compared."
+            f"but version {version.number} is deployed with {short(deployed_weights)}. Train "
+            "the pipeline again; embeddings of different networks cannot be compared."
         )
     if reference.problem:
         return f"Requests cannot be compared by their embedding. {reference.problem}"

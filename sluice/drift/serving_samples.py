@@ -43,12 +43,12 @@ def embedding_rows(
     samples: Sequence[Sample], network: str, width: int
 ) -> tuple[pd.DatetimeIndex, NDArray[np.float64]]:
     """Return the times of the requests embedded by a network, and their embeddings (N, E)."""
-    found = [
+    embedded = [
         s
         for s in samples
         if s.embedding and s.embedding.network == network and len(s.embedding.values) == width
     ]
-    distinct = _distinct(found)
+    distinct = _distinct(embedded)
     rows = [s.embedding.values for s in distinct if s.embedding]
     return _times(distinct), np.array(rows, np.float64).reshape(len(rows), width)
 

@@ -13,7 +13,7 @@ from sluice.drift import serving_samples
 from sluice.drift.concept_drift import ConceptDriftReport, evaluate_losses
 from sluice.drift.embedding_drift import EmbeddingReport, evaluate_embeddings
 from sluice.drift.embedding_page import EmbeddingWindow, embedding_page
-from sluice.drift.embedding_reference import has_embedding_drift
+from sluice.drift.embedding_reference import compares_embeddings
 from sluice.drift.latency import LatencyReport, evaluate_latency
 from sluice.drift.monitor_inputs import MonitorInputs
 from sluice.drift.monitor_page import quantity_page
@@ -57,11 +57,14 @@ _NO_FEATURES = (
 
 
 class SignalEvaluator:
-    """Evaluates the signals of one monitor run; each public method returns a signal's state."""
+    """Evaluates the signals of one monitor run.
 
-    def __init__(self, inputs: MonitorInputs, before: MonitorState | None) -> None:
+    All public methods except ``first_latencies`` return the new state of one or two signals.
+    """
+
+    def __init__(self, inputs: MonitorInputs, previous: MonitorState | None) -> None:
         self._inputs = inputs
-        self._before = before
+        self._previous = previous
         in_order = sorted(inputs.samples, key=lambda sample: sample.at)
         self._samples = serving_samples.production_samples(in_order, inputs.in_production_since)
         self.reports: dict[Signal, DriftReport] = {}
@@ -105,39 +108,41 @@ class SignalEvaluator:
     def embedding(self) -> SignalState | None:
         """Evaluate the embeddings of requests; None for a workload whose columns are compared."""
         inputs, settings = self._inputs, self._inputs.settings.embedding
-        if settings is None or not has_embedding_drift(inputs.workload, inputs.settings):
+        if settings is None or not compares_embeddings(inputs.workload, inputs.settings):
             return None
         if not self._has_requests:
             return self._update("embedding", _no_server(inputs.version.model), is_monitored=False)
-        found = sampled_embeddings(inputs, self._new_samples("embedding"))
-        if isinstance(found, str):
-            return self._update("embedding", found)
+        sampled = sampled_embeddings(inputs, self._new_samples("embedding"))
+        if isinstance(sampled, str):
+            return self._update("embedding", sampled)
         after = inputs.in_production_since.isoformat()
-        rows = self._next_window("embedding", found.times, after=after)
+        rows = self._next_window("embedding", sampled.times, after=after)
         if isinstance(rows, Waiting):
             return self._update("embedding", rows)
-        window_NE = found.rows_NE[rows.start : rows.stop]
+        window_NE = sampled.rows_NE[rows.start : rows.stop]
         report = evaluate_embeddings(
-            found.reference,
+            sampled.reference,
             window_NE,
             inputs.settings,
             settings,
-            window=_digest(window_NE, found.times[rows.start]),
+            window=_digest(window_NE, sampled.times[rows.start]),
             seed=_SEED,
         )
-        shown = EmbeddingWindow(
-            report=report, reference_NE=found.reference.rows_NE, window_NE=window_NE
+        embedding_window = EmbeddingWindow(
+            report=report, reference_NE=sampled.reference.rows_NE, window_NE=window_NE
         )
-        self.embedding_window = shown
+        self.embedding_window = embedding_window
         title = self._title("embedding")
-        page = inputs.save_page(lambda: embedding_page(title, shown), "embedding")
-        return self._update("embedding", self._result(report, found.times, rows, (), "train", page))
+        page = inputs.save_page(lambda: embedding_page(title, embedding_window), "embedding")
+        return self._update(
+            "embedding", self._result(report, sampled.times, rows, (), "train", page)
+        )
 
     def first_latencies(self) -> tuple[tuple[float, ...], str]:
         """Return the reference latencies [s] and the time of the last one."""
-        before = self._before
-        if before is not None and before.latencies:
-            return before.latencies, before.latencies_until
+        previous = self._previous
+        if previous is not None and previous.latencies:
+            return previous.latencies, previous.latencies_until
         latencies = serving_samples.latencies(self._samples)
         num_needed = min(self._inputs.settings.window_rows, _MAX_LATENCIES)
         if len(latencies) < num_needed:
@@ -196,24 +201,24 @@ class SignalEvaluator:
                 else " ".join(inputs.references.lacking)
             )
             return self._update("losses", reason)
-        recorded = read_held_out_losses(inputs.references.losses, inputs.store)
-        rows = self._next_window("losses", inputs.frame.index, after=str(recorded.index[-1]))
+        recorded_losses = read_held_out_losses(inputs.references.losses, inputs.store)
+        rows = self._next_window("losses", inputs.frame.index, after=str(recorded_losses.index[-1]))
         if isinstance(rows, Waiting):
             return self._update("losses", rows)
-        losses = self._compute_losses(recorded.index[0], rows)
-        recomputed = losses.reindex(recorded.index).dropna()
-        differs = ~np.isclose(
-            recomputed, recorded[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
+        losses = self._compute_losses(recorded_losses.index[0], rows)
+        recomputed = losses.reindex(recorded_losses.index).dropna()
+        is_different = ~np.isclose(
+            recomputed, recorded_losses[recomputed.index], rtol=REPRODUCED_RTOL, atol=1e-9
         )
-        if differs.any():
+        if is_different.any():
             return self._update(
                 "losses",
-                f"The model does not reproduce its recorded losses ({int(differs.sum())} of "
-                f"{differs.size} held-out rows differ): the rows or the code have changed.",
+                f"The model does not reproduce its recorded losses ({int(is_different.sum())} of "
+                f"{is_different.size} held-out rows differ): the rows or the code have changed.",
             )
         labels = row_labels(inputs.frame.index)[rows.start : rows.stop]
         window_losses = losses.reindex(labels).dropna()
-        reference_N, window_N = _as_floats(recorded), _as_floats(window_losses)
+        reference_N, window_N = _as_floats(recorded_losses), _as_floats(window_losses)
         report = evaluate_losses(
             reference_N,
             window_N,
@@ -275,8 +280,8 @@ class SignalEvaluator:
         page = inputs.save_page(
             lambda: drift_page(report, reference, title=self._title(signal)), signal
         )
-        has_faults = any(column.finding in DATA_FAULTS for column in report.drifted)
-        columns = tuple(column.column for column in report.drifted)
+        has_faults = any(column.finding in DATA_FAULTS for column in report.drifted_columns)
+        columns = tuple(column.column for column in report.drifted_columns)
         action: AlarmAction = "repair" if has_faults else "train"
         return self._result(report, frame.index, rows, columns, action, page)
 
@@ -327,7 +332,7 @@ class SignalEvaluator:
                     window_N,
                     headline=SIGNALS[signal],
                     unit=unit,
-                    drifted=report.verdict == "DRIFT",
+                    has_drifted=report.verdict == "DRIFT",
                 )
                 if is_finite
                 else b""
@@ -357,15 +362,15 @@ class SignalEvaluator:
 
     def _last_label(self, signal: Signal) -> str | None:
         """Return the label of the last evaluated row of a signal; None before the first window."""
-        before = self._before.signal(signal) if self._before else None
-        return before.last if before else None
+        previous = self._previous.signal(signal) if self._previous else None
+        return previous.last if previous else None
 
     def _update(
         self, signal: Signal, result: WindowResult | Waiting | str, *, is_monitored: bool = True
     ) -> SignalState:
-        before = self._before.signal(signal) if self._before else None
+        previous = self._previous.signal(signal) if self._previous else None
         return update_signal(
-            before, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
+            previous, signal, result, self._inputs.alarm_settings, is_monitored=is_monitored
         )
 
     def _title(self, signal: Signal) -> str:

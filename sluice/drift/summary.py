@@ -70,11 +70,11 @@ def _untested_reason(
         )
     if untested:
         worst = max(untested, key=lambda column: column.needed_rows)
-        needed = worst.needed_rows
+        required_rows = worst.needed_rows
         return (
             f"{len(untested)} of {num_columns} columns cannot be tested ({_names(untested)}). "
             f"'{worst.column}': {worst.reason}",
-            f"Collect windows of at least {needed:,} rows.",
+            f"Collect windows of at least {required_rows:,} rows.",
         )
     assert joint is not None
     return (
@@ -85,5 +85,5 @@ def _untested_reason(
 
 def _names(columns: Sequence[ColumnResult]) -> str:
     names = [column.column for column in columns[:_MAX_NAMES]]
-    more = len(columns) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+    num_more = len(columns) - len(names)
+    return ", ".join(names) + (f" and {num_more} more" if num_more else "")

@@ -36,8 +36,9 @@ def read_frame(path: Path, *, ignored: Sequence[str]) -> pd.DataFrame:
     except (pa.ArrowInvalid, ValueError, OSError) as error:
         raise SourceError(
             f"{path} cannot be read: {str(error).strip()}.",
-            cause="The file is empty or truncated, or its format does not match its suffix.",
-            fix="Write the file again.",
+            cause="The file is empty or truncated, its format does not match its suffix, or you "
+            "have no permission to read it.",
+            fix="Check its permissions, or write the file again.",
         ) from None
     for name in ignored:
         if name not in frame:

@@ -17,7 +17,7 @@ from sluice.drift.binning import CategoryCells, Kind, column_kind, count_filled
 from sluice.drift.calibration import NullDistribution
 from sluice.drift.columns import ColumnReference
 from sluice.drift.multiple_testing import adjust_results, joint_result
-from sluice.drift.reference import DriftReference, named
+from sluice.drift.reference import DriftReference, with_text_names
 from sluice.drift.report import (
     ColumnFinding,
     ColumnResult,
@@ -58,7 +58,7 @@ def evaluate_window(
         Columns are stationary within the reference. A trend, or a season longer than the
         reference, is drift.
     """
-    frame = named(frame)
+    frame = with_text_names(frame)
     reference = reference.calibrated_for(len(frame), threads=threads)
     nulls = reference.calibration.columns
     with ThreadPoolExecutor(threads) as pool:
@@ -74,7 +74,7 @@ def evaluate_window(
     columns, joint = adjust_results(
         [each.result for each in evaluations], joint, alpha=reference.settings.alpha
     )
-    known = {column.name for column in reference.columns} | set(reference.left_out)
+    reference_names = {column.name for column in reference.columns} | set(reference.left_out)
     verdict, reason, remedy = summarize(columns, joint, num_rows=len(frame))
     return DriftReport(
         verdict=verdict,
@@ -86,7 +86,7 @@ def evaluate_window(
         alpha=reference.settings.alpha,
         columns=columns,
         joint=joint,
-        extra_columns=tuple(name for name in frame.columns if name not in known),
+        extra_columns=tuple(name for name in frame.columns if name not in reference_names),
         left_out=reference.omission,
     )
 
@@ -110,9 +110,9 @@ def _evaluate_column(
         result = _result(reference, column, "missing_column", reason)
         return _ColumnEvaluation(result=result, code_N=None)
     values = frame[column.name]
-    fault = _find_fault(reference, column, values)
-    if fault is not None:
-        return _ColumnEvaluation(result=fault, code_N=None)
+    untestable = _untestable_result(reference, column, values)
+    if untestable is not None:
+        return _ColumnEvaluation(result=untestable, code_N=None)
     code_N = column.cells.encode(values)
     count_G = np.bincount(code_N, minlength=column.cells.num_cells + 1)
     result = _compare(reference, column, count_G, null)
@@ -123,24 +123,24 @@ def _evaluate_column(
     return _ColumnEvaluation(result=result, code_N=code_N)
 
 
-def _find_fault(
+def _untestable_result(
     reference: DriftReference, column: ColumnReference, values: "pd.Series[Any]"
 ) -> ColumnResult | None:
     """Return the result of a column that cannot be tested, or None."""
-    needed = reference.settings.min_rows
-    if len(values) < needed:
-        reason = f"The window has {len(values)} rows, required {needed}."
+    required_rows = reference.settings.min_rows
+    if len(values) < required_rows:
+        reason = f"The window has {len(values)} rows, required {required_rows}."
         return _result(reference, column, "too_few_rows", reason)
     kind = _kind(values)
-    filled = int(values.notna().sum()) if kind is None else count_filled(values)
-    if filled == 0:
-        blocks = len(values) / column.dependence.block_length
-        is_usual = column.missing_rate**blocks > reference.settings.alpha
+    num_filled = int(values.notna().sum()) if kind is None else count_filled(values)
+    if num_filled == 0:
+        num_blocks = len(values) / column.dependence.block_length
+        is_expected = column.missing_rate**num_blocks > reference.settings.alpha
         reason = (
             f"All {len(values):,} values are missing; in the reference "
             f"{_rate(column.missing_rate)} are missing."
         )
-        finding: ColumnFinding = "too_few_values" if is_usual else "all_missing"
+        finding: ColumnFinding = "too_few_values" if is_expected else "all_missing"
         return _result(reference, column, finding, reason, missing_rate=1.0)
     if kind != column.kind:
         names = {"numeric": "numbers", "category": "categories", None: str(values.dtype)}
@@ -163,14 +163,14 @@ def _compare(
     null: NullDistribution | None,
 ) -> ColumnResult:
     """Return the statistics of a column; the adjustment sets the verdict later."""
-    num_rows, filled = int(count_G.sum()), int(count_G[1:].sum())
-    share_G, missing = count_G[1:] / filled, count_G[0] / num_rows
+    num_rows, num_filled = int(count_G.sum()), int(count_G[1:].sum())
+    share_G, missing_rate = count_G[1:] / num_filled, count_G[0] / num_rows
     if null is None:
         reason, finding = _untested_reason(reference, column, num_rows)
-        return _result(reference, column, finding, reason, missing_rate=float(missing))
-    distance_S = column.distances(share_G[None], np.array([missing]), reference.settings, num_rows)[
-        0
-    ]
+        return _result(reference, column, finding, reason, missing_rate=float(missing_rate))
+    distance_S = column.distances(
+        share_G[None], np.array([missing_rate]), reference.settings, num_rows
+    )[0]
     p_S = null.p_values(distance_S)
     threshold_S = null.thresholds(reference.settings.alpha)
     statistics = tuple(
@@ -184,7 +184,7 @@ def _compare(
         column,
         "missing_values" if smallest_p_value(statistics).name == "missing" else "distribution",
         "",
-        missing_rate=float(missing),
+        missing_rate=float(missing_rate),
         statistics=statistics,
         p_value=null.p_value(p_S),
         effect=_effect(column, statistics, num_rows),
@@ -198,20 +198,22 @@ def _with_new_categories(
     """Return the result with the new categories; too many rows with new categories are drift."""
     if not unseen:
         return result
-    shown = dict(sorted(unseen.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES])
-    result = result.model_copy(update={"new_categories": shown})
+    new_categories = dict(
+        sorted(unseen.items(), key=lambda item: (-item[1], item[0]))[:_MAX_NEW_CATEGORIES]
+    )
+    result = result.model_copy(update={"new_categories": new_categories})
     share = sum(unseen.values()) / num_rows
     normal_share = column.max_exclusive_share(num_rows)
     if share <= normal_share:
         return result
-    first = next(iter(shown))
+    first = next(iter(new_categories))
     reason = (
         f"{_describe_categories(len(unseen))} not in the reference, in {_rate(share)} of the rows "
         f"(expected at most {_rate(normal_share)}); first '{first}'."
     )
     # The verdict does not depend on the p-value, which is therefore excluded from the adjustment.
-    drifted = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
-    return result.model_copy(update={**drifted, "reason": reason})
+    drift_fields = {"p_value": math.nan, "verdict": "DRIFT", "finding": "new_categories"}
+    return result.model_copy(update={**drift_fields, "reason": reason})
 
 
 def _result(
@@ -250,7 +252,7 @@ def _untested_reason(
     reference: DriftReference, column: ColumnReference, num_rows: int
 ) -> tuple[str, ColumnFinding]:
     """Return why a column cannot be tested, and the finding."""
-    length, needed = column.dependence.block_length, reference.needed_rows(column.dependence)
+    length, required_rows = column.dependence.block_length, reference.needed_rows(column.dependence)
     if not column.dependence.inflation > 0:
         reason = (
             f"The reference has {reference.num_rows} rows, too few for rows that depend on each "
@@ -258,7 +260,7 @@ def _untested_reason(
         )
         return reason, "reference_too_short"
     return (
-        f"The window has {num_rows} rows, required {needed}: rows depend on each other over "
+        f"The window has {num_rows} rows, required {required_rows}: rows depend on each other over "
         f"{length} rows.",
         "too_few_rows",
     )
@@ -271,7 +273,7 @@ def _effect(
     distances = {statistic.name: statistic.distance for statistic in statistics}
     if column.kind == "category":
         return math.sqrt(distances["chi_square"] / num_rows)
-    return distances["wasserstein"] if column.at_G[-1] > column.at_G[0] else math.nan
+    return distances["wasserstein"] if column.position_G[-1] > column.position_G[0] else math.nan
 
 
 def _describe_categories(categories: int) -> str:

@@ -38,11 +38,11 @@ def next_window(
     """
     begin = position_through(index, after) + 1
     num_new = len(index) - begin
-    needed = settings.min_rows if is_first else settings.window_rows
+    required_rows = settings.min_rows if is_first else settings.window_rows
     if num_new <= 0:
-        return Waiting(reason=f"No new rows yet after {after}; a window needs {needed}.")
-    if num_new < needed:
+        return Waiting(reason=f"No new rows yet after {after}; a window needs {required_rows}.")
+    if num_new < required_rows:
         return Waiting(
-            reason=f"{pluralize(num_new, 'new row')} after {after}; a window needs {needed}."
+            reason=f"{pluralize(num_new, 'new row')} after {after}; a window needs {required_rows}."
         )
     return RowRange(start=len(index) - min(num_new, settings.window_rows), stop=len(index))

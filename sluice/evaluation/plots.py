@@ -19,7 +19,7 @@ from sluice.reports.figures import (
     MUTED,
     TRAIN,
     VALIDATION,
-    _blank,
+    _empty_figure,
     _style,
     as_png,
     new_figure,
@@ -108,7 +108,7 @@ def training_curves_png(curves: pd.DataFrame, *, unit: str = "loss units") -> by
     folds = sorted(curves["fold_id"].unique())
     columns = min(4, len(folds))
     rows = math.ceil(len(folds) / columns)
-    figure = _blank(height_in=0.9 + 1.9 * rows)
+    figure = _empty_figure(height_in=0.9 + 1.9 * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).reshape(-1)
     for panel, fold in zip(panels, folds, strict=False):
         _style(panel)

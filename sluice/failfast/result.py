@@ -130,7 +130,7 @@ class GateReport(Record):
 
     @property
     def reason(self) -> str:
-        """One sentence that names the first blocking check, or says that all passed."""
+        """Summary of the first blocking check, or a sentence that all checks passed."""
         if self.passed:
             return f"All {len(self.results)} checks of the {self.level} gate passed."
         first, *others = self.blocking_failures or self.results

@@ -45,7 +45,7 @@ def explain_error(error: BaseException, *, work: str) -> ErrorExplanation:
     elif is_own_defect(error):
         fault = "bug in Sluice"
     response = find_fault(fault)
-    location = locate_error(error, defect=fault == "bug in Sluice")
+    location = locate_error(error, is_defect=fault == "bug in Sluice")
     return ErrorExplanation(
         fault=fault,
         what=f"{describe_error(error)} (raised {location}).",

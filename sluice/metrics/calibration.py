@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 
 def calibration_error(
-    confidence_N: NDArray[np.float64], hit_N: NDArray[np.bool_], *, num_bins: int
+    confidence_N: NDArray[np.float64], is_correct_N: NDArray[np.bool_], *, num_bins: int
 ) -> float:
     """Return the mean absolute gap between confidence and accuracy, weighted by rows per bin.
 
@@ -15,7 +15,7 @@ def calibration_error(
 
     Args:
         confidence_N: Probability of the predicted class (N,), N at least 1.
-        hit_N: Whether the predicted class is correct (N,).
+        is_correct_N: Whether the predicted class is correct (N,).
         num_bins: Requested number of bins; there are fewer if there are fewer rows or equal
             confidences.
 
@@ -31,5 +31,5 @@ def calibration_error(
     # Number of rows with a lower confidence.
     rank_N = np.searchsorted(np.sort(confidence_N), confidence_N, side="left")
     bin_N = rank_N * num_bins // num_rows
-    gap_N = hit_N.astype(np.float64) - confidence_N
+    gap_N = is_correct_N.astype(np.float64) - confidence_N
     return float(np.abs(np.bincount(bin_N, weights=gap_N)).sum() / num_rows)

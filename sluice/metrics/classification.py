@@ -150,21 +150,21 @@ def _confidence_metrics(
 
 
 def _log_loss(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> TaskMetrics:
-    true_N = probability_NC[np.arange(class_N.size), class_N]
-    if not (true_N > 0).all():
-        zeros = pluralize(int((true_N == 0).sum()), "row")
+    true_probability_N = probability_NC[np.arange(class_N.size), class_N]
+    if not (true_probability_N > 0).all():
+        zeros = pluralize(int((true_probability_N == 0).sum()), "row")
         reason = f"infinite: the probability of the true class is 0 in {zeros}"
         return TaskMetrics(values={}, absent={"log_loss": reason})
-    return TaskMetrics(values={"log_loss": float(-np.log(true_N).mean())})
+    return TaskMetrics(values={"log_loss": float(-np.log(true_probability_N).mean())})
 
 
 def _auc(class_N: NDArray[np.int64], probability_NC: NDArray[np.float64]) -> TaskMetrics:
     from sklearn.metrics import roc_auc_score
 
     num_classes = probability_NC.shape[1]
-    missing = sorted(set(range(num_classes)) - set(class_N.tolist()))
-    if missing:
-        reason = f"no target is of class {', '.join(map(str, missing))}"
+    missing_classes = sorted(set(range(num_classes)) - set(class_N.tolist()))
+    if missing_classes:
+        reason = f"no target is of class {', '.join(map(str, missing_classes))}"
         return TaskMetrics(values={}, absent={"auc": reason})
     if num_classes == 2:
         area = roc_auc_score(class_N, probability_NC[:, 1])

@@ -84,10 +84,11 @@ def detection_metrics(truth: Boxes, detected: Boxes, score: ArrayLike) -> TaskMe
         pycocotools, for boxes of all areas.
     """
     score_D = np.asarray(score, np.float64)
-    expected = np.asarray(detected.image).shape
-    if score_D.shape != expected:
+    expected_shape = np.asarray(detected.image).shape
+    if score_D.shape != expected_shape:
         raise ContractError(
-            f"Each of {expected[0]} detections needs one score, got the shape {score_D.shape}.",
+            f"Each of {expected_shape[0]} detections needs one score, got the shape "
+            f"{score_D.shape}.",
             fix="Pass one score for each detection, in the order of the boxes.",
         )
     _require_valid_boxes(truth)
@@ -139,10 +140,10 @@ def _type_names(names: ArrayLike) -> set[str]:
 
 def _require_same_type(names_N: NDArray[Any], what: str) -> None:
     """Raise an error for missing names and for names of different types."""
-    missing = np.flatnonzero(pd.isna(names_N))
+    unnamed_rows = np.flatnonzero(pd.isna(names_N))
     types = _type_names(names_N)
-    if missing.size or len(types) > 1:
-        got = f"none in row {missing[0]}" if missing.size else " and ".join(sorted(types))
+    if unnamed_rows.size or len(types) > 1:
+        got = f"none in row {unnamed_rows[0]}" if unnamed_rows.size else " and ".join(sorted(types))
         raise ContractError(
             f"The {what} of boxes must be named, all by text or all by number, got {got}.",
             fix=f"Name all {what} with the same type.",

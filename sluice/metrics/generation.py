@@ -37,8 +37,8 @@ def generation_metrics(
 
     Words are runs of letters, digits and underscores in lower case, without stemming; letters with
     accents are normalised (NFC). The rouge metrics of a generated text without words are 0, and
-    rouge2 also if one of both texts has a single word. Undefined metrics are absent: all of them if
-    a reference has no word; bertscore if there is no encoder, or if a vector of the encoder is
+    rouge2 also if one of the two texts has a single word. Undefined metrics are absent: all of them
+    if a reference has no word; bertscore if there is no encoder, or if a vector of the encoder is
     non-finite or 0.
 
     Args:
@@ -133,8 +133,8 @@ def _words(text: str) -> list[str]:
 
 
 def _f1(num_common: float, num_reference: int, num_generated: int) -> float:
-    total = num_reference + num_generated
-    return 2 * num_common / total if total else 0.0
+    num_total = num_reference + num_generated
+    return 2 * num_common / num_total if num_total else 0.0
 
 
 def _rouge_n(reference: Sequence[str], generated: Sequence[str], *, length: int) -> float:

@@ -71,22 +71,22 @@ def ranking_metrics(
     if reason := non_finite_reason(score_N, what="scores"):
         return all_undefined((*names, "judged_share"), reason)
     query_masks = [query_N == label for label in np.unique(query_N)]
-    judged = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
-    values = {"judged_share": len(judged) / len(query_masks)}
-    if not judged:
+    judged_masks = [mask_N for mask_N in query_masks if np.ptp(relevance_N[mask_N]) > 0]
+    values = {"judged_share": len(judged_masks) / len(query_masks)}
+    if not judged_masks:
         reason = (
             f"the relevance of documents differs within none of the queries ({len(query_masks)})"
         )
         return TaskMetrics(values=values, absent=dict.fromkeys(names, reason))
-    pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged]
+    pairs = [(relevance_N[mask_N], score_N[mask_N]) for mask_N in judged_masks]
     values[names[0]] = float(np.mean([_ndcg(*pair, at=at) for pair in pairs]))
-    with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
-    if not with_irrelevant:
+    pairs_with_irrelevant = [pair for pair in pairs if pair[0].min() == 0]
+    if not pairs_with_irrelevant:
         reason = "every document of every judged query is relevant"
         return TaskMetrics(values=values, absent=dict.fromkeys(names[1:], reason))
-    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in with_irrelevant]))
-    values["map"] = float(np.mean([_average_precision(*pair) for pair in with_irrelevant]))
-    values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in with_irrelevant]))
+    values[names[1]] = float(np.mean([_precision(*pair, at=at) for pair in pairs_with_irrelevant]))
+    values["map"] = float(np.mean([_average_precision(*pair) for pair in pairs_with_irrelevant]))
+    values["mrr"] = float(np.mean([_reciprocal_rank(*pair) for pair in pairs_with_irrelevant]))
     return TaskMetrics(values=values)
 
 

@@ -73,9 +73,9 @@ class Alert(Record):
 class AlertResult(Record):
     """Result of raising an alert. Pending earlier alerts are posted in the same call."""
 
-    recorded: bool = Field(description="Whether the alert is in the file.")
-    posted: int = Field(description="Number of alerts that the webhook accepted in this call.")
-    waiting: int = Field(
+    is_recorded: bool = Field(description="Whether the alert is in the file.")
+    num_posted: int = Field(description="Number of alerts that the webhook accepted in this call.")
+    num_pending: int = Field(
         description="Number of alerts that remain pending and are posted with the next alert."
     )
     problems: tuple[str, ...] = Field(description="Problems, one sentence each.")
@@ -107,22 +107,28 @@ def raise_alert(
     url = environ.get(WEBHOOK, "")
     if not url:
         return _log_problems(
-            alert, AlertResult(recorded=is_recorded, posted=0, waiting=0, problems=(*problems,))
+            alert,
+            AlertResult(
+                is_recorded=is_recorded, num_posted=0, num_pending=0, problems=(*problems,)
+            ),
         )
     try:
-        waiting = file.waiting(alert)
+        pending_alerts = file.pending(alert)
     except OSError as error:
-        waiting = [alert]
+        pending_alerts = [alert]
         problems.append(f"Cannot read {home.alerts} ({error.strerror or error}).")
     if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
         problems.append(f"{WEBHOOK} is not an http or https URL.")
         return _log_problems(
             alert,
             AlertResult(
-                recorded=is_recorded, posted=0, waiting=len(waiting), problems=(*problems,)
+                is_recorded=is_recorded,
+                num_posted=0,
+                num_pending=len(pending_alerts),
+                problems=(*problems,),
             ),
         )
-    post = _Post(url=url, alerts=waiting, file=file, until=time.monotonic() + max_wait_s)
+    post = _Post(url=url, alerts=pending_alerts, file=file, deadline=time.monotonic() + max_wait_s)
     # The timeout of urlopen covers neither name resolution nor a server that responds slowly. A
     # daemon thread can be abandoned, and ends with the process.
     thread = threading.Thread(target=post.run, name="alert", daemon=True)
@@ -130,13 +136,13 @@ def raise_alert(
     thread.join(max_wait_s)
     if thread.is_alive():
         problems.append(f"The webhook took longer than {max_wait_s:g} s.")
-    posted, post_problems = post.posted, tuple(post.problems)
+    num_posted, post_problems = post.num_posted, tuple(post.problems)
     return _log_problems(
         alert,
         AlertResult(
-            recorded=is_recorded,
-            posted=posted,
-            waiting=len(waiting) - posted,
+            is_recorded=is_recorded,
+            num_posted=num_posted,
+            num_pending=len(pending_alerts) - num_posted,
             problems=(*problems, *post_problems),
         ),
     )
@@ -161,7 +167,7 @@ class _AlertFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._posted = path.with_suffix(".posted")
+        self._posted_path = path.with_suffix(".posted")
 
     def append(self, alert: Alert) -> None:
         """Append the alert unless its key is in the file."""
@@ -179,11 +185,11 @@ class _AlertFile:
     def alerts(self) -> list[Alert]:
         return _parse_alerts(self._path.read_bytes())
 
-    def waiting(self, current: Alert) -> list[Alert]:
+    def pending(self, current: Alert) -> list[Alert]:
         """Return the alerts to post: the current alert first, then pending ones, newest first."""
         posted_keys = set()
-        if self._posted.exists():
-            posted_keys = set(self._posted.read_text().split())
+        if self._posted_path.exists():
+            posted_keys = set(self._posted_path.read_text().split())
         by_key = {alert.key: alert for alert in self.alerts()} if self._path.exists() else {}
         earlier = [
             alert
@@ -193,7 +199,7 @@ class _AlertFile:
         return [alert for alert in (current, *reversed(earlier)) if alert.key not in posted_keys]
 
     def record_posted(self, alert: Alert) -> None:
-        with self._posted.open("ab") as file:
+        with self._posted_path.open("ab") as file:
             _lock(file)
             file.write(alert.key.encode() + b"\n")
 
@@ -205,8 +211,10 @@ class _Post:
     url: str
     alerts: list[Alert]
     file: _AlertFile
-    until: float
-    posted: int = 0
+    deadline: float
+    """Latest time of the last attempt [s, monotonic]."""
+
+    num_posted: int = 0
     problems: list[str] = field(default_factory=list)
 
     def run(self) -> None:
@@ -215,7 +223,7 @@ class _Post:
             if problem:
                 self.problems.append(problem)
                 return  # the other alerts would fail in the same way
-            self.posted += 1
+            self.num_posted += 1
             try:
                 self.file.record_posted(alert)
             except OSError as error:
@@ -228,9 +236,9 @@ class _Post:
         problem = "The webhook was not called: the time limit was reached."
         for attempt in range(_MAX_ATTEMPTS):
             if attempt:
-                pause_s = min(_FIRST_PAUSE_S * 4 ** (attempt - 1), self.until - time.monotonic())
+                pause_s = min(_FIRST_PAUSE_S * 4 ** (attempt - 1), self.deadline - time.monotonic())
                 time.sleep(max(0.0, pause_s))
-            left_s = self.until - time.monotonic()
+            left_s = self.deadline - time.monotonic()
             if left_s <= 0:
                 return problem
             request = urllib.request.Request(self.url, data=body, headers=headers, method="POST")

@@ -78,7 +78,7 @@ class TraceContext:
 
     trace_id: str
     span_id: str
-    sampled: bool
+    is_sampled: bool
 
     @classmethod
     def parse(cls, traceparent: str) -> "TraceContext | None":
@@ -156,18 +156,24 @@ def span(
     return _engine.span(name, parent=parent, attributes=attributes)
 
 
-def server_span(name: str, *, trace: str, traceparent: str) -> AbstractContextManager[ActiveSpan]:
+def server_span(
+    name: str, *, trace_id: str, traceparent: str
+) -> AbstractContextManager[ActiveSpan]:
     """Return a context manager for the server span of a request, with the trace id of its logs.
 
     Args:
         name: Method and route, from a fixed set.
-        trace: Trace id, 32 hexadecimal digits; the id in ``traceparent`` if that is valid.
+        trace_id: Trace id, 32 hexadecimal digits; the id in ``traceparent`` if that is valid.
         traceparent: Header sent by the client.
     """
     if _engine is None:
         return _NO_SPAN
     return _engine.span(
-        name, parent=traceparent, attributes={}, ids=(trace, secrets.token_hex(8)), is_server=True
+        name,
+        parent=traceparent,
+        attributes={},
+        ids=(trace_id, secrets.token_hex(8)),
+        is_server=True,
     )
 
 
@@ -180,7 +186,7 @@ def link_candidate(candidate: str) -> None:
     if _engine is not None:
         from opentelemetry import trace
 
-        trace.get_current_span().add_link(_span_context(_candidate(candidate)))
+        trace.get_current_span().add_link(_span_context(_candidate_context(candidate)))
 
 
 def start_candidate_trace(candidate: str, **attributes: AttributeValue) -> None:
@@ -199,19 +205,19 @@ class _Engine:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 
-        class Ids(RandomIdGenerator):
+        class IdGenerator(RandomIdGenerator):
             """Generator of ids that uses the ids in ``_ids`` if they are set."""
 
             def generate_trace_id(self) -> int:
-                chosen = _ids.get()
-                return int(chosen[0], 16) if chosen else super().generate_trace_id()
+                ids = _ids.get()
+                return int(ids[0], 16) if ids else super().generate_trace_id()
 
             def generate_span_id(self) -> int:
-                chosen = _ids.get()
-                return int(chosen[1], 16) if chosen else super().generate_span_id()
+                ids = _ids.get()
+                return int(ids[1], 16) if ids else super().generate_span_id()
 
         self._provider = TracerProvider(
-            resource=Resource.create({"service.name": service}), id_generator=Ids()
+            resource=Resource.create({"service.name": service}), id_generator=IdGenerator()
         )
         self._provider.add_span_processor(
             BatchSpanProcessor(OTLPSpanExporter(endpoint=url, timeout=timeout_s))
@@ -241,7 +247,7 @@ class _Engine:
                 name,
                 context=None
                 if parent_context is None
-                else trace.set_span_in_context(_remote(parent_context)),
+                else trace.set_span_in_context(_remote_span(parent_context)),
                 kind=SpanKind.SERVER if is_server else SpanKind.INTERNAL,
                 attributes=_attributes(attributes),
             )
@@ -264,10 +270,10 @@ class _Engine:
         from opentelemetry.context import Context
 
         current = trace.get_current_span().get_span_context()
-        context = _candidate(candidate)
+        context = _candidate_context(candidate)
         token = _ids.set((context.trace_id, context.span_id))
         try:
-            first = self._tracer.start_span(
+            candidate_span = self._tracer.start_span(
                 "candidate",
                 context=Context(),
                 links=[trace.Link(current)] if current.is_valid else [],
@@ -275,7 +281,7 @@ class _Engine:
             )
         finally:
             _ids.reset(token)
-        first.end()
+        candidate_span.end()
 
 
 class _RecordingSpan:
@@ -306,12 +312,12 @@ def _attributes(attributes: Mapping[str, AttributeValue]) -> dict[str, Attribute
     return {f"sluice.{name}": value for name, value in attributes.items()}
 
 
-def _candidate(digest: str) -> TraceContext:
+def _candidate_context(digest: str) -> TraceContext:
     """Return the context of the first span in the trace of a candidate."""
-    return TraceContext(digest[:32], digest[32:48], sampled=True)
+    return TraceContext(digest[:32], digest[32:48], is_sampled=True)
 
 
-def _remote(context: TraceContext) -> Any:
+def _remote_span(context: TraceContext) -> Any:
     from opentelemetry.trace import NonRecordingSpan
 
     return NonRecordingSpan(_span_context(context))
@@ -324,5 +330,5 @@ def _span_context(context: TraceContext) -> Any:
         trace_id=int(context.trace_id, 16),
         span_id=int(context.span_id, 16),
         is_remote=True,
-        trace_flags=TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT),
+        trace_flags=TraceFlags(TraceFlags.SAMPLED if context.is_sampled else TraceFlags.DEFAULT),
     )

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 TRAIN, VALIDATION = "#9fb3c8", "#0967d2"
-WIDTH_IN, DPI, PALETTE = 7.2, 110, 64
+WIDTH_IN, DPI, NUM_COLOURS = 7.2, 110, 64
 """Width of a figure [inches], its resolution [dots per inch], and its number of colours."""
 
 
-def _blank(*, height_in: float) -> "Figure":
+def _empty_figure(*, height_in: float) -> "Figure":
     # Imported here, because importing matplotlib takes 0.5 s, and Dagster imports every module.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -26,7 +26,7 @@ def _blank(*, height_in: float) -> "Figure":
 
 def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
     """Return an empty figure with the common width and style."""
-    figure = _blank(height_in=height_in)
+    figure = _empty_figure(height_in=height_in)
     axes = figure.add_subplot()
     _style(axes)
     return figure, axes
@@ -34,7 +34,7 @@ def new_figure(*, height_in: float) -> "tuple[Figure, Axes]":
 
 def new_rows(num_rows: int, *, height_in: float) -> "tuple[Figure, list[Axes]]":
     """Return an empty figure with stacked axes that share the x axis."""
-    figure = _blank(height_in=height_in)
+    figure = _empty_figure(height_in=height_in)
     rows = [figure.add_subplot(num_rows, 1, 1)]
     rows += [figure.add_subplot(num_rows, 1, at, sharex=rows[0]) for at in range(2, num_rows + 1)]
     for axes in rows:
@@ -70,12 +70,12 @@ def set_headline(axes: "Axes", headline: str, detail: str, *, colour: str) -> No
     axes.text(0, 1.02, detail, transform=axes.transAxes, color=INK, fontsize=8.5, va="bottom")
 
 
-def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
+def as_png(figure: "Figure", *, num_colours: int = NUM_COLOURS) -> bytes:
     """Return the figure as a small PNG with a palette of colours.
 
     Args:
         figure: The figure.
-        palette: Number of colours. Colours of few pixels are lost if it is too small.
+        num_colours: Number of colours. Colours of few pixels are lost if it is too small.
     """
     # A palette reduces the size of full-colour PNGs to a third, which matters because figures in
     # metadata are stored in a database. Pillow is a dependency of matplotlib.
@@ -87,6 +87,6 @@ def as_png(figure: "Figure", *, palette: int = PALETTE) -> bytes:
     canvas.draw()
     height, width, _ = canvas.buffer_rgba().shape
     image = Image.frombuffer("RGBA", (width, height), canvas.buffer_rgba(), "raw", "RGBA", 0, 1)
-    small = io.BytesIO()
-    image.convert("RGB").quantize(palette).save(small, format="png", optimize=True)
-    return small.getvalue()
+    png = io.BytesIO()
+    image.convert("RGB").quantize(num_colours).save(png, format="png", optimize=True)
+    return png.getvalue()

@@ -40,17 +40,17 @@ def list_pages(folder: Path) -> list[ReportEntry]:
 def index_page(folder: Path) -> str:
     """Return the HTML index. It lists the newest 500 reports, and the number of older ones."""
     pages = list_pages(folder)
-    shown = pages[:_MAX_PAGES]
+    newest_pages = pages[:_MAX_PAGES]
     rows = [
         [
-            _moment(page.modified_at),
+            _format_time(page.modified_at),
             f'<a href="/{quote(page.path)}">{html.escape(page.title)}</a>',
             tag(page.outcome, page.tone) if page.outcome else "",
             f'<span class="soft">{html.escape(page.path)}</span>',
         ]
-        for page in shown
+        for page in newest_pages
     ]
-    num_more = len(pages) - len(shown)
+    num_more = len(pages) - len(newest_pages)
     body = [
         "<h1>Reports</h1>",
         f'<p class="soft">Newest first, in {html.escape(str(folder))}</p>',
@@ -63,7 +63,7 @@ def index_page(folder: Path) -> str:
     return html_page("Reports", "\n".join(body), style=_STYLE)
 
 
-def _moment(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     """Return a time in UTC as in the registry; a line breaks only between date and clock."""
     date, clock = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}".split()
     return f'<span class="part">{date}</span> <span class="part">{clock}</span>'

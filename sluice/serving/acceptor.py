@@ -71,7 +71,7 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, peer = await loop.sock_accept(self._listening)
+                client_socket, peer = await loop.sock_accept(self._listening)
             except OSError:
                 self._table.count_closed("descriptors")
                 await asyncio.sleep(_ACCEPT_RETRY_S)
@@ -79,22 +79,22 @@ class Acceptor:
             address = address_for_limits(peer[0])
             if not self._table.make_room(address):
                 self._table.count_closed("busy")
-                with accepted:
+                with client_socket:
                     if self._tls is None:
                         with contextlib.suppress(OSError):
-                            accepted.setblocking(False)
-                            accepted.send(_BUSY_RESPONSE)
+                            client_socket.setblocking(False)
+                            client_socket.send(_BUSY_RESPONSE)
                 await asyncio.sleep(0)
                 continue
-            protocol = self._make_protocol(accepted, address)
+            protocol = self._make_protocol(client_socket, address)
             self._table.add(protocol)
-            opening = loop.create_task(self._open(accepted, protocol))
+            opening = loop.create_task(self._open(client_socket, protocol))
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
             # Let the event loop close evicted connections, even during a flood of new ones.
             await asyncio.sleep(0)
 
-    async def _open(self, accepted: socket.socket, protocol: BoundedProtocol) -> None:
+    async def _open(self, client_socket: socket.socket, protocol: BoundedProtocol) -> None:
         timeouts = {}
         if self._tls is not None:
             timeouts = {
@@ -103,7 +103,7 @@ class Acceptor:
             }
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: protocol, accepted, ssl=self._tls, **timeouts
+                lambda: protocol, client_socket, ssl=self._tls, **timeouts
             )
         except OSError:  # the loop closes the socket; ssl.SSLError is an OSError
             self._table.remove(protocol)

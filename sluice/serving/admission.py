@@ -37,7 +37,7 @@ class FairShare:
     def __init__(self, capacity: int) -> None:
         self.used = 0
         self._capacity = capacity
-        self._held: Counter[str] = Counter()
+        self._used_by_holder: Counter[str] = Counter()
 
     def take(self, holder: str, amount: int, *, is_shared: bool) -> bool:
         """Reserve an amount. Return False if it is not free or exceeds the share of the holder.
@@ -48,18 +48,18 @@ class FairShare:
             is_shared: Whether other tokens share the capacity.
         """
         free = self._capacity - self.used - amount
-        if free < 0 or (is_shared and self._held[holder] + amount > max(free, amount)):
+        if free < 0 or (is_shared and self._used_by_holder[holder] + amount > max(free, amount)):
             return False
         self.used += amount
-        self._held[holder] += amount
+        self._used_by_holder[holder] += amount
         return True
 
     def give_back(self, holder: str, amount: int) -> None:
         """Release an amount that the holder reserved."""
         self.used -= amount
-        self._held[holder] -= amount
-        if not self._held[holder]:
-            del self._held[holder]
+        self._used_by_holder[holder] -= amount
+        if not self._used_by_holder[holder]:
+            del self._used_by_holder[holder]
 
 
 class BodyMemory:
@@ -79,7 +79,7 @@ class BodyMemory:
     def take(self, reading: "BodyReading", amount: int, *, is_shared: bool) -> bool:
         """Reserve memory for a body, and drop stalled bodies for it if needed.
 
-        Return False if not enough memory is free and no body is stalled.
+        Return False if not enough memory is free and no other body of this token is stalled.
         """
         while not self._share.take(reading.holder, amount, is_shared=is_shared):
             stalled = self._longest_stalled(reading)
@@ -132,12 +132,12 @@ class BodyReading:
         if self.num_bytes >= self._next_advance:
             self._next_advance = self.num_bytes + _READER_BYTES
             self._memory.advance(self)
-        more = max(self.num_bytes, _READER_BYTES) - self.num_reserved
-        if more <= 0:
+        num_missing = max(self.num_bytes, _READER_BYTES) - self.num_reserved
+        if num_missing <= 0:
             return
-        if not self._memory.take(self, more, is_shared=self._is_shared):
+        if not self._memory.take(self, num_missing, is_shared=self._is_shared):
             raise self.error()
-        self.num_reserved += more
+        self.num_reserved += num_missing
 
     def end(self) -> None:
         """Stop reading, so that another body gets the memory."""
@@ -146,7 +146,7 @@ class BodyReading:
 
     @staticmethod
     def error() -> Overloaded:
-        """Return the error for a body that gets no memory."""
+        """Return the error for a body that gets no memory, or whose memory another body got."""
         return Overloaded(
             "The request bodies that are being read use all memory for bodies, or those of this "
             "token use its share of it.",
@@ -171,7 +171,7 @@ class Admission:
         self.set_tokens(tokens)
 
     @property
-    def predicting(self) -> int:
+    def num_predicting(self) -> int:
         """Number of predictions in progress."""
         return self._slots.used
 
@@ -186,8 +186,10 @@ class Admission:
             clients = {"": None}
         self._is_shared = len(clients) > 1
         old_rates, self._rates = self._rates, {}
-        for name, own_rate in clients.items():
-            per_s = settings.requests_per_s / len(clients) if own_rate is None else own_rate
+        for name, requests_per_s in clients.items():
+            per_s = (
+                settings.requests_per_s / len(clients) if requests_per_s is None else requests_per_s
+            )
             if name in old_rates and old_rates[name][0] == per_s:
                 self._rates[name] = old_rates[name]
                 continue

@@ -69,24 +69,24 @@ def build_app(serving: Serving, hosts: TrustedHosts) -> RequestMiddleware:
         hosts=hosts,
         metrics=serving.metrics,
         log=serving.log,
-        is_draining=lambda: serving.draining,
+        is_draining=lambda: serving.is_draining,
     )
 
 
 class _Api(FastAPI):
-    """Describes the body of predictions as the codec of the production version requires it."""
+    """FastAPI app whose OpenAPI schema of /predict follows the codec of the production version."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description, in which the body depends on the version in production."""
-        described = super().openapi()
+        """Return the OpenAPI schema. The version in production decides the body of /predict."""
+        schema = super().openapi()
         serving: Serving = self.state.serving
         deployed = serving.router.table.production.deployed
         if isinstance(deployed.contract, InputContract):
-            return described
-        described = copy.deepcopy(described)  # production may change
-        content = described["paths"]["/predict"]["post"]["requestBody"]["content"]
+            return schema
+        schema = copy.deepcopy(schema)  # FastAPI caches the original
+        content = schema["paths"]["/predict"]["post"]["requestBody"]["content"]
         content["application/json"]["schema"] = deployed.contract.body
-        return described
+        return schema
 
 
 class _PredictFastPath:
@@ -144,7 +144,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     info = request_info(request)
     info.log_fields["refused"] = error.kind
     if isinstance(error, ModelFailed):
-        serving_of(request).log.error("model failed", trace=info.trace, **error.place)
+        serving_of(request).log.error("model failed", trace=info.trace_id, **error.site)
     headers = {}
     if isinstance(error, Unauthorized):
         headers["www-authenticate"] = "Bearer"
@@ -153,21 +153,21 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, PayloadTooLarge | BodyTimeout):
         headers["connection"] = "close"
     return json_response(
-        ErrorResponse.of(error, trace=info.trace), status=error.status, headers=headers
+        ErrorResponse.of(error, trace=info.trace_id), status=error.status, headers=headers
     )
 
 
 async def _unknown_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    allowed = (error.headers or {}).get("Allow")
+    allowed_methods = (error.headers or {}).get("Allow")
     problem = ErrorResponse(
-        kind="unknown_route" if allowed is None else "wrong_method",
+        kind="unknown_route" if allowed_methods is None else "wrong_method",
         what=f"This route does not exist ({error.detail})."
-        if allowed is None
-        else f"This route accepts {allowed}, got {request.method}.",
+        if allowed_methods is None
+        else f"This route accepts {allowed_methods}, got {request.method}.",
         why="",
         do="GET /openapi.json lists the routes.",
-        trace=request_info(request).trace,
+        trace=request_info(request).trace_id,
     )
     return json_response(problem, status=error.status_code, headers=error.headers)
 
@@ -175,12 +175,12 @@ async def _unknown_route(request: Request, error: Exception) -> Response:
 async def _internal_error(request: Request, _: Exception) -> Response:
     info = request_info(request)
     # The server logs the error itself, see log.JsonLogHandler.
-    info.log_fields["refused"] = "broken"
+    info.log_fields["refused"] = "internal_error"
     problem = ErrorResponse(
-        kind="broken",
+        kind="internal_error",
         what="Internal error of the server.",
         why="",
         do="Report it with the trace id; the server log contains the error.",
-        trace=info.trace,
+        trace=info.trace_id,
     )
     return json_response(problem, status=500)

@@ -33,11 +33,11 @@ class QueueFull(Exception):
 
 
 class NetworkFailed(Exception):
-    """A network raised; ``place`` has the error type and location, but no request data."""
+    """A network raised an error; ``site`` has its type and location, but no request data."""
 
-    def __init__(self, place: dict[str, Any]) -> None:
-        super().__init__(place["error"])
-        self.place = place
+    def __init__(self, site: dict[str, Any]) -> None:
+        super().__init__(site["error"])
+        self.site = site
 
 
 class NeverStarted(TimeoutError):
@@ -48,7 +48,7 @@ class NeverStarted(TimeoutError):
 class _Failure:
     """Error of a network as a value; see the comment in ``_Job``."""
 
-    place: dict[str, Any]
+    site: dict[str, Any]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +69,8 @@ class _Job:
     """Future of the output; its result is None if the deadline passed."""
 
     loop: asyncio.AbstractEventLoop
-    began: StartTime
-    embeds: bool = False
+    start_time: StartTime
+    is_embedding: bool = False
     """Whether the embeddings of the elements are requested instead of outputs."""
 
 
@@ -79,8 +79,8 @@ class _SharedQueue:
     """State shared by the event loop and the thread."""
 
     jobs: "queue.SimpleQueue[_Job | None]" = field(default_factory=queue.SimpleQueue)
-    waiting: int = 0
-    """Jobs queued and not yet answered; used by the event loop only."""
+    num_waiting: int = 0
+    """Number of jobs that are not yet answered; used by the event loop only."""
 
     started_at: float | None = None
     """Time at which the current batch began [s, monotonic]; None without a batch."""
@@ -92,19 +92,19 @@ class _SharedQueue:
 class ArmWorker:
     """A deployed model with its thread. The thread ends once the arm is no longer referenced."""
 
-    def __init__(self, deployed: ServedModel, *, max_windows: int, pause: Pause | None) -> None:
+    def __init__(self, deployed: ServedModel, *, max_batch_size: int, pause: Pause | None) -> None:
         """Start the thread.
 
         Args:
             deployed: The model.
-            max_windows: Maximum number of elements of a batch.
+            max_batch_size: Maximum number of elements of a batch.
             pause: Called in the thread between two networks.
         """
         self.deployed = deployed
         self._queue = _SharedQueue()
         threading.Thread(
             target=_run_batches,
-            args=(self._queue, deployed, max_windows, pause),
+            args=(self._queue, deployed, max_batch_size, pause),
             name=f"arm-{deployed.candidate[:12]}",
             daemon=True,  # a network that hangs must not keep the process alive
         ).start()
@@ -113,9 +113,9 @@ class ArmWorker:
         weakref.finalize(self, self._queue.jobs.put, None).atexit = False
 
     @property
-    def waiting(self) -> int:
+    def num_waiting(self) -> int:
         """Number of requests that have no response yet."""
-        return self._queue.waiting
+        return self._queue.num_waiting
 
     @property
     def idle(self) -> threading.Event:
@@ -133,7 +133,7 @@ class ArmWorker:
         *,
         timeout_s: float,
         max_waiting: int,
-        began: StartTime | None = None,
+        start_time: StartTime | None = None,
     ) -> EnsembleOutput:
         """Return the output of each network (M, N, O), batched with other waiting requests.
 
@@ -141,7 +141,7 @@ class ArmWorker:
             x: Inputs of N elements.
             timeout_s: Longest wait [s].
             max_waiting: Raise ``QueueFull`` if this number of requests is already waiting.
-            began: Receives the time at which the arm starts to compute the request.
+            start_time: Receives the time at which the arm starts to compute the request.
 
         Raises:
             QueueFull: Too many requests wait.
@@ -150,7 +150,11 @@ class ArmWorker:
             NetworkFailed: The network raised.
         """
         return await self._request(
-            x, embeds=False, timeout_s=timeout_s, max_waiting=max_waiting, began=began
+            x,
+            is_embedding=False,
+            timeout_s=timeout_s,
+            max_waiting=max_waiting,
+            start_time=start_time,
         )
 
     async def embed(
@@ -162,7 +166,7 @@ class ArmWorker:
             QueueFull, TimeoutError, NetworkFailed: As ``predict``.
         """
         response = await self._request(
-            x, embeds=True, timeout_s=timeout_s, max_waiting=max_waiting, began=None
+            x, is_embedding=True, timeout_s=timeout_s, max_waiting=max_waiting, start_time=None
         )
         embeddings: NDArray[np.float64] = response[0]
         return embeddings
@@ -171,74 +175,76 @@ class ArmWorker:
         self,
         x: ModelArrays,
         *,
-        embeds: bool,
+        is_embedding: bool,
         timeout_s: float,
         max_waiting: int,
-        began: StartTime | None,
+        start_time: StartTime | None,
     ) -> EnsembleOutput:
         shared = self._queue
-        if shared.waiting >= max_waiting:
+        if shared.num_waiting >= max_waiting:
             raise QueueFull
         loop = asyncio.get_running_loop()
-        job = _Job(x, loop.create_future(), loop, began or StartTime(), embeds)
-        shared.waiting += 1
+        job = _Job(x, loop.create_future(), loop, start_time or StartTime(), is_embedding)
+        shared.num_waiting += 1
         shared.jobs.put(job)
         timer = loop.call_later(timeout_s, _resolve, job, None)  # asyncio.timeout costs 10 us
         try:
             answer = await job.answer
         finally:
             timer.cancel()
-            shared.waiting -= 1
+            shared.num_waiting -= 1
         if answer is None:
-            raise NeverStarted if job.began.at is None else TimeoutError
+            raise NeverStarted if job.start_time.at is None else TimeoutError
         if isinstance(answer, _Failure):
-            raise NetworkFailed(answer.place)
+            raise NetworkFailed(answer.site)
         return answer
 
 
 def _run_batches(
-    shared: _SharedQueue, deployed: ServedModel, max_windows: int, pause: Pause | None
+    shared: _SharedQueue, deployed: ServedModel, max_batch_size: int, pause: Pause | None
 ) -> None:
     """Process jobs until None is queued."""
     # Each thread has its own number of OpenMP threads, whatever the main thread has set and
     # torch.get_num_threads reports. With two OpenMP threads, a window took 85 ms instead of 2.6 ms.
     torch.set_num_threads(1)
-    carried: _Job | None = None  # job that did not fit into the last batch, or has another shape
+    # Job that did not fit into the last batch, or has another shape.
+    deferred_job: _Job | None = None
     shared.idle.set()
     while True:
-        first = carried if carried is not None else shared.jobs.get()
-        carried = None
-        if first is None:
+        first_job = deferred_job if deferred_job is not None else shared.jobs.get()
+        deferred_job = None
+        if first_job is None:
             return
-        batch, windows, is_last = [first], count_elements(first.x), False
-        while windows < max_windows and not first.embeds:
+        batch, batch_size, is_last = [first_job], count_elements(first_job.x), False
+        while batch_size < max_batch_size and not first_job.is_embedding:
             try:
-                following = shared.jobs.get_nowait()
+                next_job = shared.jobs.get_nowait()
             except queue.Empty:
                 break
-            if following is None:
+            if next_job is None:
                 is_last = True
                 break
-            num_elements = count_elements(following.x)
+            num_elements = count_elements(next_job.x)
             if (
-                following.embeds
-                or windows + num_elements > max_windows
-                or not can_batch(first.x, following.x)
+                next_job.is_embedding
+                or batch_size + num_elements > max_batch_size
+                or not can_batch(first_job.x, next_job.x)
             ):
-                carried = following
+                deferred_job = next_job
                 break
-            batch.append(following)
-            windows += num_elements
-        pending = [job for job in batch if not job.answer.done()]  # neither timed out nor cancelled
+            batch.append(next_job)
+            batch_size += num_elements
+        # Jobs that were neither cancelled nor answered with a timeout.
+        pending_jobs = [job for job in batch if not job.answer.done()]
         now = time.monotonic()
-        for job in pending:
-            job.began.at = now
+        for job in pending_jobs:
+            job.start_time.at = now
         shared.started_at = now
         shared.idle.clear()
-        _compute(pending, deployed, pause)
+        _compute(pending_jobs, deployed, pause)
         shared.idle.set()
         shared.started_at = None
-        del first, batch, pending
+        del first_job, batch, pending_jobs
         if is_last:
             return
 
@@ -248,7 +254,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
         return
     try:
         x = concatenate([job.x for job in jobs])
-        if jobs[0].embeds:
+        if jobs[0].is_embedding:
             assert deployed.embedder is not None, "only then are embeddings requested"
             output = deployed.embedder.embed(x)
         else:
@@ -260,7 +266,7 @@ def _compute(jobs: list[_Job], deployed: ServedModel, pause: Pause | None) -> No
             for job in jobs:
                 _compute([job], deployed, pause)
         else:
-            site = error.place if isinstance(error, NetworkFailed) else error_site(error)
+            site = error.site if isinstance(error, NetworkFailed) else error_site(error)
             _deliver(jobs, [_Failure(site)])
         return
     ends = np.cumsum([count_elements(job.x) for job in jobs])[:-1]

@@ -20,16 +20,16 @@ _LOADING_NICENESS = 10
 production's requests."""
 
 
-def serve(handle: int, *, crash: int) -> None:
+def serve(pipe_fd: int, *, crash_fd: int) -> None:
     """Answer requests until the pipe ends; entry point of the process.
 
     Args:
-        handle: File descriptor of the pipe.
-        crash: File descriptor that faulthandler writes a crash to.
+        pipe_fd: File descriptor of the pipe.
+        crash_fd: File descriptor that faulthandler writes a crash to.
     """
-    faulthandler.enable(file=crash)
+    faulthandler.enable(file=crash_fd)
     _limit_process()
-    pipe: Connection[bytes, bytes] = Connection(handle)
+    pipe: Connection[bytes, bytes] = Connection(pipe_fd)
     with suppress(EOFError, OSError):  # the server has ended or closed the pipe
         model = _load_in_thread(pipe)
         while model is not None:

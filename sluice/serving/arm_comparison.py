@@ -14,7 +14,14 @@ from sluice.serving.background_requests import BackgroundRequests
 from sluice.serving.metrics import Metrics
 from sluice.serving.routing_table import RequestContext
 from sluice.serving.settings import ServingSettings
-from sluice.serving.step_counters import ARMS, FAILURES, NO_FAULTS, TIMED, GuardFaults, StepCounters
+from sluice.serving.step_counters import (
+    ARMS,
+    FAILURES,
+    LATENCY_FAULTS,
+    NO_FAULTS,
+    GuardFaults,
+    StepCounters,
+)
 
 _CLIENT_QUEUE_PARTS = 4
 """Repeated requests of one client may use 1 / ``_CLIENT_QUEUE_PARTS`` of the queue."""
@@ -38,15 +45,17 @@ class ArmComparison:
         self._num_repeats: Counter[str] = Counter()
         """Number of repeated requests in progress, by client."""
 
-    def fault(self, result: ArmResult) -> RequestFault | None:
+    def request_fault(self, result: ArmResult) -> RequestFault | None:
         """Return the fault of a response; None without one. The rule is the same for both arms."""
         # Production has a longer deadline. It must not have fewer timeouts because of that.
         is_late = result.fault is None and result.seconds > self._settings.challenger_deadline_s
         return "timeouts" if is_late else result.fault
 
-    def faults(self, result: ArmResult) -> GuardFaults:
+    def guard_faults(self, result: ArmResult) -> GuardFaults:
         """Return every fault of a response that a guard counts; a response may have several."""
-        return self._counters.faults(seconds=result.computed_s, fault=self.fault(result))
+        return self._counters.guard_faults(
+            seconds=result.computed_s, fault=self.request_fault(result)
+        )
 
     def admit_request(
         self, arm: ArmName, context: RequestContext, *, is_crowded: bool = False
@@ -62,20 +71,24 @@ class ArmComparison:
         )
 
     def compare(
-        self, arm: ArmName, ours: GuardFaults, theirs: GuardFaults, context: RequestContext
+        self,
+        arm: ArmName,
+        faults: GuardFaults,
+        other_faults: GuardFaults,
+        context: RequestContext,
     ) -> None:
         """Add the faults that only this arm has to the evidence.
 
         Args:
             arm: Arm that the evidence is about.
-            ours: Faults of this arm.
-            theirs: Faults of the other arm on the same request.
+            faults: Faults of this arm.
+            other_faults: Faults of the other arm on the same request.
             context: The request.
         """
         self._counters.add_fault_evidence(
             arm,
-            ours,
-            theirs,
+            faults,
+            other_faults,
             split=context.compared_split,
             client=context.client,
             address=context.address,
@@ -92,33 +105,39 @@ class ArmComparison:
             now=time.monotonic(),
         )
 
-    def compare_copies(
-        self, context: RequestContext, *, ours: GuardFaults, theirs: GuardFaults
+    def compare_both(
+        self,
+        context: RequestContext,
+        *,
+        challenger_faults: GuardFaults,
+        production_faults: GuardFaults,
     ) -> None:
         """Add a request that both arms answered to the evidence of both."""
-        is_admitted = [self.admit_request(arm, context) for arm in ARMS]
-        if all(is_admitted):
-            self.compare("challenger", ours, theirs, context)
-            self.compare("production", theirs, ours, context)
+        # A list, because each arm must count the request even if the other does not admit it.
+        if all([self.admit_request(arm, context) for arm in ARMS]):
+            self.compare("challenger", challenger_faults, production_faults, context)
+            self.compare("production", production_faults, challenger_faults, context)
 
-    def ask_other(self, arm: ArmName, ours: GuardFaults, context: RequestContext) -> None:
+    def repeat_on_other_arm(
+        self, arm: ArmName, faults: GuardFaults, context: RequestContext
+    ) -> None:
         """Repeat a faulty request on the other arm; faults that both arms have are no evidence.
 
         Late and slow responses of production are evidence without a repeat: see
         ``step_counters.evidence_faults``.
         """
-        other = context.table.production if arm == "challenger" else context.table.challenger
-        if arm == "production" and ours <= TIMED:
-            self.compare(arm, ours, NO_FAULTS, context)
+        other_worker = context.table.production if arm == "challenger" else context.table.challenger
+        if arm == "production" and faults <= LATENCY_FAULTS:
+            self.compare(arm, faults, NO_FAULTS, context)
         elif (
-            other is not None
-            and self._would_count(arm, ours, context)
-            and self.can_ask(ours, context)
+            other_worker is not None
+            and self._would_count(arm, faults, context)
+            and self.can_repeat(faults, context)
         ):
             self._num_repeats[context.client] += 1
-            self._background.start(self._repeat_and_compare(arm, ours, other, context))
+            self._background.start(self._repeat_and_compare(arm, faults, other_worker, context))
 
-    def can_ask(self, faults: GuardFaults, context: RequestContext) -> bool:
+    def can_repeat(self, faults: GuardFaults, context: RequestContext) -> bool:
         """Return whether the background queue, and the client's part of it, have room.
 
         A failed request for which the queue has no room is counted as dropped.
@@ -133,15 +152,15 @@ class ArmComparison:
         return self._background.has_room
 
     async def _repeat_and_compare(
-        self, arm: ArmName, ours: GuardFaults, other: ArmWorker, context: RequestContext
+        self, arm: ArmName, faults: GuardFaults, other_worker: ArmWorker, context: RequestContext
     ) -> None:
-        result = await self._background.ask(other, context.x, name="compared")
+        result = await self._background.predict(other_worker, context.x, name="compared")
         self._num_repeats[context.client] -= 1
         if not self._num_repeats[context.client]:
             del self._num_repeats[context.client]
-        self.compare(arm, ours, self.faults(result), context)
+        self.compare(arm, faults, self.guard_faults(result), context)
 
-    def copy(self, context: RequestContext, faults: GuardFaults) -> None:
+    def send_shadow(self, context: RequestContext, faults: GuardFaults) -> None:
         """Send a shadow request to the arm that answers no user.
 
         Args:
@@ -153,25 +172,27 @@ class ArmComparison:
         if not self._background.has_room:
             self._drop()
             return
-        self._background.start(self._run_copy(context, context.table.shadow, faults))
+        self._background.start(self._compare_with_shadow(context, context.table.shadow, faults))
 
-    async def _run_copy(
-        self, context: RequestContext, shadow: ArmWorker, faults: GuardFaults
+    async def _compare_with_shadow(
+        self, context: RequestContext, shadow: ArmWorker, user_faults: GuardFaults
     ) -> None:
-        result = await self._background.ask(shadow, context.x, name="shadow")
+        result = await self._background.predict(shadow, context.x, name="shadow")
         if not result.is_begun:  # shadow requests yield to users' requests: no fault of the arm
             self._drop()
             return
-        shadow_arm = context.table.shadowed
+        shadow_arm = context.table.shadow_arm_name
         self._counters.count(
             shadow_arm, split=context.table.split, seconds=None, fault=result.fault
         )
         self._metrics.count_shadow(result.fault)
-        shadow_faults = self._counters.faults(seconds=None, fault=result.fault)
-        ours, theirs = (
-            (shadow_faults, faults) if shadow_arm == "challenger" else (faults, shadow_faults)
+        shadow_faults = self._counters.guard_faults(seconds=None, fault=result.fault)
+        is_challenger = shadow_arm == "challenger"
+        self.compare_both(
+            context,
+            challenger_faults=shadow_faults if is_challenger else user_faults,
+            production_faults=user_faults if is_challenger else shadow_faults,
         )
-        self.compare_copies(context, ours=ours, theirs=theirs)
 
     def _drop(self) -> None:
         self._counters.count_dropped()

@@ -33,19 +33,19 @@ _PR_SET_DUMPABLE = 4
 """Operation code of prctl(2) that sets whether other processes may inspect this one."""
 
 
-def arm_environment(environ: Mapping[str, str], *, more: Collection[str]) -> dict[str, str]:
+def arm_environment(environ: Mapping[str, str], *, extra_names: Collection[str]) -> dict[str, str]:
     """Return the environment of a challenger's process.
 
     Args:
         environ: Environment of this process.
-        more: Names of further variables that the challenger needs.
+        extra_names: Names of further variables that the challenger needs.
     """
-    allowed = {
+    environment = {
         name: value
         for name, value in environ.items()
-        if name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES) or name in more
+        if name in _ALLOWED_NAMES or name.startswith(_ALLOWED_PREFIXES) or name in extra_names
     }
-    return allowed | WORKER_ENVIRONMENT
+    return environment | WORKER_ENVIRONMENT
 
 
 def hide_from_children() -> None:

@@ -38,9 +38,9 @@ sys.path[:] = {path!r}
 from sluice.training.orphans import end_with_parent
 end_with_parent({parent})
 from sluice.serving.arm_child import serve
-serve({handle}, crash={crash})
+serve({pipe_fd}, crash_fd={crash_fd})
 """
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_STACK_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 """A stack frame in the output of faulthandler: file, line and function."""
 _MAX_FRAMES = 5
 """Maximum number of stack frames of a crash that are reported; these are the innermost ones."""
@@ -73,24 +73,24 @@ class ArmProcess:
         self._exchange_lock = threading.Lock()
         """Held by the one caller that exchanges messages with the process."""
         self._end_lock = threading.Lock()
-        self.live_waits = False
-        """Whether a caller without a pause (a user's request) waits for its turn."""
+        self.is_user_waiting = False
+        """Whether a user's request (a call without a pause) waits for its turn."""
         self._pending_since: float | None = None
         """Time at which the pending request was sent [s, monotonic]; None without one."""
-        self._crash = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
+        self._crash_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by end
         server_end, child_end = Pipe()
         self._pipe: Connection[bytes, bytes] = server_end
         start_code = _START_CODE.format(
             path=worker_sys_path(),
             parent=os.getpid(),
-            handle=child_end.fileno(),
-            crash=self._crash.fileno(),
+            pipe_fd=child_end.fileno(),
+            crash_fd=self._crash_file.fileno(),
         )
         try:
             with child_end:
                 self._process = subprocess.Popen(
                     [sys.executable, "-P", "-c", start_code],
-                    pass_fds=[child_end.fileno(), self._crash.fileno()],
+                    pass_fds=[child_end.fileno(), self._crash_file.fileno()],
                     stdin=subprocess.DEVNULL,
                     # User code may print request data, which must never be logged.
                     stdout=subprocess.DEVNULL,
@@ -100,7 +100,7 @@ class ArmProcess:
                 )
         except OSError:
             server_end.close()
-            self._crash.close()
+            self._crash_file.close()
             raise
         self.pid = self._process.pid
         request = wire_protocol.LoadRequest(loader=loader, candidate=candidate)
@@ -139,14 +139,14 @@ class ArmProcess:
         Raises:
             NetworkFailed: The network raised, or the process has ended.
         """
-        is_live = pause is None
-        if is_live:
-            self.live_waits = True
+        is_user_request = pause is None
+        if is_user_request:
+            self.is_user_waiting = True
         with self._exchange_lock:
-            if is_live:
-                self.live_waits = False
+            if is_user_request:
+                self.is_user_waiting = False
             if self.exit_reason is not None:
-                raise NetworkFailed(self._place())
+                raise NetworkFailed(self._error_site())
             self._pending_since = time.monotonic()
             try:
                 return self._exchange(x, pause)
@@ -156,7 +156,7 @@ class ArmProcess:
                 self._finish("was ended: it sent an invalid frame")
             finally:
                 self._pending_since = None
-        raise NetworkFailed(self._place())
+        raise NetworkFailed(self._error_site())
 
     def _exchange(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
         pipe = self._pipe
@@ -166,7 +166,7 @@ class ArmProcess:
             )
         )
         while (frame := pipe.recv_bytes(wire_protocol.MAX_BYTES))[:1] == wire_protocol.PAUSED:
-            if pause is not None and not self.live_waits:
+            if pause is not None and not self.is_user_waiting:
                 pause()
             self._pending_since = time.monotonic()
             pipe.send_bytes(wire_protocol.CONTINUE)
@@ -174,10 +174,12 @@ class ArmProcess:
             site = wire_protocol.ErrorSite.model_validate_json(frame[1:])
             raise NetworkFailed({"error": site.error, "at": list(site.at)})
         if frame[:1] != wire_protocol.OUTPUT:
-            raise wire_protocol.InvalidFrame("neither an output nor an error")
+            raise wire_protocol.InvalidFrame("the frame is neither an output nor an error")
         output: EnsembleOutput = wire_protocol.unpack(frame, np.float64)
         if output.ndim != 3 or output.shape[1] != count_elements(x):
-            raise wire_protocol.InvalidFrame(f"{output.shape} for {count_elements(x)} elements")
+            raise wire_protocol.InvalidFrame(
+                f"the output for {count_elements(x)} elements has the shape {output.shape}"
+            )
         return output
 
     def pending_s(self, now: float) -> float:
@@ -213,7 +215,7 @@ class ArmProcess:
         self._finish(reason)
         with self._exchange_lock:  # a caller that waited for output has read the end of file by now
             self._pipe.close()
-            self._crash.close()
+            self._crash_file.close()
 
     def _finish(self, reason: str) -> None:
         with self._end_lock:
@@ -223,21 +225,23 @@ class ArmProcess:
                 os.killpg(self.pid, signal.SIGKILL)
             status = self._process.wait()  # or a zombie process would remain
             self._crash_site = self._crash_frames()
-            self.exit_reason = reason or _exit_text(status)
+            self.exit_reason = reason or _describe_exit(status)
 
     def _crash_frames(self) -> list[str]:
         """Return the last stack frames from the output of faulthandler, the innermost one last."""
-        self._crash.seek(0)
-        text = self._crash.read(100_000).decode(errors="replace")
+        self._crash_file.seek(0)
+        text = self._crash_file.read(100_000).decode(errors="replace")
         crashed_thread = text.partition("Current thread")[2].partition("\n\n")[0]
-        frames = [f"{file}:{line} {name}" for file, line, name in _FRAME.findall(crashed_thread)]
+        frames = [
+            f"{file}:{line} {name}" for file, line, name in _STACK_FRAME.findall(crashed_thread)
+        ]
         return frames[:_MAX_FRAMES][::-1]
 
-    def _place(self) -> dict[str, object]:
+    def _error_site(self) -> dict[str, object]:
         return {"error": f"process {self.exit_reason}", "at": self._crash_site}
 
 
-def _exit_text(status: int) -> str:
+def _describe_exit(status: int) -> str:
     if status >= 0:
         return f"ended with status {status}"
     try:

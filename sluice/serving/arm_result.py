@@ -1,4 +1,4 @@
-"""Result of one request to an arm as a value: an output or a fault, and the time it took.
+"""Result of one request to an arm as a value: its output or fault, and the time it took.
 
 Shape legend: M = networks, N = elements of a request, such as windows, O = outputs.
 """
@@ -44,13 +44,13 @@ class RoutedPrediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArmResult:
-    """Result of one request to an arm. It has an output exactly if it has no fault."""
+    """Result of one request to an arm: an output, a fault, or both if the output is not finite."""
 
     output: EnsembleOutput | None
-    """Output of each network (M, N, O)."""
+    """Output of each network (M, N, O); None if the arm returned none."""
 
     fault: RequestFault | None
-    place: dict[str, Any]
+    site: dict[str, Any]
     """Type and location of a network's error; empty without one."""
 
     is_begun: bool
@@ -75,13 +75,15 @@ async def predict_once(
         timeout_s: Longest wait [s].
         max_waiting: Fail at once if this number of requests is already waiting.
     """
-    started_at, began = time.monotonic(), StartTime()
+    requested_at, start_time = time.monotonic(), StartTime()
     output: EnsembleOutput | None = None
     fault: RequestFault | None = None
-    place: dict[str, Any] = {}
+    site: dict[str, Any] = {}
     is_begun = True
     try:
-        output = await arm.predict(x, timeout_s=timeout_s, max_waiting=max_waiting, began=began)
+        output = await arm.predict(
+            x, timeout_s=timeout_s, max_waiting=max_waiting, start_time=start_time
+        )
         fault = None if np.isfinite(output).all() else "not_finite"
     except (QueueFull, NeverStarted):
         # A full queue counts as a timeout. Otherwise an arm that hangs, and so fills its queue,
@@ -90,15 +92,15 @@ async def predict_once(
     except TimeoutError:
         fault = "timeouts"
     except NetworkFailed as failed:
-        fault, place = "errors", failed.place
+        fault, site = "errors", failed.site
     now = time.monotonic()
     return ArmResult(
         output=output,
         fault=fault,
-        place=place,
+        site=site,
         is_begun=is_begun,
-        seconds=now - started_at,
-        computed_s=0.0 if began.at is None else now - began.at,
+        seconds=now - requested_at,
+        computed_s=0.0 if start_time.at is None else now - start_time.at,
     )
 
 
@@ -127,7 +129,7 @@ def routed_prediction(
     arm: ArmWorker,
     split: TrafficSplit,
     *,
-    failed: ArmResult | None,
+    challenger_failure: ArmResult | None,
 ) -> RoutedPrediction:
     """Return the prediction of a result without a fault.
 
@@ -136,7 +138,7 @@ def routed_prediction(
         name: Name of this arm.
         arm: The arm.
         split: Traffic split by which the request was routed.
-        failed: Result of the challenger if it failed and production answers instead.
+        challenger_failure: Result of the challenger if it failed and production answers instead.
     """
     assert result.output is not None, "without a fault there is an output"
     return RoutedPrediction(
@@ -145,8 +147,10 @@ def routed_prediction(
         version=arm.deployed.version,
         candidate=arm.deployed.candidate,
         split=split,
-        challenger_fault=None if failed is None else failed.fault,
-        challenger_error="" if failed is None else failed.place.get("error", ""),
+        challenger_fault=None if challenger_failure is None else challenger_failure.fault,
+        challenger_error=""
+        if challenger_failure is None
+        else challenger_failure.site.get("error", ""),
     )
 
 
@@ -171,9 +175,9 @@ def prediction_error(result: ArmResult) -> HttpError:
             fix="Check the values and their units.",
         )
     return ModelFailed(
-        f"The model raised {result.place['error']}.",
+        f"The model raised {result.site['error']}.",
         cause="The code of the model does not support this input. The log of the server has the "
         "location of the error.",
         fix="Report it to the owner of the model.",
-        place=result.place,
+        site=result.site,
     )

@@ -34,7 +34,7 @@ class BackgroundRequests:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def ask(self, arm: ArmWorker, x: ModelArrays, *, name: str) -> ArmResult:
+    async def predict(self, arm: ArmWorker, x: ModelArrays, *, name: str) -> ArmResult:
         """Predict with the deadline and the queue limit of shadow requests.
 
         Args:

@@ -58,15 +58,15 @@ async def read_body(request: Request, *, settings: ServingSettings, reading: Bod
             f"The body did not arrive in time: within {settings.body_timeout_s:g} s, and at "
             f"{settings.min_body_bytes_per_s:,} bytes/s or more after the first "
             f"{settings.body_grace_s:g} s.",
-            fix="Send the body without pauses, or with fewer windows.",
+            fix="Send the body without pauses, or a smaller body.",
         ) from None
 
 
 def _require_json(request: Request) -> None:
-    declared = request.headers.get("content-type", "")
-    if declared.partition(";")[0].strip().lower() != "application/json":
+    content_type = request.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != "application/json":
         raise UnsupportedMediaType(
             "The body must be declared as application/json, but "
-            + ("has another content type." if declared else "has no content type."),
+            + ("has another content type." if content_type else "has no content type."),
             fix="Send the header 'Content-Type: application/json'.",
         )

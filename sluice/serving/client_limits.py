@@ -43,15 +43,15 @@ this bounds the memory."""
 class _Period:
     """Counts of the clients in one period."""
 
-    seen: dict[ArmName, set[int]] = field(
+    clients: dict[ArmName, set[int]] = field(
         default_factory=lambda: {"production": set(), "challenger": set()}
     )
-    """Clients with a request in this period, by arm."""
+    """Hash buckets of the clients with a request in this period, by arm."""
 
-    requests: dict[int, int] = field(default_factory=dict)
+    client_requests: dict[int, int] = field(default_factory=dict)
     """Number of requests, by client."""
 
-    total: int = 0
+    num_requests: int = 0
     """Number of requests of all clients."""
 
     clients_by_requests: Counter[int] = field(default_factory=Counter)
@@ -69,7 +69,7 @@ class _Period:
     all_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
     """Number of faults by guard and client, including those that do not count as evidence."""
 
-    draws: dict[int, int] = field(default_factory=dict)
+    client_samples: dict[int, int] = field(default_factory=dict)
     """Number of sampled requests, by client."""
 
 
@@ -81,11 +81,18 @@ class ClientLimits:
 
     def __init__(self) -> None:
         self._ends_at = -math.inf
-        self._now, self._last = _Period(), _Period()
-        self._counts: dict[ArmName, int] = {"production": 0, "challenger": 0}
-        self._next_quantile = self._typical = 0
-        self._absent = 0
-        """Number of clients of the last period without a request in this one."""
+        self._current, self._previous = _Period(), _Period()
+        self._num_clients: dict[ArmName, int] = {"production": 0, "challenger": 0}
+        """Number of clients in the current and the previous period, by arm."""
+
+        self._max_typical_requests = 0
+        """Largest number of requests of a typical client in the current period."""
+
+        self._refresh_at_requests = 0
+        """Number of requests at which ``_max_typical_requests`` is computed again."""
+
+        self._num_absent = 0
+        """Number of clients of the previous period without a request in the current one."""
 
         # Unpredictable, so that clients cannot choose a name that is sampled.
         self._key = secrets.token_bytes(8)
@@ -104,37 +111,39 @@ class ClientLimits:
         """
         self._advance_period(now)
         subnet = self._subnet(address)
-        self._now.subnet_requests[subnet] = self._now.subnet_requests.get(subnet, 0) + 1
-        bucket, seen = self._bucket(client), self._now.seen[arm]
-        if bucket not in seen:
-            seen.add(bucket)
-            self._counts[arm] += bucket not in self._last.seen[arm]
-        requests = self._now.requests
+        self._current.subnet_requests[subnet] = self._current.subnet_requests.get(subnet, 0) + 1
+        bucket, clients = self._bucket(client), self._current.clients[arm]
+        if bucket not in clients:
+            clients.add(bucket)
+            self._num_clients[arm] += bucket not in self._previous.clients[arm]
+        requests = self._current.client_requests
         num_earlier = requests.get(bucket, 0)
         requests[bucket] = num_earlier + 1
         if num_earlier:
-            self._now.clients_by_requests[num_earlier] -= 1
-        self._now.clients_by_requests[num_earlier + 1] += 1
-        self._absent -= num_earlier == 0 and bucket in self._last.requests
-        self._now.total += 1
-        if self._now.total >= self._next_quantile:
-            self._typical = self._typical_requests()
-            self._next_quantile = math.ceil(_REFRESH_FACTOR * self._now.total)
+            self._current.clients_by_requests[num_earlier] -= 1
+        self._current.clients_by_requests[num_earlier + 1] += 1
+        self._num_absent -= num_earlier == 0 and bucket in self._previous.client_requests
+        self._current.num_requests += 1
+        if self._current.num_requests >= self._refresh_at_requests:
+            self._max_typical_requests = self._compute_max_typical_requests()
+            self._refresh_at_requests = math.ceil(_REFRESH_FACTOR * self._current.num_requests)
         return num_earlier < self.max_compared_requests
 
     @property
     def max_compared_requests(self) -> int:
         """Largest number of compared requests per client in this period."""
-        return 2 * self._typical + 1
+        return 2 * self._max_typical_requests + 1
 
-    def _typical_requests(self) -> int:
+    def _compute_max_typical_requests(self) -> int:
         """Return the largest number of requests of a typical client in this period.
 
-        Clients of the last period that are absent in this one count with 0 requests.
+        Clients of the previous period without a request in this one count with 0 requests.
         """
-        num_typical = math.ceil(_TYPICAL_QUANTILE * (len(self._now.requests) + self._absent))
-        remaining = num_typical - self._absent
-        for requests, clients in sorted(self._now.clients_by_requests.items()):
+        num_typical = math.ceil(
+            _TYPICAL_QUANTILE * (len(self._current.client_requests) + self._num_absent)
+        )
+        remaining = num_typical - self._num_absent
+        for requests, clients in sorted(self._current.clients_by_requests.items()):
             if remaining <= 0:
                 break
             remaining -= clients
@@ -142,9 +151,9 @@ class ClientLimits:
                 return requests
         return 0
 
-    def count(self, arm: ArmName) -> int:
-        """Return the number of clients of an arm in this period and the one before."""
-        return self._counts[arm]
+    def num_clients(self, arm: ArmName) -> int:
+        """Return the number of clients of an arm in this period and the previous one."""
+        return self._num_clients[arm]
 
     def smaller_arm_clients(self, share: float) -> int:
         """Return the number of clients of the arm that has fewer.
@@ -153,13 +162,13 @@ class ClientLimits:
         a step few clients have sent a request, and the first client of an arm must not be
         allowed all faults of the arm.
         """
-        challenger, production = self.count("challenger"), self.count("production")
-        expected = share * (challenger + production)
+        challenger, production = self.num_clients("challenger"), self.num_clients("production")
+        num_expected = share * (challenger + production)
         return max(
             1,
             min(
-                max(challenger, int(expected)),
-                max(production, int(challenger + production - expected)),
+                max(challenger, int(num_expected)),
+                max(production, int(challenger + production - num_expected)),
             ),
         )
 
@@ -182,11 +191,11 @@ class ClientLimits:
         """
         self._advance_period(now)
         bucket, subnet = self._bucket(client), self._subnet(address)
-        all_faults = self._now.all_faults.setdefault(guard, {})
+        all_faults = self._current.all_faults.setdefault(guard, {})
         all_faults[bucket] = all_faults.get(bucket, 0) + 1
         if not self.would_count(arm, guard, client, address=address, share=share, now=now):
             return False
-        faults, subnet_faults = self._now.faults, self._now.subnet_faults
+        faults, subnet_faults = self._current.faults, self._current.subnet_faults
         client_key, subnet_key = (arm, guard, bucket), (arm, guard, subnet)
         faults[client_key] = faults.get(client_key, 0) + 1
         subnet_faults[subnet_key] = subnet_faults.get(subnet_key, 0) + 1
@@ -208,20 +217,20 @@ class ClientLimits:
         its limit has more faults than nearly all others, so its next fault changes no limit.
         """
         self._advance_period(now)
-        num_counted = self._now.faults.get((arm, guard, self._bucket(client)), 0)
+        num_counted = self._current.faults.get((arm, guard, self._bucket(client)), 0)
         fair_part = math.ceil(BREACH_FAULTS / self.smaller_arm_clients(share))
         # If nearly all clients have faults, for example slow responses, a client is limited only
         # if it has far more of them than the others.
-        max_typical = 2 * self._typical_faults(self._now.all_faults.get(guard, {})) + 1
+        max_typical = 2 * self._typical_faults(self._current.all_faults.get(guard, {})) + 1
         if num_counted >= fair_part and num_counted >= max_typical:
             return False
-        num_of_subnet = self._now.subnet_faults.get((arm, guard, self._subnet(address)), 0)
+        num_of_subnet = self._current.subnet_faults.get((arm, guard, self._subnet(address)), 0)
         subnet_part = self._subnet_share(address) * self._relative_share(arm, share)
         return num_of_subnet < math.ceil(BREACH_FAULTS * subnet_part)
 
     def begin_step(self) -> None:
         """Reset the fault counts of all clients, because a new step has its own evidence."""
-        for period in (self._now, self._last):
+        for period in (self._current, self._previous):
             period.faults.clear()
             period.subnet_faults.clear()
             period.all_faults.clear()
@@ -231,7 +240,7 @@ class ClientLimits:
 
         It is 0 unless more than a tenth of the clients have faults.
         """
-        num_clients = sum(self._counts.values())
+        num_clients = sum(self._num_clients.values())
         num_atypical = num_clients - math.ceil(_TYPICAL_QUANTILE * num_clients)
         if not 0 < num_atypical < len(faults_by_client):
             return 0
@@ -245,10 +254,10 @@ class ClientLimits:
         return arm_share / smaller if smaller > 0 else 1.0
 
     def _subnet_share(self, address: str) -> float:
-        """Return the part of all requests in this period and the last that a subnet sent."""
-        periods, subnet = (self._now, self._last), self._subnet(address)
+        """Return the share of a subnet in all requests of this period and the previous one."""
+        periods, subnet = (self._current, self._previous), self._subnet(address)
         num_requests = sum(period.subnet_requests.get(subnet, 0) for period in periods)
-        return num_requests / max(1, sum(period.total for period in periods))
+        return num_requests / max(1, sum(period.num_requests for period in periods))
 
     def may_sample(self, client: str, *, per_s: float, now: float) -> bool:
         """Return whether a request of a client may be sampled.
@@ -262,8 +271,8 @@ class ClientLimits:
         """
         self._advance_period(now)
         bucket = self._bucket(client)
-        samples_per_client = per_s * PERIOD_S / max(1, sum(self._counts.values()))
-        if self._now.draws.get(bucket, 0) >= math.ceil(samples_per_client):
+        samples_per_client = per_s * PERIOD_S / max(1, sum(self._num_clients.values()))
+        if self._current.client_samples.get(bucket, 0) >= math.ceil(samples_per_client):
             return False
         # Below one sample per client, only this fraction of the clients is sampled in a period.
         draw = hash((self._key, self._ends_at, bucket)) % _NUM_BUCKETS
@@ -272,17 +281,19 @@ class ClientLimits:
     def record_sample(self, client: str) -> None:
         """Count that a request of a client was sampled."""
         bucket = self._bucket(client)
-        self._now.draws[bucket] = self._now.draws.get(bucket, 0) + 1
+        self._current.client_samples[bucket] = self._current.client_samples.get(bucket, 0) + 1
 
     def _advance_period(self, now: float) -> None:
         if now >= self._ends_at:
             is_next = now < self._ends_at + PERIOD_S
-            self._last = self._now if is_next else _Period()
-            self._now = _Period()
-            self._counts = {arm: len(seen) for arm, seen in self._last.seen.items()}
+            self._previous = self._current if is_next else _Period()
+            self._current = _Period()
+            self._num_clients = {
+                arm: len(clients) for arm, clients in self._previous.clients.items()
+            }
             self._ends_at = now + PERIOD_S
-            self._next_quantile = self._typical = 0
-            self._absent = len(self._last.requests)
+            self._refresh_at_requests = self._max_typical_requests = 0
+            self._num_absent = len(self._previous.client_requests)
 
     @staticmethod
     @functools.lru_cache(_NUM_BUCKETS)

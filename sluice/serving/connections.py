@@ -135,10 +135,11 @@ def connection_limit(settings: ConnectionSettings) -> int:
         SettingsError: The hard limit allows fewer than ``MIN_CONNECTIONS`` connections.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    reserved = _num_open_descriptors() + settings.reserved_descriptors
-    needed = settings.max_connections + reserved
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    num_open = _count_open_descriptors()
+    reserved = num_open + settings.reserved_descriptors
+    required_limit = settings.max_connections + reserved
+    if soft != resource.RLIM_INFINITY and soft < required_limit:
+        soft = required_limit if hard == resource.RLIM_INFINITY else min(required_limit, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     limit = settings.max_connections
     if soft != resource.RLIM_INFINITY:
@@ -146,15 +147,15 @@ def connection_limit(settings: ConnectionSettings) -> int:
     if limit < MIN_CONNECTIONS:
         raise SettingsError(
             f"A server needs file descriptors for {MIN_CONNECTIONS} connections in addition to "
-            f"{settings.reserved_descriptors} reserved ones, but the system grants {soft} in "
-            "total.",
+            f"{settings.reserved_descriptors} reserved ones and {num_open} open ones, but the "
+            f"system grants {soft} in total.",
             fix="Raise the hard limit (ulimit -Hn, LimitNOFILE= of systemd), or lower "
             "serving.connections.reserved_descriptors.",
         )
     return limit
 
 
-def _num_open_descriptors() -> int:
+def _count_open_descriptors() -> int:
     """Return the number of open file descriptors of this process."""
     for folder in ("/proc/self/fd", "/dev/fd"):
         if Path(folder).is_dir():

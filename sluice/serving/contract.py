@@ -44,7 +44,7 @@ class InputContract(Record):
 
     @property
     def max_elements(self) -> int:
-        """Maximum number of windows of a request; the settings of the server have a lower one."""
+        """Maximum number of windows of a request, which is also that of the server's setting."""
         return _MAX_WINDOWS
 
     def takes_same(self, other: Any) -> bool:
@@ -62,7 +62,7 @@ class InputContract(Record):
         """The input as a noun phrase."""
         return f"windows of {self.seq_len} rows of {', '.join(self.columns)}"
 
-    def tensor(self, request: PredictRequest) -> NDArray[np.float32]:
+    def read_windows(self, request: PredictRequest) -> NDArray[np.float32]:
         """Return the windows (N, L, D) in the network's column order.
 
         Raises:

@@ -12,40 +12,40 @@ from sluice.serving.arm_result import ArmResult
 
 
 class Crowding:
-    """Number of windows in progress at one arm, by client subnet; used by the event loop only."""
+    """Counts the elements in progress at one arm by client subnet; used by the event loop only."""
 
     def __init__(self) -> None:
-        self._windows: Counter[str] = Counter()
+        self._num_elements: Counter[str] = Counter()
 
-    def enter(self, subnet: str, windows: int) -> bool:
-        """Add a request; return whether another subnet has more than half of all windows.
+    def enter(self, subnet: str, num_elements: int) -> bool:
+        """Add a request; return whether another subnet has more than half of all elements.
 
         Args:
             subnet: Subnet of the client.
-            windows: Number of windows of the request.
+            num_elements: Number of elements of the request, such as windows.
         """
-        self._windows[subnet] += windows
-        if len(self._windows) == 1:
+        self._num_elements[subnet] += num_elements
+        if len(self._num_elements) == 1:
             return False
-        others = [num for name, num in self._windows.items() if name != subnet]
-        return max(others, default=0) > self._windows.total() / 2
+        others = [num for name, num in self._num_elements.items() if name != subnet]
+        return max(others, default=0) > self._num_elements.total() / 2
 
-    def leave(self, subnet: str, windows: int, result: ArmResult, *, linger_s: float) -> None:
+    def leave(self, subnet: str, num_elements: int, result: ArmResult, *, linger_s: float) -> None:
         """Remove a request.
 
         Args:
             subnet: Subnet of the client.
-            windows: Number of windows that was passed to ``enter``.
+            num_elements: Number of elements that was passed to ``enter``.
             result: Result of the request. If it timed out, the arm still computes it, so it is
                 removed later.
             linger_s: Time after which a request that timed out is removed [s].
         """
         if result.is_begun and result.fault == "timeouts":
-            asyncio.get_running_loop().call_later(linger_s, self._remove, subnet, windows)
+            asyncio.get_running_loop().call_later(linger_s, self._remove, subnet, num_elements)
         else:
-            self._remove(subnet, windows)
+            self._remove(subnet, num_elements)
 
-    def _remove(self, subnet: str, windows: int) -> None:
-        self._windows[subnet] -= windows
-        if self._windows[subnet] <= 0:
-            del self._windows[subnet]
+    def _remove(self, subnet: str, num_elements: int) -> None:
+        self._num_elements[subnet] -= num_elements
+        if self._num_elements[subnet] <= 0:
+            del self._num_elements[subnet]

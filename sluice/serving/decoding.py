@@ -65,7 +65,7 @@ class RequestDecoder:
                 cause="The code of the codec does not support these elements. The log of the "
                 "server has the location of the error.",
                 fix="Report it to the owner of the model.",
-                place=site,
+                site=site,
             ) from None
         return as_arrays(x)
 

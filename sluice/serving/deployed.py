@@ -88,7 +88,7 @@ class ServedModel(Protocol):
 class Embedder:
     """Computes the embeddings of requests, by which their drift is detected."""
 
-    weights: str
+    weights_digest: str
     """Digest of the weights of the network."""
 
     network: nn.Module
@@ -171,7 +171,7 @@ def load_deployed(
     version_name = f"{version.model} version {version.number}"
     if version.lineage.compute_candidate() != version.candidate:
         raise IntegrityError(
-            f"The network weights of {version_name} do not match its candidate digest "
+            f"The lineage of {version_name} does not match its candidate digest "
             f"{version.candidate[:12]}.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
@@ -200,7 +200,7 @@ def load_deployed(
         target=workload.target_column,
         networks=_as_served(workload, networks),
         codec=codec,
-        embedder=Embedder(weights=members[0].weights, network=networks[0])
+        embedder=Embedder(weights_digest=members[0].weights, network=networks[0])
         if REFERENCE_ROLE in version.lineage.artifacts and _can_embed(networks[0], codec)
         else None,
     )
@@ -225,11 +225,11 @@ def _windows_contract(workload: Workload, networks: Sequence[nn.Module]) -> Inpu
     return InputContract(
         columns=workload.feature_columns,
         seq_len=workload.settings.seq_len,
-        bounds=_bounds(networks, num_columns=len(workload.feature_columns)),
+        bounds=_column_bounds(networks, num_columns=len(workload.feature_columns)),
     )
 
 
-def _bounds(
+def _column_bounds(
     networks: Sequence[nn.Module], *, num_columns: int
 ) -> tuple[tuple[float, float], ...] | None:
     """Return the accepted range of each column, computed from the input scales of the networks.

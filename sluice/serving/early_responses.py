@@ -39,7 +39,7 @@ class EarlyResponse:
 
     @classmethod
     def body_large(cls, max_bytes: int) -> "EarlyResponse":
-        """Return the response to a chunked body that exceeds its limit with its chunk headers."""
+        """Return the response to a chunked body that is too large including its chunk headers."""
         return cls(
             "body_large",
             413,

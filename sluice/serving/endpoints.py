@@ -103,8 +103,8 @@ async def readyz(request: Request) -> Response:
     # consistent version, and a failing /readyz would turn one edited row into an outage.
     phase: ServerPhase = "degraded" if serving.split_sync.has_problem("registry") else "serving"
     readiness = Readiness(
-        ready=not serving.draining and not serving.hangs_s(time.monotonic()),
-        state="draining" if serving.draining else phase,
+        ready=not serving.is_draining and not serving.hangs_s(time.monotonic()),
+        state="draining" if serving.is_draining else phase,
         problems=[kind for kind in PROBLEM_KINDS if serving.split_sync.has_problem(kind)],
     )
     return json_response(readiness, status=200 if readiness.ready else 503)

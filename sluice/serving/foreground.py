@@ -23,7 +23,7 @@ def open_foreground(spec: ServerSpec, *, tls: Tls | None) -> Iterator[tuple[Serv
     """Yield the state of a server, and the function that prints its URL as a line of JSON.
 
     Raises:
-        SettingsError: The address is not on loopback, and requires a token.
+        SettingsError: The address is not a loopback address, and no token is set for clients.
         SluiceError: See ``open_server``.
     """
     require_token_beyond_loopback(spec.host, spec.tokens)
@@ -34,15 +34,15 @@ def open_foreground(spec: ServerSpec, *, tls: Tls | None) -> Iterator[tuple[Serv
     hide_from_children()
     with open_server(spec, clock=lambda: datetime.now(UTC), log=log) as serving:
         deployed = serving.router.table.production.deployed
-        ready = {
+        served_version = {
             "model": spec.model,
             "version": deployed.version,
             "candidate": deployed.candidate,
         }
         scheme = "http" if tls is None else "https"
-        where = f"[{spec.host}]" if ":" in spec.host else spec.host
+        url_host = f"[{spec.host}]" if ":" in spec.host else spec.host
 
         def on_ready(port: int) -> None:
-            print(json.dumps({"url": f"{scheme}://{where}:{port}"} | ready), flush=True)
+            print(json.dumps({"url": f"{scheme}://{url_host}:{port}"} | served_version), flush=True)
 
         yield serving, on_ready

@@ -40,7 +40,7 @@ class TrustedHosts:
         exact_names = (name for name in lower_names if not name.startswith("*."))
         self._exact = {*LOOPBACK, host.lower(), *exact_names}
         self._suffixes = tuple(name[1:] for name in lower_names if name.startswith("*."))
-        self._cached: set[bytes] = set()
+        self._accepted_headers: set[bytes] = set()
 
     def require(self, values: Iterable[bytes]) -> None:
         """Accept a request with exactly one Host header that names the server.
@@ -54,15 +54,15 @@ class TrustedHosts:
         headers = tuple(values)
         if len(headers) == 1:
             (header,) = headers
-            if header in self._cached:
+            if header in self._accepted_headers:
                 return
             if self._trusts(header):
-                if len(self._cached) < _MAX_CACHED:
-                    self._cached.add(header)
+                if len(self._accepted_headers) < _MAX_CACHED:
+                    self._accepted_headers.add(header)
                 return
-            shown = header.decode("latin-1")[:_MAX_SHOWN_CHARS]
+            header_text = header.decode("latin-1")[:_MAX_SHOWN_CHARS]
             raise MisdirectedRequest(
-                f"The Host header must name this server, got {shown!r}.",
+                f"The Host header must name this server, got {header_text!r}.",
                 cause="The request used a host name that the server does not trust.",
                 fix="Call the server by its address, or add the name to serving.trusted_hosts.",
             )

@@ -9,7 +9,7 @@ class HttpError(RequestRefused):
     """Base class of all errors that become a response; each class has its own kind and status."""
 
     status: ClassVar[int] = 500
-    kind: ClassVar[str] = "broken"
+    kind: ClassVar[str] = "internal_error"
     retry_after_s: ClassVar[int | None] = None
 
 
@@ -32,7 +32,7 @@ class Forbidden(HttpError):
 
 
 class UnknownModel(HttpError):
-    """The request names a model or version that this server does not serve."""
+    """The request names a model that this server does not serve."""
 
     status, kind = 404, "unknown_model"
 
@@ -62,7 +62,7 @@ class MisdirectedRequest(HttpError):
 
 
 class InvalidInput(HttpError):
-    """The body is JSON but violates the input contract of the model."""
+    """The content of the body is invalid, or the prediction from it is NaN or infinite."""
 
     status, kind = 422, "invalid_input"
 
@@ -74,13 +74,13 @@ class TooManyRequests(HttpError):
 
 
 class ModelFailed(HttpError):
-    """The production model raised an error."""
+    """The production model or its codec raised an error."""
 
     status, kind = 500, "model_failed"
 
-    def __init__(self, what: str, *, fix: str, cause: str, place: dict[str, Any]) -> None:
+    def __init__(self, what: str, *, fix: str, cause: str, site: dict[str, Any]) -> None:
         super().__init__(what, fix=fix, cause=cause)
-        self.place = place
+        self.site = site
         """Type and location of the error, for the log."""
 
 
@@ -91,7 +91,7 @@ class Overloaded(HttpError):
 
 
 class RollbackFailed(HttpError):
-    """Nothing was rolled back: the registry could not be accessed, or it refused the rollback."""
+    """An alert had no effect: the registry could not be accessed, or it refused the rollback."""
 
     status, kind, retry_after_s = 503, "rollback_failed", 1
 

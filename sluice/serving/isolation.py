@@ -143,12 +143,12 @@ class Isolation:
         for _, thread in self._supervisors:
             thread.join(_JOIN_TIMEOUT_S)
 
-    def load(self, candidate: str, abandoned: threading.Event) -> IsolatedModel:
+    def load(self, candidate: str, no_longer_needed: threading.Event) -> IsolatedModel:
         """Start a process for a candidate digest, and return its model once the process is ready.
 
         Args:
             candidate: Candidate digest.
-            abandoned: Set by another thread if the model is no longer needed.
+            no_longer_needed: Event that another thread sets if the model is no longer needed.
 
         Raises:
             ContractError: The model does not load, or its process crashes or exceeds its limits
@@ -167,7 +167,7 @@ class Isolation:
         ]
         supervisor.start()
         while not state.loading_done.wait(_CHECK_INTERVAL_S / 5):
-            if abandoned.is_set():
+            if no_longer_needed.is_set():
                 state.stop.set()
         if state.info is None:
             raise ContractError(
@@ -207,7 +207,7 @@ def _run_process(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> str:
     """Start a process, monitor it until it ends, and return how it ended."""
-    environment = arm_environment(os.environ, more=settings.challenger_environment)
+    environment = arm_environment(os.environ, extra_names=settings.challenger_environment)
     process = ArmProcess(loader, candidate, environment=environment)
     try:
         info = _wait_until_ready(process, state, settings)
@@ -253,15 +253,15 @@ def _monitor(
     bytes_when_ready: int,
 ) -> str:
     """Monitor the process and return why it must be ended; "" if it ended by itself."""
-    hangs_s = _HANG_DEADLINES * settings.challenger_deadline_s
+    max_pending_s = _HANG_DEADLINES * settings.challenger_deadline_s
     while not state.stop.wait(_CHECK_INTERVAL_S):
         if process.has_ended():
             return ""
         excess = _memory_excess(process, settings, bytes_when_ready=bytes_when_ready)
         if excess:
             return excess
-        if process.pending_s(time.monotonic()) > hangs_s:
-            return f"was ended: it hung for {hangs_s:g} s"
+        if process.pending_s(time.monotonic()) > max_pending_s:
+            return f"was ended: it hung for {max_pending_s:g} s"
     return "was stopped"
 
 

@@ -2,10 +2,10 @@
 
 An alert is sent repeatedly while it fires, possibly by several senders at once. Each rollback
 stores the key of its alert in the ledger, and an alert whose key is found there does not cause the
-same kind of rollback again. Nor does an alert move production right after a
-rollback: the cause of the alert is probably the state that the rollback has just ended. If an
-alert about production aborted a rollout and still fires after that cooldown, the rollout was not
-its cause, and production is rolled back.
+same kind of rollback again. Nor does an alert move production right after a rollback: the cause of
+the alert is probably the state that the rollback has just ended. If an alert about production
+aborted a rollout and still fires after that cooldown, the rollout was not its cause, and
+production is rolled back.
 """
 
 from datetime import timedelta
@@ -46,7 +46,7 @@ class LedgerRollback:
             ledger: Registry of the model.
             model: Name of the model.
             store: Contains the artifacts of the previous version.
-            clock: Time of the rollbacks.
+            clock: Clock that dates the rollbacks.
             cooldown_s: Time after a rollback in which alerts do not move production [s].
         """
         self._ledger = ledger
@@ -56,9 +56,9 @@ class LedgerRollback:
         self._cooldown = timedelta(seconds=cooldown_s)
 
     def handle(self, request: RollbackRequest) -> RollbackResult:
-        """Abort the rollout in progress if the alert fired after its start.
+        """Abort the rollout in progress if the alert began to fire after its start.
 
-        Otherwise, roll production back if the alert requests it.
+        Otherwise, roll production back if the action is ``rollback_production``.
 
         Raises:
             SluiceError: The registry cannot be read or written, or the previous version does not
@@ -75,24 +75,26 @@ class LedgerRollback:
         rollout = self._ledger.rollout(self._model)
         if rollout is not None and not rollout.is_over:
             fired_before = request.began < rollout.started_at - _MAX_CLOCK_SKEW
-            if request.action == "rollback" or not fired_before:
-                return self._abort(rollout, request, fired_before=fired_before)
-        last = None if rollout is None else self._ledger.rollout_transitions(rollout.id)[-1]
-        if request.action == "rollback":
-            if last is not None and _alert_marker(request) in last.reason:
-                return _no_effect(f"This alert already aborted {_rollout_name(last.rollout)}.")
+            if not fired_before:
+                return self._abort(rollout, request)
+            if request.action == "rollback":
+                return _no_effect(
+                    f"The alert has fired since {_format_time(request.began)}, before "
+                    f"{_rollout_name(rollout)} began at {_format_time(rollout.started_at)}. So the "
+                    "rollout is not its cause."
+                )
+        last_transition = (
+            None if rollout is None else self._ledger.rollout_transitions(rollout.id)[-1]
+        )
+        if request.action == "rollback":  # this action never moves production
+            if last_transition is not None and _alert_marker(request) in last_transition.reason:
+                return _no_effect(
+                    f"This alert already aborted {_rollout_name(last_transition.rollout)}."
+                )
             return _no_effect(f"No rollout of {self._model} is in progress.")
-        return self._roll_back(request, last)
+        return self._roll_back(request, last_transition)
 
-    def _abort(
-        self, rollout: Rollout, request: RollbackRequest, *, fired_before: bool
-    ) -> RollbackResult:
-        if fired_before:
-            return _no_effect(
-                f"The alert has fired since {_format_time(request.began)}, before "
-                f"{_rollout_name(rollout)} began at {_format_time(rollout.started_at)}. So the "
-                "rollout is not its cause."
-            )
+    def _abort(self, rollout: Rollout, request: RollbackRequest) -> RollbackResult:
         transition = transitions.abort(
             rollout, now=self._clock(), actor=ACTOR, reason=_reason(request)
         )
@@ -101,16 +103,18 @@ class LedgerRollback:
             act="aborted", what=f"Aborted {_rollout_name(rollout)}; production answers all users."
         )
 
-    def _roll_back(self, request: RollbackRequest, last: Transition | None) -> RollbackResult:
+    def _roll_back(
+        self, request: RollbackRequest, last_transition: Transition | None
+    ) -> RollbackResult:
         history = self._ledger.history(self._model)
         moves = [entry for entry in history if entry.revision is not None]
         if not moves:
             return _no_effect(f"No version of {self._model} is in production.")
-        reason_to_keep = self._reason_to_keep(request, moves, last)
+        reason_to_keep = self._reason_to_keep(request, moves, last_transition)
         if reason_to_keep:
             return _no_effect(reason_to_keep)
         try:
-            moved = self._ledger.rollback(
+            rollback = self._ledger.rollback(
                 self._model,
                 expected=moves[-1].to_version,
                 actor=ACTOR,
@@ -121,19 +125,22 @@ class LedgerRollback:
             return _no_effect(f"{error.what} {error.cause}")
         return RollbackResult(
             act="rolled_back",
-            what=f"Rolled {self._model} back from version {moved.previous} to {moved.version}. "
-            f"{moved.code}".rstrip(),
+            what=f"Rolled {self._model} back from version {rollback.previous} to "
+            f"{rollback.version}. {rollback.code}".rstrip(),
         )
 
     def _reason_to_keep(
-        self, request: RollbackRequest, moves: list[HistoryEntry], last: Transition | None
+        self,
+        request: RollbackRequest,
+        moves: list[HistoryEntry],
+        last_transition: Transition | None,
     ) -> str:
         """Return why production must not be rolled back; empty if it may.
 
         Args:
             request: Alert that requests the rollback.
             moves: Changes of the production pointer, oldest first; not empty.
-            last: Last transition of the last rollout, if any.
+            last_transition: Last transition of the last rollout, if any.
         """
         by_this_alert = [move for move in moves if _alert_marker(request) in move.reason]
         if by_this_alert:
@@ -146,8 +153,8 @@ class LedgerRollback:
                 "version is not its cause."
             )
         rollback_times = [move.at] if move.action == "rollback" else []
-        if last is not None and last.outcome in ("abort", "roll_back"):
-            rollback_times.append(last.at)
+        if last_transition is not None and last_transition.outcome in ("abort", "roll_back"):
+            rollback_times.append(last_transition.at)
         if rollback_times and self._clock() < max(rollback_times) + self._cooldown:
             return (
                 f"The last rollback was at {_format_time(max(rollback_times))}. Production does "

@@ -12,7 +12,7 @@ from sluice.rollout.traffic_split import TrafficSplit
 
 
 class LedgerTrafficSplit:
-    """Source of the split on the ledger: the production pointer and the rollout in progress."""
+    """Traffic split from the ledger: of its production pointer and its rollout in progress."""
 
     def __init__(
         self, ledger: RolloutLedger, model: str, *, registry_check_interval_s: float = 30.0

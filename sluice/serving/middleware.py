@@ -19,7 +19,7 @@ from sluice.serving.metrics import OTHER, ROUTES, Metrics
 from sluice.serving.random_pool import RandomPool
 from sluice.serving.schemas import ErrorResponse
 
-_INFO_KEY = "sluice.notes"
+_INFO_KEY = "sluice.request_info"
 """Key of the ``RequestInfo`` in the ASGI scope."""
 _SERVER_ERROR = 500
 """Smallest status of a server error, which marks the span as failed."""
@@ -29,14 +29,15 @@ _SERVER_ERROR = 500
 class RequestInfo:
     """Information about one request for its log line."""
 
-    trace: str
-    """Trace id."""
+    trace_id: str
+    """Trace id of the request."""
 
     began: float
     """Time at which the request arrived [s, monotonic]."""
 
     log_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields for the log; they must not contain request data."""
+    """Fields for the log; they must not contain request data. ``refused`` is the kind of the error
+    that was sent to the client, for a failed request of any cause."""
 
 
 def request_info(request: Request) -> RequestInfo:
@@ -73,16 +74,16 @@ class RequestMiddleware:
             return
         headers = dict(scope["headers"])
         traceparent = headers.get(b"traceparent", b"").decode("latin-1")
-        info = RequestInfo(trace=self._trace(traceparent), began=time.monotonic())
+        info = RequestInfo(trace_id=self._trace_id(traceparent), began=time.monotonic())
         scope[_INFO_KEY] = info
         status = 500
-        trace = info.trace.encode()
+        trace_header = info.trace_id.encode()
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"x-trace-id", trace)]
+                added = [(b"x-trace-id", trace_header)]
                 if self._is_draining():  # or the client's next request would fail
                     added.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *added]
@@ -92,7 +93,7 @@ class RequestMiddleware:
         route = scope["path"] if scope["path"] in ROUTES else OTHER
         method = scope["method"] if scope["method"] in ("GET", "POST") else OTHER
         with spans.server_span(
-            f"{method} {route}", trace=info.trace, traceparent=traceparent
+            f"{method} {route}", trace_id=info.trace_id, traceparent=traceparent
         ) as span:
             try:
                 self._hosts.require([v for k, v in scope["headers"] if k == b"host"])
@@ -109,7 +110,7 @@ class RequestMiddleware:
                 if status >= _SERVER_ERROR:
                     span.set_error(str(status))
 
-    def _trace(self, traceparent: str) -> str:
+    def _trace_id(self, traceparent: str) -> str:
         """Return the trace id of the client if it sent a valid one, else a new trace id."""
         context = spans.TraceContext.parse(traceparent) if traceparent else None
         return self._random.take(16).hex() if context is None else context.trace_id
@@ -139,7 +140,7 @@ class RequestMiddleware:
         self._metrics.count_response(route=route, method=method, status=status, seconds=seconds)
         self._log.info(
             "request",
-            trace=info.trace,
+            trace=info.trace_id,
             method=method,
             route=route,
             status=status,
@@ -149,7 +150,7 @@ class RequestMiddleware:
 
 
 async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
-    body = ErrorResponse.of(error, trace=info.trace).model_dump_json().encode()
+    body = ErrorResponse.of(error, trace=info.trace_id).model_dump_json().encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -160,5 +161,5 @@ async def _send_error(error: HttpError, info: RequestInfo, send: Send) -> None:
 
 
 def _declared_bytes(headers: dict[bytes, bytes]) -> int:
-    declared = headers.get(b"content-length", b"0")
-    return int(declared) if declared.isdigit() else 0
+    content_length = headers.get(b"content-length", b"0")
+    return int(content_length) if content_length.isdigit() else 0

@@ -95,9 +95,9 @@ def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYT
     parts = [x] if isinstance(x, np.ndarray) else [x[name] for name in sorted(x)]
     contiguous = [np.ascontiguousarray(part) for part in parts]
     digests = []
-    for number in range(count_elements(x)):
+    for index in range(count_elements(x)):
         sha = hashlib.blake2b(digest_size=size, key=key)
         for part in contiguous:
-            sha.update(part[number].tobytes())
+            sha.update(part[index].tobytes())
         digests.append(sha.digest())
     return digests

@@ -67,7 +67,7 @@ async def predict(request: Request) -> Response:
         fallback=routed.challenger_fault is not None,
         rollout=routed.split.rollout,
         epoch=routed.split.epoch,
-        trace=info.trace,
+        trace=info.trace_id,
     )
     return json_response(
         prediction, headers={f"x-sluice-{key}": str(value) for key, value in tags.items()}

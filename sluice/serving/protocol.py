@@ -56,29 +56,29 @@ class BoundedProtocol(HttpToolsProtocol):
         self,
         *args: Any,
         table: ConnectionTable,
-        accepted: socket.socket,
+        client_socket: socket.socket,
         address: str,
         body_timeout_s: float,
         max_body_bytes: int,
-        **more: Any,
+        **kwargs: Any,
     ) -> None:
         """Store the arguments; ``connection_made`` starts the protocol.
 
         Args:
             args: Arguments of uvicorn.
             table: All connections, including this one.
-            accepted: Socket of the connection.
+            client_socket: Socket of the connection.
             address: Client address, from ``address_for_limits``.
             body_timeout_s: The app's time limit of a body [s].
             max_body_bytes: The app's size limit of a body.
-            more: Keyword arguments of uvicorn.
+            kwargs: Keyword arguments of uvicorn.
         """
-        super().__init__(*args, **more)
+        super().__init__(*args, **kwargs)
         self.address = address
-        self._accepted = accepted
+        self._client_socket = client_socket
         self._table = table
         self._limits = table.settings
-        self._body_s = body_timeout_s + _BODY_EXTRA_S
+        self._body_limit_s = body_timeout_s + _BODY_EXTRA_S
         # Chunk headers count here. In chunks of one byte a body has six times its size, but no
         # real client sends a whole body this way, so twice the size suffices.
         self._max_wire_bytes = 2 * max_body_bytes + self._limits.max_header_bytes
@@ -89,7 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._refusal: EarlyResponse | None = None  # set before _RefusedError is raised
         self._is_evicted = False
-        self._in_message = False
+        self._is_in_message = False
         self._waiting_bytes = 0  # received since the last complete header or body
         self._head_bytes = 0
         self._num_headers = 0
@@ -164,14 +164,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:  # still being opened, or during the TLS handshake
             with contextlib.suppress(OSError):
-                self._accepted.shutdown(socket.SHUT_RDWR)
+                self._client_socket.shutdown(socket.SHUT_RDWR)
 
     # Parser
 
     def on_message_begin(self) -> None:
         """Start a request."""
         super().on_message_begin()
-        self._in_message = True
+        self._is_in_message = True
         self._head_bytes = self._num_headers = 0
         if self._phase != "head":
             self._enter("head", self._limits.header_timeout_s)
@@ -203,12 +203,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._waiting_bytes = 0
         if self._write_timer is None:  # with an unread response the connection stays "waiting"
             self._table.mark_sending(self)
-        self._enter("body", self._body_s)
+        self._enter("body", self._body_limit_s)
 
     def on_message_complete(self) -> None:
         """Wait for the response, or for a further request if the response was already sent."""
         super().on_message_complete()
-        self._in_message = False
+        self._is_in_message = False
         self._waiting_bytes = 0
         if self.cycle.response_complete:
             self._idle()
@@ -226,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_end()
         elif self.cycle.response_complete:
             self._table.mark_waiting(self)
-            if not self._in_message:
+            if not self._is_in_message:
                 self._idle()
 
     def send_400_response(self, msg: str) -> None:
@@ -272,7 +272,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer.set(self._ends_at)
 
     def _on_timeout(self) -> None:
-        if self._phase == "head" and (self._in_message or self._waiting_bytes):
+        if self._phase == "head" and (self._is_in_message or self._waiting_bytes):
             self._refuse(EarlyResponse.header_late(self._limits.header_timeout_s))
         elif self._phase == "closing":
             self.transport.abort()

@@ -48,5 +48,6 @@ class RateLimit:
             raise TooManyRequests(
                 f"The rate limit of {self._per_s:g} requests/s with bursts of {self._burst:g} "
                 "requests is exceeded.",
-                fix="Wait a second and send fewer requests; one request may have several elements.",
+                fix="Wait a second and send fewer requests. One request may contain several "
+                "elements or alerts.",
             )

@@ -196,7 +196,8 @@ def _deploy(serve: Any, spec: ServerSpec, signal: Any, replicas: int) -> None:
                 f"{status.status}: {_last_lines(status)}",
                 cause="The replicas use another registry, other artifacts or other code than this "
                 "process; or the CPU cores of the cluster are in use.",
-                fix="Set SLUICE_HOME and SLUICE_REGISTRY_URL to locations shared by all machines.",
+                fix="Set SLUICE_HOME and SLUICE_REGISTRY_URL to locations shared by all machines, "
+                "install the same code on all of them, and free a CPU core for each replica.",
             )
         time.sleep(_POLL_INTERVAL_S)
 

@@ -24,7 +24,7 @@ class ReportSink(Protocol):
     """Destination of reports. It is called from a thread, may block, and may raise SluiceError."""
 
     def write(self, report: ServerReport) -> None:
-        """Store a report. If it raises ``SamplesRefused``, all but the samples is stored."""
+        """Store a report. If it raises ``SamplesRefused``, everything but the samples is stored."""
 
 
 class Reporter:
@@ -54,7 +54,7 @@ class Reporter:
             buffer: Buffer whose samples are reported.
             metrics: Metrics that count failed reports.
             settings: Interval and timeout of the reports.
-            clock: Time of the reports.
+            clock: Clock that dates the reports.
         """
         self._sink = sink
         self._server = server

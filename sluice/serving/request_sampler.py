@@ -39,13 +39,13 @@ class RequestSampler:
         self._clock = clock
 
     def record(self, context: RequestContext, arm: ArmName, result: ArmResult) -> None:
-        """Store the first element of a request that was drawn at random, or that failed."""
+        """Store the first element of a request if the request is drawn at random or failed."""
         now = time.monotonic()
         has_failed = result.fault is not None
         if has_failed:
             is_sampled = self._buffer.should_keep_failure(now)
         else:
-            is_sampled = self._is_drawn(context, now)
+            is_sampled = self._should_sample(context, now)
         if not is_sampled:
             return
         table, split, request = context.table, context.split, context.request
@@ -66,18 +66,19 @@ class RequestSampler:
         )
         # ``split`` is the split in force: after the end of the lease it has no rollout, and the
         # sample needs no output of the other arm.
-        other = table.production if arm == "challenger" else table.challenger
-        is_compared = not has_failed and split.rollout is not None and other is not None
+        other_worker = table.production if arm == "challenger" else table.challenger
+        is_compared = not has_failed and split.rollout is not None and other_worker is not None
         is_embedded = not has_failed and table.production.deployed.embedder is not None
         if (is_compared or is_embedded) and self._background.has_room:
-            compared = other if is_compared else None
+            compared_worker = other_worker if is_compared else None
             self._background.start(
-                self._complete(sample, compared, context, is_embedded=is_embedded)
+                self._complete(sample, compared_worker, context, is_embedded=is_embedded)
             )
-        elif not is_compared:
+        elif not is_compared:  # without the other arm's output, a sample cannot be compared
             self._buffer.add(sample)
 
-    def _is_drawn(self, context: RequestContext, now: float) -> bool:
+    def _should_sample(self, context: RequestContext, now: float) -> bool:
+        """Return whether to sample a request, and count it in its client's rate if so."""
         if self._buffer.is_exhausted(now):  # checked first: it is cheap and nearly always true
             return False
         clients, per_s = self._clients, self._settings.samples_per_s
@@ -92,7 +93,7 @@ class RequestSampler:
     async def _complete(
         self,
         sample: Sample,
-        other: ArmWorker | None,
+        compared_worker: ArmWorker | None,
         context: RequestContext,
         *,
         is_embedded: bool,
@@ -102,8 +103,8 @@ class RequestSampler:
         No client waits for either.
         """
         x = first_element(context.x)
-        if other is not None:
-            result = await self._background.ask(other, x, name="compared")
+        if compared_worker is not None:
+            result = await self._background.predict(compared_worker, x, name="compared")
             other_name = "production" if sample.arm == "challenger" else "challenger"
             outputs = None if result.fault is not None else first_element_outputs(result)
             sample = sample.model_copy(update={other_name: outputs})
@@ -123,7 +124,7 @@ class RequestSampler:
         if values is None or embedder is None or not np.isfinite(values).all():
             return None
         return SampledEmbedding(
-            network=embedder.weights,
+            network=embedder.weights_digest,
             values=tuple(float(f"{value:.6g}") for value in values[0].tolist()),
         )
 

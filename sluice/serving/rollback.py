@@ -15,6 +15,9 @@ _MAX_BURST_REQUESTS = 10
 
 RollbackEffect = Literal["aborted", "rolled_back", "nothing"]
 RollbackAction = Literal["rollback", "rollback_production"]
+"""What an alert requests. rollback: abort the rollout in progress, and never move production.
+rollback_production: abort the rollout in progress if the alert began to fire after it; otherwise
+move production back to the previous good version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,5 +63,5 @@ class RollbackWebhook:
     limit: RateLimit = field(
         default_factory=lambda: RateLimit(per_s=_MAX_REQUESTS_PER_S, burst=_MAX_BURST_REQUESTS)
     )
-    one_at_a_time: asyncio.Lock = field(default_factory=asyncio.Lock)
+    handling_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a request is handled, so that rollbacks do not run concurrently."""

@@ -121,7 +121,8 @@ class WebhookResponse(Record):
 )
 async def rollback(request: Request) -> Response:
     """Abort the rollout in progress, or roll production back, as a firing alert requests."""
-    serving, webhook, trace = serving_of(request), _webhook_of(request), request_info(request).trace
+    serving, webhook = serving_of(request), _webhook_of(request)
+    trace_id = request_info(request).trace_id
     webhook.limit.require(time.monotonic())
     with serving.admission.reading(token_name(request)) as reading:
         body = await read_body(request, settings=serving.settings, reading=reading)
@@ -129,14 +130,14 @@ async def rollback(request: Request) -> Response:
     handled = []
     for alert in payload.alerts:
         try:
-            async with webhook.one_at_a_time:
+            async with webhook.handling_lock:
                 result = await _handle(alert, webhook.rollback, model=serving.model)
         except RollbackFailed as failed:
             serving.metrics.hook_acts.labels("failed").inc()
-            serving.log.error("hook", trace=trace, alert=alert.key, failed=str(failed))
+            serving.log.error("hook", trace=trace_id, alert=alert.key, failed=str(failed))
             raise
         serving.metrics.hook_acts.labels(result.act).inc()
-        serving.log.warning("hook", trace=trace, alert=alert.key, act=result.act)
+        serving.log.warning("hook", trace=trace_id, alert=alert.key, act=result.act)
         handled.append(
             HandledAlert(fingerprint=alert.fingerprint, act=result.act, what=result.what)
         )
@@ -159,15 +160,15 @@ def _parse_payload(body: bytes) -> AlertmanagerPayload:
     try:
         return AlertmanagerPayload.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "json_invalid":
+        first_error = error.errors()[0]
+        if first_error["type"] == "json_invalid":
             raise BadRequest(
                 "The body must be JSON, but is not.", fix="Send the payload of Alertmanager."
             ) from None
-        field = ".".join(str(part) for part in first["loc"])
+        field = ".".join(str(part) for part in first_error["loc"])
         raise InvalidInput(
             f"The body is not a payload of Alertmanager's webhook, version 4: '{field}': "
-            f"{first['msg']}.",
+            f"{first_error['msg']}.",
             fix="Set this URL in a webhook_config of Alertmanager.",
         ) from None
 

@@ -103,7 +103,7 @@ class Router:
 
         Raises:
             InvalidInput: The elements violate the contract, or the prediction is not finite.
-            ModelFailed: Production, or its codec, raised an error.
+            ModelFailed: Production or its codec raised an error.
             PredictionTimeout: Production did not answer before the deadline.
         """
         table = self._table
@@ -112,14 +112,14 @@ class Router:
         contract = table.production.deployed.contract
         if isinstance(contract, InputContract):
             assert isinstance(request, PredictRequest), "the request was parsed for this contract"
-            x: ModelArrays = contract.tensor(request)
+            x: ModelArrays = contract.read_windows(request)
         else:
             codec = table.production.deployed.codec
             assert codec is not None, "production is in this process, and has its codec"
             x = await self._decoder.decode(codec, request, deadline=deadline)
         client = client_of(request.user, address)
         context = RequestContext(table, split, compared, request, x, client, address)
-        challenger, failed, challenger_faults = table.challenger, None, NO_FAULTS
+        challenger, challenger_failure, challenger_faults = table.challenger, None, NO_FAULTS
         if (
             challenger is not None
             and split.rollout is not None
@@ -135,12 +135,14 @@ class Router:
             challenger_faults = self._count("challenger", result, context, is_crowded=is_crowded)
             self._sampler.record(context, "challenger", result)
             if result.fault is None:
-                if split.shadow and table.shadowed == "production":
-                    self._comparison.copy(context, challenger_faults)
+                if split.shadow and table.shadow_arm_name == "production":
+                    self._comparison.send_shadow(context, challenger_faults)
                 else:
-                    self._comparison.ask_other("challenger", challenger_faults, context)
-                return routed_prediction(result, "challenger", challenger, split, failed=None)
-            failed = result
+                    self._comparison.repeat_on_other_arm("challenger", challenger_faults, context)
+                return routed_prediction(
+                    result, "challenger", challenger, split, challenger_failure=None
+                )
+            challenger_failure = result
             self._metrics.fallbacks.inc()
         result, is_crowded = await self._try_for_client(
             table.production,
@@ -149,33 +151,41 @@ class Router:
             timeout_s=deadline - time.monotonic(),
             max_waiting=self._settings.max_in_flight,
         )
-        if failed is None:
+        if challenger_failure is None:
             production_faults = self._count("production", result, context, is_crowded=is_crowded)
             self._sampler.record(context, "production", result)
             # Failed requests of production are repeated as well; otherwise only the challenger
             # could have faults that the other arm does not have.
-            if split.shadow and table.shadowed == "challenger":
-                self._comparison.copy(context, production_faults)
+            if split.shadow and table.shadow_arm_name == "challenger":
+                self._comparison.send_shadow(context, production_faults)
             else:
-                self._comparison.ask_other("production", production_faults, context)
+                self._comparison.repeat_on_other_arm("production", production_faults, context)
         else:
             # The fallback is the other arm's response to the same request. If both arms fail, the
             # challenger is not worse.
-            production_faults = self._comparison.faults(result)
+            production_faults = self._comparison.guard_faults(result)
             if split.shadow:
                 self.counters.count("production", split=compared, seconds=None, fault=result.fault)
-                self._comparison.compare_copies(
-                    context, ours=challenger_faults, theirs=production_faults
+                self._comparison.compare_both(
+                    context,
+                    challenger_faults=challenger_faults,
+                    production_faults=production_faults,
                 )
             # The queue limit applies although no repeat is needed: it limits the evidence about
             # production's faults, and must limit that about the challenger equally.
-            elif self._comparison.can_ask(challenger_faults, context):
+            elif self._comparison.can_repeat(challenger_faults, context):
                 self._comparison.compare(
                     "challenger", challenger_faults, production_faults, context
                 )
         if result.fault is not None:
             raise prediction_error(result)
-        return routed_prediction(result, "production", table.production, split, failed=failed)
+        return routed_prediction(
+            result,
+            "production",
+            table.production,
+            split,
+            challenger_failure=challenger_failure,
+        )
 
     def traffic_counts(self) -> TrafficCounts | None:
         """Return the counts since the rollout step began; None without a rollout."""
@@ -205,13 +215,13 @@ class Router:
     ) -> tuple[ArmResult, bool]:
         """Predict with an arm. Also return whether another subnet's requests delayed this one."""
         crowding = self._crowding[name]
-        subnet, num_windows = subnet_of(context.address), count_elements(context.x)
-        is_crowded = crowding.enter(subnet, num_windows)
+        subnet, num_elements = subnet_of(context.address), count_elements(context.x)
+        is_crowded = crowding.enter(subnet, num_elements)
         result = await try_arm(
             arm, context.x, name=name, timeout_s=timeout_s, max_waiting=max_waiting
         )
         linger_s = self._settings.challenger_deadline_s
-        crowding.leave(subnet, num_windows, result, linger_s=linger_s)
+        crowding.leave(subnet, num_elements, result, linger_s=linger_s)
         return result, is_crowded
 
     def _count(
@@ -225,9 +235,9 @@ class Router:
             arm,
             split=context.compared_split,
             seconds=result.computed_s,
-            fault=self._comparison.fault(result),
+            fault=self._comparison.request_fault(result),
             address=context.address,
-            is_usual=is_compared,
+            is_in_p95=is_compared,
         )
         self._metrics.count(arm, seconds=result.seconds, fault=result.fault)
-        return self._comparison.faults(result) if is_compared else NO_FAULTS
+        return self._comparison.guard_faults(result) if is_compared else NO_FAULTS

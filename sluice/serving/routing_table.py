@@ -17,7 +17,7 @@ class RoutingTable:
     production: ArmWorker
     challenger: ArmWorker | None
     shadow: ArmWorker | None
-    """The arm that answers shadow requests: its own thread lets requests of users go first."""
+    """Worker that answers shadow requests. Its own thread lets requests of users go first."""
 
     compared_split: TrafficSplit = field(init=False)
     """Split under which the arms are compared: ``split``, or that of production alone while the
@@ -30,7 +30,7 @@ class RoutingTable:
         object.__setattr__(self, "compared_split", compared)
 
     @property
-    def shadowed(self) -> ArmName:
+    def shadow_arm_name(self) -> ArmName:
         """Name of the arm that gets shadow requests, if there are any."""
         return "production" if self.split.share >= 1 else "challenger"
 

@@ -31,7 +31,7 @@ class PredictionResponse(Record):
 
 
 class ErrorResponse(Record):
-    """Why a request was not answered."""
+    """Response to a request that was not answered: what happened, why, and what to do."""
 
     kind: str
     what: str

@@ -66,7 +66,7 @@ def open_serving(
         tokens: Tokens that clients may use.
         token_file: File of the tokens, which is reloaded when it changes; None for fixed tokens.
         webhook: Executes the rollbacks that alerts request; None disables them.
-        clock: Time of the counts, and of the end of leases.
+        clock: Clock that dates request counts and decides when a lease ends.
         log: Logger from ``json_log``.
         reports: Destination of reports; None for no reports.
 
@@ -80,8 +80,8 @@ def open_serving(
         load,
         isolate=isolate,
         settings=settings,
-        before=None,
-        abandoned=threading.Event(),
+        previous_table=None,
+        no_longer_needed=threading.Event(),
     )
     if initial_split != split:
         table = replace(table, split=split)
@@ -133,15 +133,15 @@ def open_serving(
 
 
 def require_token_beyond_loopback(host: str, tokens: Tokens) -> None:
-    """Refuse to serve the network without a token.
+    """Refuse to listen on a network address if clients need no token.
 
     Raises:
-        SettingsError: The host is not the loopback address, and a route needs no token.
+        SettingsError: The host is not a loopback address, and a route of clients needs no token.
     """
     if tokens.open_scopes and host not in LOOPBACK:
         raise SettingsError(
-            f"A server on {host} can be reached from the network, so it requires a token, but no "
-            "token is set.",
+            f"A server on {host} can be reached from the network, so its clients need a token, but "
+            "no token for clients is set.",
             fix="Give --tokens or --token-file, or set SLUICE_SERVE_TOKEN, or listen on 127.0.0.1.",
         )
 
@@ -211,13 +211,13 @@ class DrainingServer(uvicorn.Server):
             await self._acceptor.close()
         await super().shutdown(sockets=sockets)
 
-    def _protocol(self, accepted: socket.socket, address: str) -> BoundedProtocol:
+    def _protocol(self, client_socket: socket.socket, address: str) -> BoundedProtocol:
         return BoundedProtocol(
             self.config,
             self.server_state,
             self.lifespan.state,
             table=self._table,
-            accepted=accepted,
+            client_socket=client_socket,
             address=address,
             body_timeout_s=self._serving.settings.body_timeout_s,
             max_body_bytes=self._serving.settings.max_body_bytes,
@@ -225,13 +225,13 @@ class DrainingServer(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Start to drain, or end if already draining. Uvicorn calls this on SIGINT and SIGTERM."""
-        if self._serving.draining:
+        if self._serving.is_draining:
             self.should_exit = self.force_exit = True
         self._serving.drain()
 
     async def on_tick(self, counter: int) -> bool:
         """Stop once the drain delay is over. Uvicorn calls this ten times a second."""
-        if self._serving.draining and self._stop_at is None:
+        if self._serving.is_draining and self._stop_at is None:
             self._stop_at = time.monotonic() + self._serving.settings.drain_delay_s
         if self._stop_at is not None and time.monotonic() >= self._stop_at:
             self.should_exit = True

@@ -35,7 +35,7 @@ class ServingSettings(Settings):
         ge=1,
         le=100_000,
         description="Requests with more elements, such as windows, are refused, because other "
-        "requests wait until their batch is computed.",
+        "requests would wait until this one is computed.",
     )
     requests_per_s: float = Field(
         2000.0,

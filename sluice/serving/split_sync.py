@@ -36,7 +36,9 @@ class _PendingTable:
     """A routing table that is being built in a thread."""
 
     split: TrafficSplit
-    abandoned: threading.Event = field(default_factory=threading.Event)
+    no_longer_needed: threading.Event = field(default_factory=threading.Event)
+    """Event that is set if the table is no longer needed."""
+
     future: "Future[tuple[RoutingTable, str]] | None" = None
 
     def has_arms_of(self, split: TrafficSplit) -> bool:
@@ -76,11 +78,11 @@ class SplitSync:
         self._settings = settings
         self._metrics = metrics
         self._log_event = log_event
-        self._known = router.table.split
+        self._known_split = router.table.split
         self._problems: dict[str, str] = {}
         self._retry_at = 0.0
         self._num_failures = 0
-        self._building: _PendingTable | None = None
+        self._pending_table: _PendingTable | None = None
         # Only one read at a time, so that a source that hangs does not occupy more threads.
         self._reading: Future[TrafficSplit] | None = None
         metrics.source_up.set(1)
@@ -141,13 +143,13 @@ class SplitSync:
     async def _read(self) -> TrafficSplit:
         if self._reading is None:
             self._reading = in_background(self._source.read, name="traffic-split")
-        waiting = asyncio.wrap_future(self._reading)
+        awaitable = asyncio.wrap_future(self._reading)
         try:
             async with asyncio.timeout(self._settings.registry_timeout_s):
-                split = await asyncio.shield(waiting)
+                split = await asyncio.shield(awaitable)
         except TimeoutError:
             if not self._reading.done():
-                waiting.add_done_callback(_consume_exception)
+                awaitable.add_done_callback(_consume_exception)
                 raise TimeoutError(
                     f"no answer within {self._settings.registry_timeout_s:g} s"
                 ) from None
@@ -159,22 +161,24 @@ class SplitSync:
 
     def _on_split(self, new: TrafficSplit) -> None:
         """Accept a split that was read, unless it is outdated or must not be accepted."""
-        if self.has_problem("reports") and new.renews(self._known):
+        if self.has_problem("reports") and new.renews(self._known_split):
             # The lease was renewed without the reports of this server, because they fail. The
             # guards do not see its requests, so its lease must expire.
             return
-        if is_newer(new, self._known):
-            if new.challenger != self._known.challenger:
+        if is_newer(new, self._known_split):
+            if new.challenger != self._known_split.challenger:
                 self.note("challenger", "")  # the problem was that of the previous challenger
-            if _arm_key(new) != _arm_key(self._known):  # a renewed lease is no reason to retry
+            if _arm_key(new) != _arm_key(
+                self._known_split
+            ):  # a renewed lease is no reason to retry
                 self._retry_at, self._num_failures = 0.0, 0
-            self._known = new
-        elif new != self._known:
+            self._known_split = new
+        elif new != self._known_split:
             self._metrics.stale_splits.inc()
             self.note(
                 "stale",
                 f"A traffic split of epoch {new.epoch} was ignored, because a different split of "
-                f"epoch {self._known.epoch} is known.",
+                f"epoch {self._known_split.epoch} is known.",
             )
             return
         self.note("stale", "")
@@ -185,25 +189,25 @@ class SplitSync:
         Loading may take seconds, and a rollback must not wait for it. So this waits for one poll
         interval only; an unfinished table continues to be built in its thread.
         """
-        table, known = self._router.table, self._known
-        if self._building is not None and not self._building.has_arms_of(known):
+        table, known = self._router.table, self._known_split
+        if self._pending_table is not None and not self._pending_table.has_arms_of(known):
             self._abandon()
-        if self._building is None:
+        if self._pending_table is None:
             if table.split == known and not self._lacks_challenger():
                 return
             if time.monotonic() < self._retry_at:
                 if _arm_key(known) == _arm_key(table.split):  # a new step or lease needs no loading
                     self._set_table(replace(table, split=known))
                 return
-            self._building = self._start_building(table)
-        future = self._building.future
+            self._pending_table = self._start_building(table)
+        future = self._pending_table.future
         assert future is not None, "the build was started"
-        waiting = asyncio.wrap_future(future)
-        waiting.add_done_callback(_consume_exception)
-        await asyncio.wait([waiting], timeout=self._settings.poll_interval_s)
+        awaitable = asyncio.wrap_future(future)
+        awaitable.add_done_callback(_consume_exception)
+        await asyncio.wait([awaitable], timeout=self._settings.poll_interval_s)
         if not future.done():
             return
-        self._building = None
+        self._pending_table = None
         try:
             new_table, problem = future.result()
         except Exception as error:  # user code may raise anything; the last good table stays
@@ -222,35 +226,35 @@ class SplitSync:
             self._num_failures += 1
         self._set_table(replace(new_table, split=known))
 
-    def _set_table(self, new: RoutingTable) -> None:
-        current = self._router.table
-        if new.split == current.split and new.challenger is current.challenger:
+    def _set_table(self, new_table: RoutingTable) -> None:
+        table = self._router.table
+        if new_table.split == table.split and new_table.challenger is table.challenger:
             return
-        self._router.set_table(new)
-        self._log_event("traffic split", f"epoch {new.split.epoch} is in force")
+        self._router.set_table(new_table)
+        self._log_event("traffic split", f"epoch {new_table.split.epoch} is in force")
 
-    def _start_building(self, before: RoutingTable) -> _PendingTable:
-        building = _PendingTable(self._known)
+    def _start_building(self, current_table: RoutingTable) -> _PendingTable:
+        pending_table = _PendingTable(self._known_split)
         load, isolate, settings = self._load, self._isolate, self._settings
 
         def build() -> tuple[RoutingTable, str]:
             return build_routing_table(
-                building.split,
+                pending_table.split,
                 load,
                 isolate=isolate,
                 settings=settings,
-                before=before,
-                abandoned=building.abandoned,
+                previous_table=current_table,
+                no_longer_needed=pending_table.no_longer_needed,
             )
 
-        building.future = in_background(build, name="loading")
-        return building
+        pending_table.future = in_background(build, name="loading")
+        return pending_table
 
     def _abandon(self) -> None:
         """Abandon the table that is being built. Its models are freed once loading has finished."""
-        if self._building is not None:
-            self._building.abandoned.set()
-            self._building = None
+        if self._pending_table is not None:
+            self._pending_table.no_longer_needed.set()
+            self._pending_table = None
 
     def note(self, about: str, problem: str) -> None:
         """Record a problem of one kind; "" records that it is solved. Only changes are logged.
@@ -269,8 +273,10 @@ class SplitSync:
 
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
-        wanted, current = self._known.challenger, self._router.table.challenger
-        return wanted is not None and (current is None or current.deployed.candidate != wanted)
+        challenger, current = self._known_split.challenger, self._router.table.challenger
+        return challenger is not None and (
+            current is None or current.deployed.candidate != challenger
+        )
 
     def _update_status(self) -> None:
         table = self._router.table
@@ -292,9 +298,9 @@ class SplitSync:
         )
 
 
-def _consume_exception(waiting: "asyncio.Future[Any]") -> None:
-    if not waiting.cancelled():
-        waiting.exception()  # or asyncio would log that the exception was never retrieved
+def _consume_exception(future: "asyncio.Future[Any]") -> None:
+    if not future.cancelled():
+        future.exception()  # or asyncio would log that the exception was never retrieved
 
 
 def _arm_key(split: TrafficSplit) -> tuple[str, str | None, bool, bool]:

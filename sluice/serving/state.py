@@ -33,7 +33,7 @@ class Serving:
     log: Any
     webhook: RollbackWebhook | None = None
     token_file: TokenFileWatch | None = None
-    draining: bool = False
+    is_draining: bool = False
     admission: Admission = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Serving:
 
     def drain(self) -> None:
         """Start to drain: /readyz fails from now on, and the server ends after the drain delay."""
-        self.draining = True
+        self.is_draining = True
         self.metrics.ready.set(0)
 
     def hangs_s(self, now: float) -> float:

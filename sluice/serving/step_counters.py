@@ -38,12 +38,11 @@ NO_FAULTS: GuardFaults = frozenset()
 FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
 """Faults that leave a request without a usable response in time."""
 
-
-TIMED: GuardFaults = frozenset(("timeouts", "slower"))
+LATENCY_FAULTS: GuardFaults = frozenset(("timeouts", "slower"))
 """Faults of latency, which also depend on the load of the machine."""
 
 
-def evidence_faults(arm: ArmName, ours: GuardFaults, theirs: GuardFaults) -> GuardFaults:
+def evidence_faults(arm: ArmName, faults: GuardFaults, other_faults: GuardFaults) -> GuardFaults:
     """Return the faults of an arm's response that are evidence, given the other arm's response.
 
     A fault is evidence if the other arm does not have it. If the other arm failed in any way, no
@@ -52,12 +51,12 @@ def evidence_faults(arm: ArmName, ours: GuardFaults, theirs: GuardFaults) -> Gua
     of production did not count in this case, it would seem to have none.
 
     Args:
-        arm: Arm of ``ours``.
-        ours: Faults of this arm's response.
-        theirs: Faults of the other arm's response to the same request.
+        arm: Arm of the response.
+        faults: Faults of this response.
+        other_faults: Faults of the other arm's response to the same request.
     """
-    always_counted = ours & TIMED if arm == "production" else NO_FAULTS
-    return always_counted | (NO_FAULTS if theirs & FAILURES else ours - theirs)
+    always_counted = faults & LATENCY_FAULTS if arm == "production" else NO_FAULTS
+    return always_counted | (NO_FAULTS if other_faults & FAILURES else faults - other_faults)
 
 
 class StepCounters:
@@ -75,7 +74,7 @@ class StepCounters:
     """
 
     def __init__(self, split: TrafficSplit, *, now: datetime) -> None:
-        self._recent: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
+        self._latencies: deque[tuple[float, str]] = deque(maxlen=_MAX_LATENCIES)
         self._slow_s: float | None = None
         self.clients = ClientLimits()
         self._begin_step(split, now)
@@ -98,7 +97,7 @@ class StepCounters:
         seconds: float | None,
         fault: RequestFault | None,
         address: str = "",
-        is_usual: bool = True,
+        is_in_p95: bool = True,
     ) -> None:
         """Count one request that was routed to an arm.
 
@@ -111,12 +110,12 @@ class StepCounters:
                 first.
             fault: Fault of the response, if any.
             address: Client address.
-            is_usual: False for a request of a client that sends far more than others. Its latency
-                is excluded from the p95.
+            is_in_p95: Whether the latency may enter production's p95. False for a request that is
+                not compared, for example because its client sends far more than others.
         """
         is_timed = seconds is not None and fault in (None, "timeouts")
-        if is_timed and is_usual and arm == "production":
-            self._recent.append((seconds, address))  # type: ignore[arg-type]
+        if is_timed and is_in_p95 and arm == "production":
+            self._latencies.append((seconds, address))  # type: ignore[arg-type]
             if self._slow_s is None:
                 self._slow_s = self._slow_threshold_s()
         if not self._is_current(split):
@@ -125,10 +124,10 @@ class StepCounters:
         counts["requests"] += 1
         if fault is not None:
             counts[fault] += 1
-        counts["slower"] += "slower" in self.faults(seconds=seconds, fault=fault)
+        counts["slower"] += "slower" in self.guard_faults(seconds=seconds, fault=fault)
 
-    def faults(self, *, seconds: float | None, fault: RequestFault | None) -> GuardFaults:
-        """Return all faults of a response.
+    def guard_faults(self, *, seconds: float | None, fault: RequestFault | None) -> GuardFaults:
+        """Return all faults of a response that a guard counts.
 
         Args:
             seconds: Time that the arm took [s]; None for a shadow request.
@@ -182,8 +181,8 @@ class StepCounters:
     def add_fault_evidence(
         self,
         arm: ArmName,
-        ours: GuardFaults,
-        theirs: GuardFaults,
+        faults: GuardFaults,
+        other_faults: GuardFaults,
         *,
         split: TrafficSplit,
         client: str,
@@ -194,8 +193,8 @@ class StepCounters:
 
         Args:
             arm: Arm that the request was routed to.
-            ours: Faults of this arm's response.
-            theirs: Faults of the other arm's response to the same request.
+            faults: Faults of this arm's response.
+            other_faults: Faults of the other arm's response to the same request.
             split: Traffic split that routed the request.
             client: Client, from ``client_of``.
             address: Client address.
@@ -203,7 +202,7 @@ class StepCounters:
         """
         if split.rollout is None or not self._is_current(split):
             return
-        for guard in sorted(evidence_faults(arm, ours, theirs)):
+        for guard in sorted(evidence_faults(arm, faults, other_faults)):
             if self.clients.count_fault(
                 arm, guard, client, address=address, share=split.share, now=now
             ):
@@ -237,7 +236,7 @@ class StepCounters:
         )
 
     def count_dropped(self) -> None:
-        """Count a shadow request, or a repeated request, that was dropped for a full queue."""
+        """Count a shadow or repeated request that was dropped because the queue was full."""
         self._num_dropped += 1
 
     def traffic_counts(self, now: datetime) -> TrafficCounts | None:
@@ -277,10 +276,10 @@ class StepCounters:
 
     def _slow_threshold_s(self) -> float | None:
         """Return the latency above which a response is slow [s]; None with too few latencies."""
-        if len(self._recent) < _MIN_LATENCIES:
+        if len(self._latencies) < _MIN_LATENCIES:
             return None
-        seconds_N = np.array([seconds for seconds, _ in self._recent])
-        subnets = [subnet_of(address) for _, address in self._recent]
+        seconds_N = np.array([seconds for seconds, _ in self._latencies])
+        subnets = [subnet_of(address) for _, address in self._latencies]
         weight_N = capped_contributions(subnets, max_share=_MAX_SUBNET_SHARE)
         order_N = np.argsort(seconds_N)
         weight_N = weight_N[order_N]

@@ -53,14 +53,16 @@ class SubnetBalance:
             self._users.add(user)
             self._num_users[subnet] = self._num_users.get(subnet, 0) + 1
         arm_share = share if arm == "challenger" else 1 - share
-        other: ArmName = "production" if arm == "challenger" else "challenger"
+        other_arm: ArmName = "production" if arm == "challenger" else "challenger"
         key = (subnet, arm)
         self._num_requests[key] = self._num_requests.get(key, 0) + 1
         std = math.sqrt(arm_share * (1 - arm_share) * self._num_users.get(subnet, 0))
-        by_chance = per_client * max(1.0, _DEVIATIONS * std)
-        in_proportion = arm_share / (1 - arm_share) * self._num_requests.get((subnet, other), 0)
+        num_by_chance = per_client * max(1.0, _DEVIATIONS * std)
+        num_in_proportion = (
+            arm_share / (1 - arm_share) * self._num_requests.get((subnet, other_arm), 0)
+        )
         num_compared = self._num_compared.get(key, 0)
-        if num_compared >= in_proportion + by_chance:
+        if num_compared >= num_in_proportion + num_by_chance:
             return False
         self._num_compared[key] = num_compared + 1
         return True

@@ -25,18 +25,18 @@ def build_routing_table(
     *,
     isolate: Isolate | None,
     settings: ServingSettings,
-    before: RoutingTable | None,
-    abandoned: threading.Event,
+    previous_table: RoutingTable | None,
+    no_longer_needed: threading.Event,
 ) -> tuple[RoutingTable, str]:
     """Build the routing table of a split.
 
     Args:
         split: Traffic split to serve.
-        load: Loads production into this process, unless ``before`` contains it.
+        load: Loads production into this process, unless ``previous_table`` has its arm.
         isolate: Loads a challenger into its own process; None uses ``load`` for both.
-        settings: Batch size.
-        before: Table in force, whose arms are reused if possible; None at the start.
-        abandoned: Set by another thread if the table is no longer needed.
+        settings: Contains the batch size.
+        previous_table: Table in force, whose arms are reused if possible; None at the start.
+        no_longer_needed: Event that another thread sets if the table is no longer needed.
 
     Returns:
         The table, and a text that says why the challenger is not served ("" if it is).
@@ -44,14 +44,19 @@ def build_routing_table(
     Raises:
         SluiceError: Production does not load.
     """
-    production = None if before is None else _if_candidate(before.production, split.production)
+    production = (
+        None
+        if previous_table is None
+        else _reusable_arm(previous_table.production, split.production)
+    )
     if production is None:
         deployed = load(split.production)
         require_finite(deployed)
-        production = _arm(deployed, settings)
+        production = _start_arm(deployed, settings)
     challenger, problem = None, ""
     if split.challenger is not None:
-        challenger = None if before is None else _if_candidate(before.challenger, split.challenger)
+        if previous_table is not None:
+            challenger = _reusable_arm(previous_table.challenger, split.challenger)
         try:
             if challenger is None:
                 # Production's arm is never reused, even for the same candidate: the challenger
@@ -59,9 +64,9 @@ def build_routing_table(
                 model: ServedModel = (
                     load(split.challenger)
                     if isolate is None
-                    else isolate(split.challenger, abandoned)
+                    else isolate(split.challenger, no_longer_needed)
                 )
-                challenger = _arm(model, settings)
+                challenger = _start_arm(model, settings)
         except Exception as error:  # user code may raise anything; production must keep serving
             problem = f"The challenger does not load; production serves alone: {error}"
     if challenger is not None and not challenger.deployed.contract.takes_same(
@@ -77,18 +82,20 @@ def build_routing_table(
     if challenger is not None and split.shadow:
         user_arm = production if split.share < 1 else challenger
         shadow_arm = challenger if split.share < 1 else production
-        shadow = _shadow_worker(shadow_arm, user_arm, settings=settings, before=before)
+        shadow = _shadow_worker(
+            shadow_arm, user_arm, settings=settings, previous_table=previous_table
+        )
     table = RoutingTable(split=split, production=production, challenger=challenger, shadow=shadow)
     return table, problem
 
 
-def _if_candidate(arm: ArmWorker | None, candidate: str) -> ArmWorker | None:
+def _reusable_arm(arm: ArmWorker | None, candidate: str) -> ArmWorker | None:
     """Return an arm if it serves a candidate digest, else None."""
     return arm if arm is not None and arm.deployed.candidate == candidate else None
 
 
-def _arm(deployed: ServedModel, settings: ServingSettings) -> ArmWorker:
-    return ArmWorker(deployed, max_windows=settings.max_batch_windows, pause=None)
+def _start_arm(deployed: ServedModel, settings: ServingSettings) -> ArmWorker:
+    return ArmWorker(deployed, max_batch_size=settings.max_batch_windows, pause=None)
 
 
 def _shadow_worker(
@@ -96,19 +103,19 @@ def _shadow_worker(
     user_arm: ArmWorker,
     *,
     settings: ServingSettings,
-    before: RoutingTable | None,
+    previous_table: RoutingTable | None,
 ) -> ArmWorker:
     """Return a second worker for the model of ``shadow_arm``, which yields to ``user_arm``."""
     if (
-        before is not None
-        and before.shadow is not None
-        and before.shadow.deployed is shadow_arm.deployed
-        and user_arm in (before.production, before.challenger)
+        previous_table is not None
+        and previous_table.shadow is not None
+        and previous_table.shadow.deployed is shadow_arm.deployed
+        and user_arm in (previous_table.production, previous_table.challenger)
     ):
-        return before.shadow
+        return previous_table.shadow
     idle = user_arm.idle  # only the event, because the thread must not keep the arm alive
     return ArmWorker(
         shadow_arm.deployed,
-        max_windows=settings.max_batch_windows,
+        max_batch_size=settings.max_batch_windows,
         pause=lambda: idle.wait(_MAX_YIELD_S),
     )

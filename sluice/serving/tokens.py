@@ -91,23 +91,23 @@ class Tokens:
             return ""
         scheme, _, secret = (authorization or "").partition(" ")
         digest = _digest(secret)
-        matching = None
+        matching_grant = None
         for grant in self.grants:  # without an early exit, so that the time reveals nothing
             if hmac.compare_digest(grant.digest, digest):
-                matching = grant
-        if matching is None or scheme.lower() != "bearer":
+                matching_grant = grant
+        if matching_grant is None or scheme.lower() != "bearer":
             problem = "has none" if scheme.lower() != "bearer" else "has an unknown one"
             raise Unauthorized(
                 f"The request requires a valid bearer token, but {problem}.",
                 fix="Send the header 'Authorization: Bearer TOKEN' with a token of the server.",
             )
-        if scope not in matching.scopes:
+        if scope not in matching_grant.scopes:
             raise Forbidden(
                 f"This route requires a token with the scope '{scope}', but the token of the "
-                f"request has {', '.join(sorted(matching.scopes))}.",
+                f"request has {', '.join(sorted(matching_grant.scopes))}.",
                 fix=f"Ask the operator of the server for a token with the scope '{scope}'.",
             )
-        return matching.name
+        return matching_grant.name
 
 
 def digest_token(secret: str) -> bytes:
@@ -117,11 +117,11 @@ def digest_token(secret: str) -> bytes:
         SettingsError: The token is too short, or contains characters that a header must not have.
     """
     if len(secret) < MIN_TOKEN_CHARACTERS or not secret.isascii() or not secret.isprintable():
-        has_other = not (secret.isascii() and secret.isprintable())
-        other = ", some of them others" if has_other else ""
+        is_printable_ascii = secret.isascii() and secret.isprintable()
+        problem = "" if is_printable_ascii else ", not all of them printable ASCII"
         raise SettingsError(
             f"A token must have at least {MIN_TOKEN_CHARACTERS} printable ASCII characters and no "
-            f"others, got {len(secret)} characters{other}.",
+            f"others, got {len(secret)} characters{problem}.",
             fix="Create a token: python -c 'import secrets; print(secrets.token_urlsafe())'",
         )
     return _digest(secret)

@@ -100,7 +100,7 @@ def unpack(frame: bytes, dtype: type[np.floating[Any]]) -> NDArray[Any]:
         raise InvalidFrame(str(error)) from None
     start = 2 + 4 * ndim
     if len(frame) - start != math.prod(shape) * np.dtype(dtype).itemsize:
-        raise InvalidFrame(f"{len(frame) - start} bytes for a shape of {shape}")
+        raise InvalidFrame(f"an array of shape {shape} has {len(frame) - start} bytes")
     return np.frombuffer(frame, dtype, offset=start).reshape(shape).copy()
 
 
@@ -136,7 +136,9 @@ def unpack_inputs(frame: bytes) -> ModelArrays:
         start = 5 + length
         for name, dtype, shape in header:
             if dtype not in _INPUT_DTYPES:
-                raise InvalidFrame(f"the dtype {dtype}")
+                raise InvalidFrame(
+                    f"the array {name!r} has the dtype {dtype}, which is not allowed"
+                )
             count = math.prod(shape)
             array = np.frombuffer(frame, dtype, count=count, offset=start)
             parts[name] = array.reshape(shape).copy()
@@ -144,5 +146,7 @@ def unpack_inputs(frame: bytes) -> ModelArrays:
     except (struct.error, ValueError, TypeError) as error:
         raise InvalidFrame(str(error)) from None
     if start != len(frame) or not parts:
-        raise InvalidFrame(f"{len(frame) - start} bytes after the last array")
+        raise InvalidFrame(
+            f"the frame has {len(parts)} arrays and {len(frame) - start} bytes after them"
+        )
     return parts.get("", parts)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from sluice.base.eager_optimizers import EagerAdam, EagerAdamW, eager
+from sluice.base.eager_optimizers import EagerAdam, EagerAdamW, make_eager
 from sluice.base.errors import SettingsError
 from sluice.base.imports import import_object
 from sluice.base.out_of_memory import is_out_of_memory
@@ -25,11 +25,11 @@ from sluice.training.settings import TrainSettings
 OPTIMIZERS: Mapping[str, type[Optimizer]] = {
     "adamw": EagerAdamW,
     "adam": EagerAdam,
-    "sgd": eager(torch.optim.SGD),
-    "rmsprop": eager(torch.optim.RMSprop),
-    "nadam": eager(torch.optim.NAdam),
-    "radam": eager(torch.optim.RAdam),
-    "adagrad": eager(torch.optim.Adagrad),
+    "sgd": make_eager(torch.optim.SGD),
+    "rmsprop": make_eager(torch.optim.RMSprop),
+    "nadam": make_eager(torch.optim.NAdam),
+    "radam": make_eager(torch.optim.RAdam),
+    "adagrad": make_eager(torch.optim.Adagrad),
 }
 """Optimizer classes of torch by the short name used in settings."""
 

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
-from sluice.base.out_of_memory import explain_out_of_memory, prediction_memory_advice
+from sluice.base.out_of_memory import (
+    PREDICTION_CAUSE,
+    explain_out_of_memory,
+    prediction_memory_advice,
+)
 from sluice.base.pluralize import pluralize
 from sluice.data.rows.protocol import (
     DictRows,
@@ -217,7 +221,10 @@ def _outputs(
     for start in range(0, max(num_rows, 1), size):
         x = _inputs(source, start, start + size)
         # Not around the yield: the caller's code would run in inference mode.
-        with torch.inference_mode(), explain_out_of_memory(description, prediction_memory_advice):
+        with (
+            torch.inference_mode(),
+            explain_out_of_memory(description, prediction_memory_advice, cause=PREDICTION_CAUSE),
+        ):
             output = model(move_input(x, device))
         yield start, output
 

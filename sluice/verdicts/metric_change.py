@@ -40,15 +40,15 @@ class MetricChange(Record):
 
 
 def describe_changes(changes: tuple[MetricChange, ...]) -> str:
-    """Return the changes in words, and why an interval is absent; "" without changes."""
+    """Return the changes in words, and what an absent interval requires; "" without changes."""
     if not changes:
         return ""
     sentence = f"Worse than the reference: {'; '.join(map(str, changes))}."
     if all(change.has_interval for change in changes):
         return sentence
     return (
-        f"{sentence} No confidence interval of these differences is known: it requires finite "
-        f"values in at least {MIN_FOLDS} folds."
+        f"{sentence} A confidence interval of a difference requires finite values in at least "
+        f"{MIN_FOLDS} folds."
     )
 
 

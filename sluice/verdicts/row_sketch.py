@@ -61,8 +61,10 @@ class RowSketch(Record):
         0.67
         """
         limit = min(self._complete_through, other._complete_through)
-        mine = {row_hash for row_hash in self.hashes if row_hash <= limit}
-        return len(mine & {*other.hashes}) / len(mine) if mine else 1.0
+        compared_hashes = {row_hash for row_hash in self.hashes if row_hash <= limit}
+        if not compared_hashes:
+            return 1.0
+        return len(compared_hashes & {*other.hashes}) / len(compared_hashes)
 
     @property
     def _complete_through(self) -> int:

@@ -177,13 +177,15 @@ class Verdict(Record):
         INCONCLUSIVE. Other outcomes do not change.
         """
         guards = tuple(outcomes)
-        failed = [guard for guard in guards if guard.result == "fail"]
-        insufficient = [guard for guard in guards if not guard.passed and guard.result != "fail"]
-        if not self.passed or not (failed or insufficient):
+        failed_guards = [guard for guard in guards if guard.result == "fail"]
+        insufficient_guards = [
+            guard for guard in guards if not guard.passed and guard.result != "fail"
+        ]
+        if not self.passed or not (failed_guards or insufficient_guards):
             return self.model_copy(update={"guards": guards})
-        guard_reason = " ".join(guard.reason for guard in failed or insufficient)
+        guard_reason = " ".join(guard.reason for guard in failed_guards or insufficient_guards)
         continuation = guard_reason[0].lower() + guard_reason[1:]
-        outcome: Outcome = "REJECT" if failed else "INCONCLUSIVE"
+        outcome: Outcome = "REJECT" if failed_guards else "INCONCLUSIVE"
         return self.model_copy(
             update={
                 "guards": guards,
@@ -192,7 +194,7 @@ class Verdict(Record):
                 "remedy": "Leave production unchanged. "
                 + (
                     "Find out which property of the candidate got worse."
-                    if failed
+                    if failed_guards
                     else "Provide the missing evidence of the guard, or more seeds or test rows."
                 ),
             }
@@ -217,9 +219,9 @@ class Verdict(Record):
 
     def with_worse_metrics(self, changes: Sequence[MetricChange]) -> "Verdict":
         """Return the verdict with the metrics that got worse, which are appended to its reason."""
-        worse = tuple(changes)
-        reason = " ".join(part for part in (self.reason, describe_changes(worse)) if part)
-        return self.model_copy(update={"worse_metrics": worse, "reason": reason})
+        worse_metrics = tuple(changes)
+        reason = " ".join(part for part in (self.reason, describe_changes(worse_metrics)) if part)
+        return self.model_copy(update={"worse_metrics": worse_metrics, "reason": reason})
 
     def receipt(self, subject: Mapping[str, str], *, decided_at: datetime) -> Receipt:
         """Return the decision as a receipt of the gate 'promotion'.
@@ -276,20 +278,24 @@ class Verdict(Record):
 
 def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
     return [
-        (f"gain [{v.unit}]", f"{_number(v.gain)}, required above {_number(v.required)}"),
+        (
+            f"gain [{v.unit}]",
+            f"{_format_number(v.gain)}, required above {_format_number(v.required)}",
+        ),
         (
             "bounds",
-            f"{_number(v.lower_bound)} to {_number(v.upper_bound)}, each one-sided at "
-            f"{v.alpha:.3g}; the lower one decides on PROMOTE",
+            f"{_format_number(v.lower_bound)} to {_format_number(v.upper_bound)}, each one-sided "
+            f"at {v.alpha:.3g}; the lower one decides on PROMOTE",
         ),
         (
             "mean loss",
-            f"{_number(v.candidate_loss)} candidate, {_number(v.reference_loss)} baseline",
+            f"{_format_number(v.candidate_loss)} candidate, {_format_number(v.reference_loss)} "
+            "reference",
         ),
-        ("p-value", f"{_number(v.p_value)}, one-sided"),
+        ("p-value", f"{_format_number(v.p_value)}, one-sided"),
         (
             "seeds",
-            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} baseline",
+            f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} reference",
         ),
         ("test rows", v.rows_summary),
     ]
@@ -301,7 +307,7 @@ def _html_folds(verdict: Verdict) -> str:
         [
             (
                 str(fold.fold_id),
-                *(_number(value) for value in (fold.gain, fold.low, fold.high)),
+                *(_format_number(value) for value in (fold.gain, fold.low, fold.high)),
                 str(fold.num_rows),
             )
             for fold in verdict.folds
@@ -310,5 +316,5 @@ def _html_folds(verdict: Verdict) -> str:
     )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return f"{value:.4g}" if math.isfinite(value) else "not computable"

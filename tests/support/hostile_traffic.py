@@ -175,7 +175,7 @@ def _end(
     steps: StepCounters, spent_s: float, fails: bool
 ) -> tuple[RequestFault | None, frozenset[str]]:
     fault: RequestFault | None = "errors" if fails else None
-    return fault, steps.faults(seconds=float(spent_s), fault=fault)
+    return fault, steps.guard_faults(seconds=float(spent_s), fault=fault)
 
 
 def _sample(apart: float, *, client: str | None = None, origin: str | None = None) -> Sample:

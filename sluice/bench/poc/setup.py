@@ -51,7 +51,7 @@ class PocSetup:
             seed=self.seed,
             folder=folder,
             clock=lambda: datetime.now(UTC),
-            served=self.served,
+            is_served=self.served,
         )
         return run_gate(inputs, level="full")
 

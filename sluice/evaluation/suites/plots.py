@@ -109,7 +109,7 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
         detail,
         colour=INK,
     )
-    return as_png(figure, palette=256)
+    return as_png(figure, num_colours=256)
 
 
 def _use_log_scales(axes: "Axes") -> None:

@@ -27,7 +27,7 @@ from sluice.training.settings import TrainSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
-_EPOCHS = 3
+_SCHEDULE_EPOCHS = 3
 """Length of the learning rate schedule [epochs]. Only two epochs run, so the learning rate of the
 last one is still well above the schedule's end."""
 
@@ -44,7 +44,7 @@ def check_checkpoint(
     seed: int,
     folder: Path,
 ) -> CheckOutcome:
-    """Train, save, load into a new model and train on; compare with an uninterrupted run.
+    """Train, save, load into a new model and continue; compare with an uninterrupted run.
 
     One epoch is trained before the save and one after it, with the real training loop and real
     checkpoint files. The new model starts from other weights, so that a state that is not restored
@@ -71,7 +71,9 @@ def check_checkpoint(
     sample = _drop_single_batch(
         sample_evenly(examples, settings.checkpoint_rows), training.batch_rows
     )
-    short_training = training.model_copy(update={"max_epochs": _EPOCHS, "patience_epochs": _EPOCHS})
+    short_training = training.model_copy(
+        update={"max_epochs": _SCHEDULE_EPOCHS, "patience_epochs": _SCHEDULE_EPOCHS}
+    )
 
     def start() -> StoppableTraining:
         # Differs at every call, because the caller seeds the global generators differently.
@@ -102,33 +104,33 @@ class _EpochTraining:
     model: Scaled
     groups: list[dict[str, Any]]
     settings: TrainSettings
-    rows: Examples
+    examples: Examples
     seed: int
     state: TrainState | None = None
-    running: Iterator[EpochResult] | None = None
+    epochs: Iterator[EpochResult] | None = None
 
     def stoppable(self) -> StoppableTraining:
         return StoppableTraining(
             model=self.model,
             step=self.step,
-            predict=lambda: predict(self.model, self.rows.x),
+            predict=lambda: predict(self.model, self.examples.x),
             save=self.save,
             load=self.load,
             states={
-                "optimizer": _StateHolder(self._moments),
+                "optimizer": _StateHolder(self._optimizer_state),
                 "random generators": _StateHolder(lambda: self.state.rng if self.state else {}),
                 "progress": _StateHolder(self._progress),
             },
         )
 
     def step(self) -> float:
-        if self.running is None:
-            self.running = train(
+        if self.epochs is None:
+            self.epochs = train(
                 self.model,
                 self.workload.loss,
                 self.workload.losses,
-                self.rows,
-                self.rows,
+                self.examples,
+                self.examples,
                 self.settings,
                 seed=self.seed,
                 groups=self.groups,
@@ -136,41 +138,41 @@ class _EpochTraining:
                 resume=self.state,
                 keep=self._keep,
             )
-        return next(self.running).train_loss
+        return next(self.epochs).train_loss
 
     def save(self, path: Path) -> None:
         assert self.state is not None
         save_checkpoint(path, self.state, subject=_SUBJECT)
 
     def load(self, path: Path) -> None:
-        restored = load_checkpoint(path, subject=_SUBJECT).state
-        if restored is None:
+        state = load_checkpoint(path, subject=_SUBJECT).state
+        if state is None:
             raise ContractError(
                 f"There is no valid checkpoint in {path}.",
                 cause="The file is incomplete or was changed.",
                 fix="Check the disk.",
             )
-        self.state = restored
-        self.model.load_state_dict(restored.model)
+        self.state = state
+        self.model.load_state_dict(state.model)
         # The uninterrupted training is on this device; another one rounds predictions differently.
         self.model.to(resolve_device(self.settings.device))
 
     def _keep(self, state: TrainState) -> None:
         self.state = state
 
-    def _moments(self) -> dict[str, Tensor]:
+    def _optimizer_state(self) -> dict[str, Tensor]:
         """Return the optimizer's state by parameter name."""
         if self.state is None:
             return {}
         names = {id(p): name for name, p in self.model.network.named_parameters()}
         order = [names.get(id(p), "?") for group in self.groups for p in group["params"]]
-        named = {}
+        state_by_name = {}
         for key, tensor in self.state.optimizer.items():
             index, _, moment = key.partition("/")
             # An optimizer may keep tensors that belong to no parameter.
             owner = order[int(index)] if index.isdigit() else index
-            named[f"{owner}/{moment}"] = tensor
-        return named
+            state_by_name[f"{owner}/{moment}"] = tensor
+        return state_by_name
 
     def _progress(self) -> dict[str, Any]:
         if self.state is None:

@@ -151,12 +151,12 @@ class _Session:
             module.training = mode
         return flatten(output, "prediction")
 
-    def registered(self) -> dict[str, Flat]:
+    def registered_state(self) -> dict[str, Flat]:
         model = self.training.model
         parts = {"model": flatten(model.state_dict())}
         return parts | {n: state_of(h, model) for n, h in self.training.states.items()}
 
-    def hidden(self) -> Flat:
+    def hidden_state(self) -> Flat:
         return hidden_state(self.training.model, self.training.step)
 
 
@@ -171,43 +171,48 @@ class _Comparison:
 
     def run(self) -> CheckOutcome:
         path = self.folder / "checkpoint"
-        whole = self._session("whole")
-        whole.advance(self.num_steps)
-        saved, hidden = whole.registered(), whole.hidden()
+        uninterrupted = self._session("whole")
+        uninterrupted.advance(self.num_steps)
+        saved, hidden = uninterrupted.registered_state(), uninterrupted.hidden_state()
         try:
-            whole.save(path)
+            uninterrupted.save(path)
         except OSError as error:
             return resumption_findings.not_writable(storage_error(self.folder, error))
         except StorageError as error:
             return resumption_findings.not_writable(error)
         if not path.exists():
             return resumption_findings.nothing_saved()
-        predictions = whole.predictions()
-        losses, end = whole.advance(self.num_steps), whole.registered()
+        predictions = uninterrupted.predictions()
+        losses = uninterrupted.advance(self.num_steps)
+        final_state = uninterrupted.registered_state()
 
         resumed = self._session("resumed")
-        untouched = resumed.registered()
+        initial = resumed.registered_state()
         load_error = resumed.load(path)
         if load_error is not None:
-            return resumption_findings.load_raised(load_error, saved["model"], untouched["model"])
-        loaded = resumed.registered()
-        unstored = first_difference(hidden, resumed.hidden())
+            return resumption_findings.load_raised(load_error, saved["model"], initial["model"])
+        loaded = resumed.registered_state()
+        hidden_difference = first_difference(hidden, resumed.hidden_state())
         difference = first_difference(saved["model"], loaded["model"])
         if difference is not None:
-            skipped = first_difference(untouched["model"], loaded["model"]) is None
-            return resumption_findings.model_differs(difference, skipped=skipped)
+            is_unchanged = first_difference(initial["model"], loaded["model"]) is None
+            return resumption_findings.model_differs(difference, is_unchanged=is_unchanged)
         difference = first_difference(predictions, resumed.predictions())
         if difference is not None:
-            return resumption_findings.predictions_differ(difference, unstored)
+            return resumption_findings.predictions_differ(difference, hidden_difference)
         for name in self._other_names(saved):
             difference = first_difference(saved[name], loaded.get(name, {}))
             if difference is not None:
                 return resumption_findings.state_differs(name, difference)
         resumed_losses = resumed.advance(self.num_steps)
-        changed = _first_change(losses, resumed_losses, end, resumed.registered())
-        if changed:
+        change = _describe_first_change(
+            losses, resumed_losses, final_state, resumed.registered_state()
+        )
+        if change:
             return resumption_findings.continues_differently(
-                changed, unstored, repeatable=self._is_repeatable(resumed_losses, path)
+                change,
+                hidden_difference,
+                is_repeatable=self._is_repeatable(resumed_losses, path),
             )
         if self._loads_truncated(path, saved):
             return resumption_findings.half_loaded()
@@ -230,25 +235,27 @@ class _Comparison:
         return all(map(same_bits, losses, repeated.advance(self.num_steps)))
 
     def _loads_truncated(self, path: Path, saved: Mapping[str, Flat]) -> bool:
-        """Halve the largest file; return whether a part of the rest is loaded without an error."""
+        """Truncate the largest file; return whether load() applies the rest without an error."""
         largest = max(_files(path), key=lambda file: file.stat().st_size)
         with largest.open("r+b") as file:
             file.truncate(largest.stat().st_size // 2)
         truncated = self._session("torn")
-        untouched = truncated.registered()
+        initial = truncated.registered_state()
         if truncated.load(path) is not None:
             return False
-        loaded = truncated.registered()
-        changed = [n for n in loaded if first_difference(untouched[n], loaded[n]) is not None]
-        missing = [n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None]
-        return bool(changed and missing)
+        loaded = truncated.registered_state()
+        changed_parts = [n for n in loaded if first_difference(initial[n], loaded[n]) is not None]
+        missing_parts = [
+            n for n in saved if first_difference(saved[n], loaded.get(n, {})) is not None
+        ]
+        return bool(changed_parts and missing_parts)
 
 
-def _first_change(
+def _describe_first_change(
     losses: list[float],
     resumed_losses: list[float],
-    end: Mapping[str, Flat],
-    resumed_end: Mapping[str, Flat],
+    final_state: Mapping[str, Flat],
+    resumed_final_state: Mapping[str, Flat],
 ) -> str:
     """Describe the first difference after resuming; empty when there is no difference."""
     for index, (one, other) in enumerate(zip(losses, resumed_losses, strict=True), 1):
@@ -257,8 +264,8 @@ def _first_change(
                 f"the loss of step {index} after the checkpoint is {one!r} uninterrupted and "
                 f"{other!r} resumed"
             )
-    for name, state in end.items():
-        difference = first_difference(state, resumed_end.get(name, {}))
+    for name, state in final_state.items():
+        difference = first_difference(state, resumed_final_state.get(name, {}))
         if difference is not None:
             steps = pluralize(len(losses), "step")
             return f"after {steps} with equal losses the {name} differs, {difference}"

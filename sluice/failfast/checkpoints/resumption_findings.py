@@ -63,12 +63,12 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     """
     text = error.what if isinstance(error, SluiceError) else " ".join(str(error).split())
     text = text.removesuffix(".")
-    seen = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
+    observation = f"The checkpoint could not be loaded: {type(error).__name__}: {text[:400]}"
     location = "" if isinstance(error, SluiceError) else f" (raised {locate_error(error)})"
     names = _differing_names(saved, fresh)
-    cause, fix = _wrapper(f"{text} {names}")
+    cause, fix = _wrapper_advice(f"{text} {names}")
     if names:
-        seen += f". {names}"
+        observation += f". {names}"
         cause = cause or (
             "The state names of the model differ each time it is built, so a checkpoint of one "
             "process cannot be loaded by another."
@@ -77,19 +77,19 @@ def load_raised(error: Exception, saved: Flat, fresh: Flat) -> CheckOutcome:
     if not cause and "state_dict" not in text:
         cause = "The checkpoint was not written completely, or load() expects another content."
         fix = "Let load() read what save() writes; write to a temporary name and rename it."
-    return _mismatch(f"{seen}{location}.", cause=cause, fix=fix)
+    return _mismatch(f"{observation}{location}.", cause=cause, fix=fix)
 
 
-def model_differs(difference: StateDifference, *, skipped: bool) -> CheckOutcome:
+def model_differs(difference: StateDifference, *, is_unchanged: bool) -> CheckOutcome:
     """Return the finding that the model's state was not restored.
 
     Args:
         difference: The first difference.
-        skipped: Whether load() did not change the model at all.
+        is_unchanged: Whether load() did not change the model at all.
     """
-    cause, fix = _wrapper(difference.path)
-    if skipped:
-        seen = "load() left the model as it was initialised"
+    cause, fix = _wrapper_advice(difference.path)
+    if is_unchanged:
+        observation = "load() left the model as it was initialised"
         cause = cause or (
             "load() does not load the model's state, or the names in the file differ from the "
             "model's, for example by the 'module.' prefix of a DataParallel wrapper, and "
@@ -97,26 +97,26 @@ def model_differs(difference: StateDifference, *, skipped: bool) -> CheckOutcome
         )
         fix = fix or "Load with strict=True, and save the names of the model's state_dict()."
     else:
-        seen = "The loaded model differs from the saved one"
+        observation = "The loaded model differs from the saved one"
         cause = cause or "A part is not saved, not loaded, or converted to another dtype."
         fix = (
             fix or "Save and load the whole, unchanged state_dict() of the model, with strict=True."
         )
-    return _mismatch(f"{seen}: {difference}.", cause=cause, fix=fix)
+    return _mismatch(f"{observation}: {difference}.", cause=cause, fix=fix)
 
 
 def predictions_differ(
-    difference: StateDifference, unstored: StateDifference | None
+    difference: StateDifference, hidden_difference: StateDifference | None
 ) -> CheckOutcome:
     """Return the finding that predictions differ although all weights are equal.
 
     Args:
         difference: The first prediction that differs.
-        unstored: First difference of state that ``state_dict`` does not contain.
+        hidden_difference: First difference of state that ``state_dict`` does not contain.
     """
     return _mismatch(
         f"All weights were restored, but the predictions differ: {difference}."
-        f"{_describe_unstored(unstored)}",
+        f"{_describe_hidden(hidden_difference)}",
         cause="A prediction needs a state that state_dict() does not contain: a buffer with "
         "persistent=False, or a plain attribute that training changes.",
         fix="Register it with register_buffer(name, tensor), which is stored by default.",
@@ -135,26 +135,28 @@ def state_differs(name: str, difference: StateDifference) -> CheckOutcome:
 
 
 def continues_differently(
-    changed: str, unstored: StateDifference | None, *, repeatable: bool
+    change: str, hidden_difference: StateDifference | None, *, is_repeatable: bool
 ) -> CheckOutcome:
     """Return the finding that training from equal state continues differently.
 
     Args:
-        changed: Description of the first difference.
-        unstored: First difference of unstored state at the time of resuming.
-        repeatable: Whether resuming the checkpoint twice gives equal losses.
+        change: Description of the first difference.
+        hidden_difference: First difference of the state outside ``state_dict`` after loading.
+        is_repeatable: Whether resuming the checkpoint twice gives equal losses.
     """
-    seen = f"All stored state was restored, but the training continues differently: {changed}."
-    if not repeatable:
+    observation = (
+        f"All stored state was restored, but the training continues differently: {change}."
+    )
+    if not is_repeatable:
         return _continues_differently(
-            f"{seen}{_describe_unstored(unstored)} Two trainings resumed from the checkpoint "
-            "differ from each other, too.",
+            f"{observation}{_describe_hidden(hidden_difference)} Two trainings resumed from the "
+            "checkpoint differ from each other, too.",
             cause="A random generator is not seeded, or an operation has no deterministic "
             "implementation on this machine.",
             fix="Seed every generator, and try torch.use_deterministic_algorithms(True).",
         )
     return _continues_differently(
-        f"{seen}{_describe_unstored(unstored)}",
+        f"{observation}{_describe_hidden(hidden_difference)}",
         cause="A random state or the position in the data was not restored: a generator of the "
         "model or the data loader, or the global generators.",
         fix="Save the state of every generator (get_state(), bit_generator.state) and the "
@@ -184,22 +186,24 @@ def _continues_differently(summary: str, *, cause: str, fix: str) -> CheckOutcom
     )
 
 
-def _describe_unstored(difference: StateDifference | None) -> str:
+def _describe_hidden(difference: StateDifference | None) -> str:
     return f" Not stored, and different: {difference}." if difference is not None else ""
 
 
 def _differing_names(saved: Flat, fresh: Flat) -> str:
-    lost = [name for name in saved if name not in fresh]
-    new = [name for name in fresh if name not in saved]
-    if not (lost or new):
+    only_saved = [name for name in saved if name not in fresh]
+    only_fresh = [name for name in fresh if name not in saved]
+    if not (only_saved or only_fresh):
         return ""
     sides = [
-        f"{side}: {', '.join(n[:_MAX_NAMES])}" for side, n in (("saved", lost), ("now", new)) if n
+        f"{side}: {', '.join(names[:_MAX_NAMES])}"
+        for side, names in (("saved", only_saved), ("now", only_fresh))
+        if names
     ]
     return f"Names on one side only, {'; '.join(sides)}"
 
 
-def _wrapper(text: str) -> tuple[str, str]:
+def _wrapper_advice(text: str) -> tuple[str, str]:
     """Return the cause and the fix for a wrapper's prefix in the text; empty without one."""
     for prefix, advice in _WRAPPERS.items():
         # Not inside a name such as 'my_module.'.

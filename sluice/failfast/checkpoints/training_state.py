@@ -36,16 +36,16 @@ class HasState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateDifference:
-    """The first differing leaf, and the number of other leaves that differ."""
+    """The first leaf that differs, and the number of further leaves that differ."""
 
     path: str
-    seen: str
+    change: str
     """Description of the difference, such as 'was 1, is 2'."""
-    others: int
+    num_others: int
 
     def __str__(self) -> str:
-        more = f" ({self.others} more differ)" if self.others else ""
-        return f"{self.path}: {self.seen}{more}"
+        more = f" ({self.num_others} more differ)" if self.num_others else ""
+        return f"{self.path}: {self.change}{more}"
 
 
 def state_of(holder: HasState, model: nn.Module) -> Flat:
@@ -70,12 +70,14 @@ def hidden_state(model: nn.Module, step: Callable[..., object]) -> Flat:
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
         unstored = {n: module._buffers[n] for n in module._non_persistent_buffers_set}
-        plain = {n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES}
-        for key, value in {**unstored, **plain}.items():
+        plain_attributes = {
+            n: value for n, value in vars(module).items() if n not in _MODULE_ATTRIBUTES
+        }
+        for key, value in {**unstored, **plain_attributes}.items():
             hidden |= _nested_state(value, f"{prefix}{key}", _MAX_DEPTH)
     if inspect.isfunction(step):
-        used = inspect.getclosurevars(step)
-        for name, value in {**used.globals, **used.nonlocals}.items():
+        variables = inspect.getclosurevars(step)
+        for name, value in {**variables.globals, **variables.nonlocals}.items():
             state = _generator_state(value)
             if state is not None:
                 hidden |= flatten(state, f"{name} of {step.__name__}()")
@@ -106,21 +108,21 @@ def flatten(value: Any, path: str = "") -> Flat:
 
 def first_difference(saved: Flat, loaded: Flat) -> StateDifference | None:
     """Return the first leaf that is missing on one side or differs in a bit; None if equal."""
-    differing = [
+    differing_paths = [
         path
         for path in dict.fromkeys([*saved, *loaded])
         if path not in saved or path not in loaded or not same_bits(saved[path], loaded[path])
     ]
-    if not differing:
+    if not differing_paths:
         return None
-    path = differing[0]
+    path = differing_paths[0]
     if path not in loaded:
-        seen = "was saved and is missing"
+        change = "was saved and is missing"
     elif path not in saved:
-        seen = "was not saved and is present"
+        change = "was not saved and is present"
     else:
-        seen = _describe_change(saved[path], loaded[path])
-    return StateDifference(path, seen, len(differing) - 1)
+        change = _describe_change(saved[path], loaded[path])
+    return StateDifference(path, change, len(differing_paths) - 1)
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -146,11 +148,11 @@ def _by_parameter_name(
 ) -> dict[str, Any]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     ordered = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    called = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered)}
+    name_of = {i: names.get(id(p), f"parameter {i}") for i, p in enumerate(ordered)}
     return {
-        "state": {called.get(i, i): moments for i, moments in state["state"].items()},
+        "state": {name_of.get(i, i): moments for i, moments in state["state"].items()},
         "param_groups": [
-            {**group, "params": [called.get(i, i) for i in group["params"]]}
+            {**group, "params": [name_of.get(i, i) for i in group["params"]]}
             for group in state["param_groups"]
         ],
     }
@@ -201,8 +203,8 @@ def _describe_change(saved: Any, loaded: Any) -> str:
         )
     one, other = saved.detach().cpu().reshape(-1), loaded.detach().cpu().reshape(-1)
     width = max(1, one.element_size())
-    rows = (_bytes(one) != _bytes(other)).reshape(-1, width).any(dim=1).nonzero().flatten()
-    at = int(rows[0])
+    indices = (_bytes(one) != _bytes(other)).reshape(-1, width).any(dim=1).nonzero().flatten()
+    at = int(indices[0])
     position = (
         f"at [{', '.join(map(str, np.unravel_index(at, saved.shape)))}] " if saved.ndim else ""
     )

@@ -23,8 +23,9 @@ def find_constant_features(
     """Return a finding for features that are constant in the train rows, or None.
 
     The finding is a failure. It is a warning where constant values are plausible: in a wide table
-    with at most half of the features constant, and for a flag (two values) that is set only in
-    later rows. Columns declared with ``Column(constant=True)`` are not checked.
+    if at most half of the features are constant, and in another table if all constant features are
+    flags (two values) that change only in later rows. Columns declared with
+    ``Column(constant=True)`` are not checked.
 
     Args:
         workload: Declares features and schema.
@@ -32,25 +33,29 @@ def find_constant_features(
         train_rows: Train rows of the frame.
         settings: ``wide_table_columns``.
     """
-    declared = {column.name for column in workload.feature_schema.columns if column.constant}
+    declared_constant = {
+        column.name for column in workload.feature_schema.columns if column.constant
+    }
     features = [name for name in workload.feature_columns if name in frame.columns]
-    constant = [n for n in features if n not in declared and _is_constant(train_rows[n])]
+    constant = [n for n in features if n not in declared_constant and _is_constant(train_rows[n])]
     if not constant:
         return None
-    wide = len(features) >= settings.wide_table_columns
+    is_wide = len(features) >= settings.wide_table_columns
     not_flags = [
         name
         for name in constant
         if not (frame[name].nunique() == _NUM_FLAG_VALUES and not _is_constant(frame[name]))
     ]
-    plausible = len(constant) <= _MAX_CONSTANT_SHARE * len(features) if wide else not not_flags
-    named = sorted(constant, key=lambda name: name not in not_flags)
-    value = train_rows[named[0]].iloc[0] if len(train_rows) else "nothing"
+    is_plausible = (
+        len(constant) <= _MAX_CONSTANT_SHARE * len(features) if is_wide else not not_flags
+    )
+    ordered_names = sorted(constant, key=lambda name: name not in not_flags)
+    value = train_rows[ordered_names[0]].iloc[0] if len(train_rows) else "nothing"
     return CheckOutcome(
-        outcome="warn" if plausible else "fail",
+        outcome="warn" if is_plausible else "fail",
         summary=f"{len(constant):,} of {len(features):,} features are constant in all "
-        f"{len(train_rows):,} train rows of fold 0: {_format_names(named)}; '{named[0]}' is "
-        f"{value}.",
+        f"{len(train_rows):,} train rows of fold 0: {_format_names(ordered_names)}; "
+        f"'{ordered_names[0]}' is {value}.",
         numbers={"features": len(features), "constant_features": len(constant)},
         fault="constant column",
     )

@@ -17,7 +17,7 @@ _Mask = NDArray[np.bool_]
 _NO_REQUIREMENTS = Schema(columns=(), index_unique=False, index_sorted=False)
 
 _MAX_COPIES = 10
-"""Values that occur in more rows than this are a state, such as a standstill, not duplicates."""
+"""If more rows than this are equal, they are a state, such as a standstill, not duplicates."""
 
 _MIN_WIDE_COLUMNS = 8
 _MIN_DISTINCT_SHARE = 0.9
@@ -40,35 +40,35 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
     Cost:
         0.4 s for 5 float columns x 1,000,000 rows.
     """
-    broken = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
-    if broken is not None:
-        return broken
-    needed = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
-    complete: _Mask = np.asarray(raw[needed].notna().to_numpy().all(axis=1))
-    repeated = repeated_rows(raw)
-    usable = int((complete & ~repeated).sum())
+    failure = find_broken_schema(raw, _NO_REQUIREMENTS, stage="raw", fault="raw schema mismatch")
+    if failure is not None:
+        return failure
+    required_columns = [c.name for c in schema.columns if not c.nullable and c.name in raw.columns]
+    is_complete: _Mask = np.asarray(raw[required_columns].notna().to_numpy().all(axis=1))
+    is_repeated = repeated_rows(raw)
+    num_usable = int((is_complete & ~is_repeated).sum())
     numbers = {
         "rows": len(raw),
-        "complete": int(complete.sum()),
-        "repeated": int(repeated.sum()),
-        "usable": usable,
+        "complete": int(is_complete.sum()),
+        "repeated": int(is_repeated.sum()),
+        "usable": num_usable,
     }
-    if repeated.sum() > settings.max_duplicate_share * len(raw):
-        row = int(repeated.argmax())
+    if is_repeated.sum() > settings.max_duplicate_share * len(raw):
+        row = int(is_repeated.argmax())
         return CheckOutcome(
             outcome="fail",
-            summary=f"{repeated.sum():,} of {len(raw):,} rows repeat an earlier row in every "
+            summary=f"{is_repeated.sum():,} of {len(raw):,} rows repeat an earlier row in every "
             f"column (at most {settings.max_duplicate_share:.1%} are allowed), first at row {row} "
             f"(label {raw.index[row]}).",
             numbers=numbers,
             fault="duplicate rows",
         )
-    if usable < settings.min_rows:
+    if num_usable < settings.min_rows:
         return CheckOutcome(
             outcome="fail",
-            summary=f"At least {settings.min_rows:,} rows are required, got {usable:,} of "
+            summary=f"At least {settings.min_rows:,} rows are required, got {num_usable:,} of "
             f"{len(raw):,} that are complete and not repeated"
-            f"{_emptiest_column(raw, needed, complete)}.",
+            f"{_emptiest_column(raw, required_columns, is_complete)}.",
             numbers=numbers,
             fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
@@ -78,7 +78,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{usable:,} of {len(raw):,} rows are complete and not repeated; "
+        summary=f"{num_usable:,} of {len(raw):,} rows are complete and not repeated; "
         f"{settings.min_rows:,} are required.",
         numbers=numbers,
     )
@@ -99,38 +99,38 @@ def repeated_rows(raw: pd.DataFrame) -> _Mask:
     Assumes:
         A table with array-valued cells is not compared, and has no duplicates.
     """
-    none = np.zeros(len(raw), bool)
-    codes = _codes(raw)
+    no_duplicates = np.zeros(len(raw), bool)
+    codes = _cell_hashes(raw)
     if not codes or len(raw) < 2:
-        return none
+        return no_duplicates
     row_code = _combine_hashes(codes)
-    repeated = pd.Series(row_code).duplicated().to_numpy()
-    if not repeated.any():
-        return none
-    first = ~repeated
-    repeated = repeated & (_copies(row_code) <= _MAX_COPIES)
+    is_repeated = pd.Series(row_code).duplicated().to_numpy()
+    if not is_repeated.any():
+        return no_duplicates
+    is_first = ~is_repeated
+    is_repeated = is_repeated & (_count_copies(row_code) <= _MAX_COPIES)
     if isinstance(raw.index, pd.DatetimeIndex):
-        repeated[1:] &= row_code[1:] != row_code[:-1]
-    floats = [raw.iloc[first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"]
-    if 2 * _chance_copies(floats, len(raw)) <= repeated.sum() or _halves_differ(
-        [code[first] for code in codes]
+        is_repeated[1:] &= row_code[1:] != row_code[:-1]
+    floats = [raw.iloc[is_first, i] for i, dtype in enumerate(raw.dtypes) if dtype.kind == "f"]
+    if 2 * _expected_copies(floats, len(raw)) <= is_repeated.sum() or _halves_distinguish_rows(
+        [code[is_first] for code in codes]
     ):
-        return repeated
-    return none
+        return is_repeated
+    return no_duplicates
 
 
-def _codes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
+def _cell_hashes(raw: pd.DataFrame) -> list[NDArray[np.uint64]]:
     """Return a hash for each cell, by column; an empty list when a column cannot be hashed."""
     try:
-        return [_column_codes(raw.iloc[:, i]) for i in range(raw.shape[1])]
+        return [_column_hashes(raw.iloc[:, i]) for i in range(raw.shape[1])]
     except TypeError:  # cells that contain arrays or lists
         return []
 
 
-def _column_codes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
+def _column_hashes(series: "pd.Series[Any]") -> NDArray[np.uint64]:
     # 0.0 and -0.0 are one value with two bit patterns.
-    same = series + 0.0 if series.dtype.kind == "f" else series
-    return np.asarray(pd.util.hash_pandas_object(same, index=False), np.uint64)
+    canonical = series + 0.0 if series.dtype.kind == "f" else series
+    return np.asarray(pd.util.hash_pandas_object(canonical, index=False), np.uint64)
 
 
 def _combine_hashes(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
@@ -140,46 +140,50 @@ def _combine_hashes(codes: list[NDArray[np.uint64]]) -> NDArray[np.uint64]:
     return combined
 
 
-def _copies(row_code: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _count_copies(row_code: NDArray[np.uint64]) -> NDArray[np.int64]:
     group, _ = pd.factorize(row_code)
     return np.bincount(group)[group]
 
 
-def _chance_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
+def _expected_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
     """Return the expected repeats among ``num_rows`` draws of the finest float column.
 
     The finest column is the one with most distinct values: a column computed from another has no
     more distinct values, however small its differences are. A column of equally spaced values is
     a clock or a row number, not a random variable, and is ignored if there is another column.
     """
-    known = [np.unique(series.dropna().to_numpy(np.float64)) for series in floats]
-    known = [values[np.isfinite(values)] for values in known]
-    known = [values for values in known if values.size > 1]
-    random = [values for values in known if not _is_equally_spaced(values)] or known
-    max_distinct = max((values.size for values in random), default=0)
+    distinct = [np.unique(series.dropna().to_numpy(np.float64)) for series in floats]
+    distinct = [values[np.isfinite(values)] for values in distinct]
+    distinct = [values for values in distinct if values.size > 1]
+    random_columns = [values for values in distinct if not _is_equally_spaced(values)] or distinct
+    max_distinct = max((values.size for values in random_columns), default=0)
     return max(
-        (_collisions(values, num_rows) for values in random if values.size == max_distinct),
+        (
+            _expected_collisions(values, num_rows)
+            for values in random_columns
+            if values.size == max_distinct
+        ),
         default=np.inf,
     )
 
 
-def _is_equally_spaced(known: NDArray[np.float64]) -> bool:
-    steps = np.diff(known)
+def _is_equally_spaced(distinct: NDArray[np.float64]) -> bool:
+    steps = np.diff(distinct)
     return bool(steps.max() <= 1.001 * steps.min())
 
 
-def _collisions(known: NDArray[np.float64], num_rows: int) -> float:
+def _expected_collisions(distinct: NDArray[np.float64], num_rows: int) -> float:
     """Return n^2 / (2 k), the expected collisions of n draws from a grid of k equal cells.
 
     The grid step is the 0.001 quantile of the differences, so that a few values that differ by
     rounding do not suggest a fine grid.
     """
-    step = float(np.quantile(np.diff(known), 0.001))
-    low, high = np.quantile(known, [0.25, 0.75])
+    step = float(np.quantile(np.diff(distinct), 0.001))
+    low, high = np.quantile(distinct, [0.25, 0.75])
     return float(num_rows**2 * step / (2 * _NORMAL_CELLS * (high - low)))
 
 
-def _halves_differ(codes: list[NDArray[np.uint64]]) -> bool:
+def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
     """Return whether either half of the columns distinguishes nine in ten distinct rows."""
     if len(codes) < _MIN_WIDE_COLUMNS:
         return False
@@ -189,9 +193,9 @@ def _halves_differ(codes: list[NDArray[np.uint64]]) -> bool:
     )
 
 
-def _emptiest_column(raw: pd.DataFrame, needed: list[str], complete: _Mask) -> str:
+def _emptiest_column(raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask) -> str:
     """Name the column with most gaps, when rows are incomplete; as the end of a message."""
-    if complete.all():
+    if is_complete.all():
         return ""
-    gaps = raw[needed].isna().sum()
+    gaps = raw[required_columns].isna().sum()
     return f"; '{gaps.idxmax()}' is empty in {pluralize(int(gaps.max()), 'row')}"

@@ -55,30 +55,30 @@ def check_features(
     Cost:
         Dominated by ``examples()`` of the first fold's train and validation rows.
     """
-    broken = (
+    failure = (
         find_broken_schema(
             frame, workload.feature_schema, stage="features", fault="feature schema mismatch"
         )
-        or _missing_columns(workload, frame)
-        or _unknown_labels(raw, frame)
-        or _too_few(frame, settings)
-        or _folds_outside(frame, folds)
+        or _find_missing_columns(workload, frame)
+        or _find_unknown_labels(raw, frame)
+        or _find_too_few_rows(frame, settings)
+        or _find_invalid_folds(frame, folds)
         or find_leaking_fold(frame, folds)
     )
-    if broken is not None:
-        return broken
+    if failure is not None:
+        return failure
     train = workload.examples(frame, folds[0].train)
     val = workload.examples(frame, folds[0].val)
     counts = len(train), len(val)
-    broken = _unusable_form(folds[0], train, val)
-    if broken is not None:
-        return broken
+    failure = _find_unusable_form(folds[0], train, val)
+    if failure is not None:
+        return failure
     num_read = min(len(train), _MAX_READ_ROWS)
     note = "" if train.is_in_memory else f" {num_read:,} train examples were read."
-    train, val = _read(train), _read(val)
-    broken = _unusable_values(workload, frame, folds[0], train, val)
-    if broken is not None:
-        return broken
+    train, val = _read_sample(train), _read_sample(val)
+    failure = _find_unusable_values(workload, frame, folds[0], train, val)
+    if failure is not None:
+        return failure
     train_rows = frame.iloc[folds[0].train.start : folds[0].train.stop]
     problems = [
         finding
@@ -108,33 +108,34 @@ def check_features(
     )
 
 
-def _missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
+def _find_missing_columns(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
     """Return a finding for missing columns, which only the default ``examples`` requires."""
     if type(workload).examples is not Workload.examples:
         return None
-    required = (*workload.feature_columns, workload.target_column)
-    missing = [name for name in required if name not in frame.columns]
-    if not missing:
+    required_columns = (*workload.feature_columns, workload.target_column)
+    missing_columns = [name for name in required_columns if name not in frame.columns]
+    if not missing_columns:
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"feature_columns and target_column name {', '.join(map(repr, missing))}, but "
-        f"compute_features returned {', '.join(sorted(map(str, frame.columns)))}.",
-        numbers={"missing": len(missing)},
+        summary="feature_columns and target_column name "
+        f"{', '.join(map(repr, missing_columns))}, but compute_features returned "
+        f"{', '.join(sorted(map(str, frame.columns)))}.",
+        numbers={"missing": len(missing_columns)},
         fault="missing columns",
         fix="Correct feature_columns and target_column, or compute these columns.",
     )
 
 
-def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
-    unknown = ~frame.index.isin(raw.index)
-    if not unknown.any():
+def _find_unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | None:
+    is_unknown = ~frame.index.isin(raw.index)
+    if not is_unknown.any():
         return None
     return CheckOutcome(
         outcome="fail",
-        summary=f"Features must keep the index labels of the raw rows; {unknown.sum():,} of "
-        f"{len(frame):,} are new, first {frame.index[unknown][0]}.",
-        numbers={"rows": len(frame), "new_labels": int(unknown.sum())},
+        summary=f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} of "
+        f"{len(frame):,} are new, first {frame.index[is_unknown][0]}.",
+        numbers={"rows": len(frame), "new_labels": int(is_unknown.sum())},
         fault="feature schema mismatch",
         cause="compute_features resets or replaces the index, so a feature can no longer be "
         "traced to its row.",
@@ -142,7 +143,7 @@ def _unknown_labels(raw: pd.DataFrame, frame: pd.DataFrame) -> CheckOutcome | No
     )
 
 
-def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
+def _find_too_few_rows(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     if len(frame) >= settings.min_rows:
         return None
     return CheckOutcome(
@@ -157,7 +158,7 @@ def _too_few(frame: pd.DataFrame, settings: PocSettings) -> CheckOutcome | None:
     )
 
 
-def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
+def _find_invalid_folds(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome | None:
     if not folds:
         return CheckOutcome(
             outcome="fail",
@@ -169,11 +170,11 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
             fix="Provide more rows, or plan fewer or smaller folds.",
         )
     for fold in folds:
-        last = max(fold.train.stop, fold.val.stop, fold.test.stop)
-        if last > len(frame):
+        stop = max(fold.train.stop, fold.val.stop, fold.test.stop)
+        if stop > len(frame):
             return CheckOutcome(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id} extends to row {last}, but there are only "
+                summary=f"Fold {fold.fold_id} extends to row {stop}, but there are only "
                 f"{len(frame):,} rows of features.",
                 numbers={"rows": len(frame), "folds": len(folds)},
                 fault="too few rows",
@@ -184,28 +185,28 @@ def _folds_outside(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutcome
 
 
 def _example_shape(inputs: ModelInput) -> str:
-    """Return the shape of one example; of a dict the shapes by name."""
+    """Return the shape of one example; for a dict, the shapes by name."""
     if isinstance(inputs, Tensor):
         return str(tuple(inputs.shape[1:]))
     return str({name: tuple(part.shape[1:]) for name, part in inputs.items()})
 
 
-def _read(examples: Examples) -> Examples:
+def _read_sample(examples: Examples) -> Examples:
     """Return the examples, or evenly spaced ones of a source that is not in memory."""
     return examples if examples.is_in_memory else sample_evenly(examples, _MAX_READ_ROWS)
 
 
-def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
+def _find_unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome | None:
     """Return a finding for examples of the wrong type, length or rows, or None."""
     for split, examples, rows in (("train", train, fold.train), ("val", val, fold.val)):
-        wrong = _wrong_form(examples)
-        if not wrong and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
-            wrong = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
-            wrong += f"{examples.rows.max()}"
-        if wrong:
+        problem = _describe_wrong_form(examples)
+        if not problem and (examples.rows.min() < rows.start or examples.rows.max() >= rows.stop):
+            problem = f"rows must be within {rows.start}:{rows.stop}, got {examples.rows.min()} to "
+            problem += f"{examples.rows.max()}"
+        if problem:
             return CheckOutcome(
                 outcome="fail",
-                summary=f"Fold {fold.fold_id}, {split}: {wrong}.",
+                summary=f"Fold {fold.fold_id}, {split}: {problem}.",
                 fault="shape mismatch",
                 cause="examples() returns another type, other lengths, or rows outside of the "
                 "range that it was called with.",
@@ -215,7 +216,7 @@ def _unusable_form(fold: Fold, train: Examples, val: Examples) -> CheckOutcome |
     return None
 
 
-def _unusable_values(
+def _find_unusable_values(
     workload: Workload, frame: pd.DataFrame, fold: Fold, train: Examples, val: Examples
 ) -> CheckOutcome | None:
     """Return a finding for non-finite values, or splits of different types or shapes, or None."""
@@ -236,10 +237,10 @@ def _unusable_values(
                     fix="Fill or drop these rows in compute_features, and declare every feature "
                     "in feature_schema.",
                 )
-    return _split_mismatch(train, val, fold)
+    return _find_split_mismatch(train, val, fold)
 
 
-def _wrong_form(examples: Examples) -> str:
+def _describe_wrong_form(examples: Examples) -> str:
     """Describe a wrong type or length of the examples; "" if type and lengths are right."""
     if not isinstance(examples, Examples):
         return f"examples() must return Examples, got {type(examples).__name__}"
@@ -266,15 +267,19 @@ def _wrong_form(examples: Examples) -> str:
 def _first_non_finite(tensor: Tensor) -> int | None:
     if not tensor.is_floating_point():
         return None
-    bad = ~tensor.isfinite()
-    return int(bad.reshape(len(bad), -1).any(dim=1).int().argmax()) if bad.any() else None
+    is_nonfinite = ~tensor.isfinite()
+    return (
+        int(is_nonfinite.reshape(len(is_nonfinite), -1).any(dim=1).int().argmax())
+        if is_nonfinite.any()
+        else None
+    )
 
 
-def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
+def _find_split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
     """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
     pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
     for name, (in_train, in_val) in pairs.items():
-        if not _alike(in_train, in_val):
+        if not _have_same_form(in_train, in_val):
             return CheckOutcome(
                 outcome="fail",
                 summary=f"Fold {fold.fold_id}: {name} is {describe_input(in_train)} in train "
@@ -286,11 +291,13 @@ def _split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome 
     return None
 
 
-def _alike(one: ModelInput, two: ModelInput) -> bool:
+def _have_same_form(one: ModelInput, two: ModelInput) -> bool:
     """Return whether names, dtypes and axes are equal; sequences may differ in length."""
     if isinstance(one, Tensor) and isinstance(two, Tensor):
-        same = one.shape[2:] == two.shape[2:] if one.ndim > 2 else _same_width(one, two)
-        return one.dtype == two.dtype and one.ndim == two.ndim and same
+        has_same_axes = (
+            one.shape[2:] == two.shape[2:] if one.ndim > 2 else _have_same_width(one, two)
+        )
+        return one.dtype == two.dtype and one.ndim == two.ndim and has_same_axes
     if isinstance(one, Tensor) or isinstance(two, Tensor):
         return False
     return one.keys() == two.keys() and all(
@@ -298,5 +305,5 @@ def _alike(one: ModelInput, two: ModelInput) -> bool:
     )
 
 
-def _same_width(one: Tensor, two: Tensor) -> bool:
+def _have_same_width(one: Tensor, two: Tensor) -> bool:
     return one.shape[1:] == two.shape[1:] or not one.is_floating_point()

@@ -27,7 +27,7 @@ class FeatureValues:
         self._text_keys = {
             name: _keys(whole[name]).unique() for name in columns if _is_text(whole[name])
         }
-        self._labels = _occurrences(whole.index)
+        self._labels = _unique_labels(whole.index)
         self._index = whole.index
         self._values = self._matrix(whole)
         finite = np.where(np.isfinite(self._values), self._values, np.nan)
@@ -40,37 +40,36 @@ class FeatureValues:
         self._tolerance = np.maximum(tolerance, self._rounding) * self._scale
 
     def compare(
-        self, other: pd.DataFrame, unchanged: pd.Index, worst: dict[str, LookAhead]
+        self, other: pd.DataFrame, labels: pd.Index, largest_changes: dict[str, LookAhead]
     ) -> bool:
         """Compare the rows at some labels, and return whether there were such rows.
 
         Args:
             other: Features computed from other raw rows.
-            unchanged: Labels at which the features should be equal.
-            worst: Largest change of each column, which is updated.
+            labels: Labels at which the features should be equal.
+            largest_changes: Largest change of each column, which is updated.
         """
-        labels = _occurrences(other.index)
-        position = self._labels.get_indexer(labels)
-        rows = np.flatnonzero((position >= 0) & other.index.isin(unchanged))
+        position = self._labels.get_indexer(_unique_labels(other.index))
+        rows = np.flatnonzero((position >= 0) & other.index.isin(labels))
         if rows.size == 0:
             return False
         position = position[rows]
         before, after = self._values[position], self._matrix(other)[rows]
-        same = (before == after) | (np.isnan(before) & np.isnan(after))
-        if same.all():
+        is_same = (before == after) | (np.isnan(before) & np.isnan(after))
+        if is_same.all():
             return True
         with np.errstate(invalid="ignore"):
             change = np.abs(before - after)
             # Written so that a value that became NaN counts as changed.
-            changed = ~same & ~(change <= self._tolerance + self._rounding * np.abs(before))
-        for column in np.flatnonzero(changed.any(axis=0)):
-            is_changed = changed[:, column]
-            changes = change[is_changed, column] / self._scale[column]
-            size = np.nan_to_num(changes, nan=np.inf).max()
+            is_changed = ~is_same & ~(change <= self._tolerance + self._rounding * np.abs(before))
+        for column in np.flatnonzero(is_changed.any(axis=0)):
+            is_row_changed = is_changed[:, column]
+            changes = change[is_row_changed, column] / self._scale[column]
+            largest = np.nan_to_num(changes, nan=np.inf).max()
             name = self._columns[column]
-            if name not in worst or size > worst[name].change:
-                row = str(self._index[position[int(is_changed.argmax())]])
-                worst[name] = LookAhead(column=name, row=row, change=float(size))
+            if name not in largest_changes or largest > largest_changes[name].change:
+                row = str(self._index[position[int(is_row_changed.argmax())]])
+                largest_changes[name] = LookAhead(column=name, row=row, change=float(largest))
         return True
 
     def _matrix(self, frame: pd.DataFrame) -> NDArray[np.float64]:
@@ -110,7 +109,7 @@ def _keys(series: "pd.Series[Any]") -> pd.Index:
     return keys
 
 
-def _occurrences(index: pd.Index) -> pd.Index:
+def _unique_labels(index: pd.Index) -> pd.Index:
     """Return unique labels, in which repeated labels are numbered by their occurrence."""
     if index.is_unique:
         return index

@@ -62,26 +62,26 @@ def check_fitted_state(
     name = f"{type(workload).__name__}.fit()"
     with wrap_user_errors("fit of the workload"):
         state = fit_state(workload, train_frame)
-        again = fit_state(workload, train_frame)
+        repeated_state = fit_state(workload, train_frame)
     numbers: dict[str, Number] = {"state": digest_state(state), "arrays": len(state)}
-    if digest_state(again) != digest_state(state):
+    if digest_state(repeated_state) != digest_state(state):
         return CheckOutcome(
             outcome="fail",
             summary=f"{name} returns different arrays when it is called twice for the same train "
-            f"rows: {_differing(state, again)}.",
+            f"rows: {_differing_names(state, repeated_state)}.",
             numbers=numbers,
             fault="split dependence",
             cause="It draws random numbers without a seed, or keeps state between calls.",
             fix="Make it a function of train_frame alone, and seed every generator inside it.",
         )
-    changed = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
+    changed_workload = _workload_of_changed_rows(workload, raw, frame, train.stop, seed=seed)
     with wrap_user_errors("fit of the workload, after rows outside of train_frame were changed"):
-        other = fit_state(changed, train_frame)
-    if digest_state(other) != digest_state(state):
+        changed_state = fit_state(changed_workload, train_frame)
+    if digest_state(changed_state) != digest_state(state):
         return CheckOutcome(
             outcome="fail",
             summary=f"Fold 0: {name} returns different arrays when only rows after the train rows "
-            f"change: {_differing(state, other)}.",
+            f"change: {_differing_names(state, changed_state)}.",
             numbers=numbers,
             fault="split dependence",
             cause="It reads more rows than its argument, for example with load_rows() or from a "
@@ -119,15 +119,17 @@ def _workload_of_changed_rows(
         rng=np.random.default_rng(seed),
     )
     cls = type(workload)
-    changed = build_workload(cls, workload.settings, path=f"{cls.__module__}:{cls.__qualname__}")
-    changed.load_rows = table.copy  # type: ignore[method-assign]
+    changed_workload = build_workload(
+        cls, workload.settings, path=f"{cls.__module__}:{cls.__qualname__}"
+    )
+    changed_workload.load_rows = table.copy  # type: ignore[method-assign]
     # A table with fewer rows, or in another order, may be refused.
     with contextlib.suppress(ContractError), wrap_user_errors("compute_features of the workload"):
-        changed.compute_features(table.copy())
-    return changed
+        changed_workload.compute_features(table.copy())
+    return changed_workload
 
 
-def _differing(one: dict[str, Tensor], two: dict[str, Tensor]) -> str:
+def _differing_names(one: dict[str, Tensor], two: dict[str, Tensor]) -> str:
     names = [
         name
         for name in sorted(one.keys() | two.keys())

@@ -32,8 +32,8 @@ def find_leaking_fold(frame: pd.DataFrame, folds: tuple[Fold, ...]) -> CheckOutc
         for first, second in _PAIRS:
             shared = _shared_range(getattr(fold, first), getattr(fold, second))
             if shared is not None:
-                return _overlap(frame, fold, first, second, shared)
-    if not _in_time_order(frame.index):
+                return _overlap_finding(frame, fold, first, second, shared)
+    if not _is_in_time_order(frame.index):
         return None
     for fold in folds:
         latest = _times(frame, fold.train).max()
@@ -55,7 +55,7 @@ def _shared_range(one: RowRange, two: RowRange) -> RowRange | None:
     return RowRange(start=start, stop=stop) if start < stop else None
 
 
-def _overlap(
+def _overlap_finding(
     frame: pd.DataFrame, fold: Fold, first: str, second: str, shared: RowRange
 ) -> CheckOutcome:
     first_rows = _format_range(getattr(fold, first))
@@ -71,7 +71,7 @@ def _overlap(
     )
 
 
-def _in_time_order(index: pd.Index) -> bool:
+def _is_in_time_order(index: pd.Index) -> bool:
     if not isinstance(index, pd.DatetimeIndex | pd.PeriodIndex):
         return False
     return bool(index.is_monotonic_increasing or index.is_monotonic_decreasing)

@@ -54,7 +54,7 @@ def check_look_ahead(
             numbers={"features": 0},
             fix="Return the columns in feature_columns, or declare those that are returned.",
         )
-    independent = workload.horizon_rows == 0
+    has_independent_rows = workload.horizon_rows == 0
     search = _search(
         workload.compute_features,
         raw,
@@ -62,39 +62,39 @@ def check_look_ahead(
         columns,
         settings.look_ahead,
         seed,
-        independent=independent,
+        has_independent_rows=has_independent_rows,
     )
-    found = search.worst_first
+    changes = search.worst_first
     numbers = {
         "features": len(columns),
-        "features_compared": len(search.compared),
+        "features_compared": len(search.compared_columns),
         "rows": sum(len(block.raw) for block in search.sample.blocks),
-        "comparisons": search.comparisons,
-        "seeing_later_rows": len(found),
+        "comparisons": search.num_comparisons,
+        "seeing_later_rows": len(changes),
     }
-    if search.comparisons == 0:
+    if search.num_comparisons == 0:
         return CheckOutcome(
-            outcome="insufficient", summary=search.not_compared, numbers=numbers, fix=_FIX
+            outcome="insufficient", summary=search.not_compared_message, numbers=numbers, fix=_FIX
         )
-    if not found:
+    if not changes:
         note = " One table is sufficient for independent rows (horizon_rows = 0)."
-        note = note if independent else ""
+        note = note if has_independent_rows else ""
         return CheckOutcome(
             outcome="pass",
-            summary=f"None of {pluralize(len(search.compared), 'feature')} changed in "
-            f"{pluralize(search.comparisons, 'table')} whose later rows were changed.{note}"
+            summary=f"None of {pluralize(len(search.compared_columns), 'feature')} changed in "
+            f"{pluralize(search.num_comparisons, 'table')} whose later rows were changed.{note}"
             f"{search.sample.note}",
             numbers=numbers,
         )
     if _is_nondeterministic(
         workload.compute_features,
         search.sample,
-        tuple(f.column for f in found),
+        tuple(f.column for f in changes),
         settings.look_ahead,
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"Feature '{found[0].column}' differs when compute_features is called again "
+            summary=f"Feature '{changes[0].column}' differs when compute_features is called again "
             "with the same rows.",
             numbers=numbers,
             fault="look-ahead",
@@ -102,12 +102,12 @@ def check_look_ahead(
             "calls.",
             fix="Make it a function of the raw rows alone, and seed every generator inside it.",
         )
-    first = found[0]
-    others = ", ".join(f"'{f.column}'" for f in found[1:6])
-    more = f" Also {others}{' and more' if len(found) > 6 else ''}." if others else ""
+    first = changes[0]
+    others = ", ".join(f"'{each.column}'" for each in changes[1:6])
+    more = f" Also {others}{' and more' if len(changes) > 6 else ''}." if others else ""
     return CheckOutcome(
         outcome="fail",
-        summary=f"{len(found):,} of {len(search.compared):,} features look ahead: "
+        summary=f"{len(changes):,} of {len(search.compared_columns):,} features look ahead: "
         f"'{first.column}' at row {first.row} changed by {first.change:.3g} standard deviations "
         f"when only later rows changed.{more}{search.sample.note}",
         # A value that became null has no size of change, and JSON has no infinity.
@@ -161,9 +161,9 @@ def find_look_ahead(
     if whole is None:
         whole = compute(raw.copy(deep=False))
     search = _search(compute, raw, whole, columns, settings, seed)
-    if search.comparisons == 0:
+    if search.num_comparisons == 0:
         raise ContractError(
-            search.not_compared,
+            search.not_compared_message,
             cause="The features start too late in the table, or compute_features rejects changed "
             "tables.",
             fix=_FIX,
@@ -182,21 +182,21 @@ _FIX = "Provide more rows, or let compute_features accept fewer and reordered ro
 class _Search:
     """State of the search for columns that depend on later rows.
 
-    ``worst`` contains the largest change of each column that changed.
+    ``largest_changes`` contains the largest change of each column that changed.
     """
 
     sample: LookAheadSample
-    compared: set[str] = field(default_factory=set)
-    worst: dict[str, LookAhead] = field(default_factory=dict)
-    comparisons: int = 0
+    compared_columns: set[str] = field(default_factory=set)
+    largest_changes: dict[str, LookAhead] = field(default_factory=dict)
+    num_comparisons: int = 0
     last_error: str = ""
 
     @property
     def worst_first(self) -> tuple[LookAhead, ...]:
-        return tuple(sorted(self.worst.values(), key=lambda found: -found.change))
+        return tuple(sorted(self.largest_changes.values(), key=lambda found: -found.change))
 
     @property
-    def not_compared(self) -> str:
+    def not_compared_message(self) -> str:
         """Message that no table could be compared."""
         error = f" The last table was rejected: {self.last_error}" if self.last_error else ""
         return (
@@ -213,14 +213,16 @@ def _search(
     settings: LookAheadSettings,
     seed: int,
     *,
-    independent: bool = False,
+    has_independent_rows: bool = False,
 ) -> _Search:
     _require_labels(whole, raw)
     sample = draw_sample(compute, raw, whole, columns, settings, seed=seed)
     search = _Search(sample)
     rng = np.random.default_rng(seed)
     for block in sample.blocks:
-        _search_block(search, compute, block, settings, seed, rng, independent=independent)
+        _search_block(
+            search, compute, block, settings, seed, rng, has_independent_rows=has_independent_rows
+        )
     return search
 
 
@@ -232,34 +234,34 @@ def _search_block(
     seed: int,
     rng: np.random.Generator,
     *,
-    independent: bool,
+    has_independent_rows: bool,
 ) -> None:
     raw, whole = block.raw, block.features
     order = time_order(raw.index)
     cuts = cut_positions(raw, whole, order, settings.cut_shares)
     kept_shares = settings.kept_shares
-    if independent:
+    if has_independent_rows:
         # Few later rows are kept, so that every statistic of the whole table changes.
         cuts, kept_shares = cuts[:1], (min(kept_shares),)
     before: FeatureValues | None = None
-    for number, cut in enumerate(cuts):
-        columns = search.sample.columns_of(number, np.random.default_rng(seed))
+    for table, cut in enumerate(cuts):
+        columns = search.sample.columns_of(table, np.random.default_rng(seed))
         if before is None or columns is not search.sample.columns:
             before = FeatureValues(whole, columns, settings.tolerance)
-        kept_share = kept_shares[number % len(kept_shares)]
+        kept_share = kept_shares[table % len(kept_shares)]
         for share in (kept_share, 1.0):
-            changed, known = change_later_rows(
+            changed_rows, unchanged_labels = change_later_rows(
                 raw, whole, order, cut=cut, kept_share=share, rng=rng
             )
             try:
                 with wrap_user_errors("compute_features() of the workload"):
-                    after = compute(changed)
+                    after = compute(changed_rows)
             except ContractError as error:  # it rejects fewer or reordered rows
                 search.last_error = error.what
                 continue
-            if before.compare(after, known, search.worst):
-                search.comparisons += 1
-                search.compared.update(columns)
+            if before.compare(after, unchanged_labels, search.largest_changes):
+                search.num_comparisons += 1
+                search.compared_columns.update(columns)
             break
 
 
@@ -269,20 +271,20 @@ def _is_nondeterministic(
     columns: tuple[str, ...],
     settings: LookAheadSettings,
 ) -> bool:
-    changed: dict[str, LookAhead] = {}
+    changes: dict[str, LookAhead] = {}
     for block in sample.blocks:
         again = compute(block.raw.copy(deep=False))
-        known = block.features.index.unique()
-        FeatureValues(block.features, columns, settings.tolerance).compare(again, known, changed)
-    return bool(changed)
+        labels = block.features.index.unique()
+        FeatureValues(block.features, columns, settings.tolerance).compare(again, labels, changes)
+    return bool(changes)
 
 
 def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
-    unknown = ~whole.index.isin(raw.index)
-    if unknown.any():
+    is_unknown = ~whole.index.isin(raw.index)
+    if is_unknown.any():
         raise ContractError(
-            f"Features must keep the index labels of the raw rows; {unknown.sum():,} are new, "
-            f"first {whole.index[unknown][0]}.",
+            f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} are new, "
+            f"first {whole.index[is_unknown][0]}.",
             fix="Drop rows in compute_features without resetting the index of the others.",
         )
 

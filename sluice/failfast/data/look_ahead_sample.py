@@ -18,7 +18,7 @@ _NUM_BLOCKS = 3
 """Number of blocks of consecutive rows in a sample: oldest, newest, and one in between."""
 
 _MIN_KEPT_SHARE = 0.5
-"""Minimum share of the usual feature rows that a block must yield; else blocks become longer."""
+"""Minimum share of its rows' usual features that a block must yield; else blocks become longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,19 +85,19 @@ def draw_sample(
     blocks: tuple[RowBlock, ...] = ()
     num_rows = max_rows // _NUM_BLOCKS
     while not blocks and max_rows < len(raw) and num_rows * _NUM_BLOCKS < len(raw):
-        blocks = _blocks(compute, raw, whole, num_rows, np.random.default_rng(seed))
+        blocks = _compute_blocks(compute, raw, whole, num_rows, np.random.default_rng(seed))
         num_rows *= 4
-    omitted = []
+    omissions = []
     if blocks:
         num_rows = len(blocks[0].raw)
-        omitted.append(
+        omissions.append(
             f"features were computed from {len(blocks):,} blocks of {num_rows:,} consecutive rows "
             f"of {len(raw):,}, the oldest, the newest and one in between "
             "(poc.look_ahead.max_cells), so a look-ahead only in other rows, or over more rows "
             "than a block has, is not detected"
         )
     if len(columns) > settings.max_columns:
-        omitted.append(
+        omissions.append(
             f"each changed table was compared in {settings.max_columns} of {len(columns):,} "
             "features, in turn (poc.look_ahead.max_columns)"
         )
@@ -105,11 +105,11 @@ def draw_sample(
         blocks=blocks or (RowBlock(raw=raw, features=whole),),
         columns=columns,
         max_columns=settings.max_columns,
-        note=f" A sample was examined: {'; '.join(omitted)}." if omitted else "",
+        note=f" A sample was examined: {'; '.join(omissions)}." if omissions else "",
     )
 
 
-def _blocks(
+def _compute_blocks(
     compute: Callable[[pd.DataFrame], pd.DataFrame],
     raw: pd.DataFrame,
     whole: pd.DataFrame,
@@ -118,18 +118,18 @@ def _blocks(
 ) -> tuple[RowBlock, ...]:
     """Return the blocks of this length, or () when a block yields too few feature rows."""
     order = time_order(raw.index)
-    last = len(raw) - num_rows
-    between = int(rng.integers(num_rows, last - num_rows, endpoint=True))
+    last_start = len(raw) - num_rows
+    middle_start = int(rng.integers(num_rows, last_start - num_rows, endpoint=True))
     blocks = []
-    for start in (0, between, last):
+    for start in (0, middle_start, last_start):
         part = raw.iloc[np.sort(order[start : start + num_rows])]
         try:
             with wrap_user_errors("compute_features() of the workload"):
                 features = compute(part.copy(deep=False))
         except ContractError:  # too few rows for compute_features
             return ()
-        usual = whole.index.isin(part.index).sum()
-        if len(features) < _MIN_KEPT_SHARE * usual or len(features) == 0:
+        num_usual = whole.index.isin(part.index).sum()
+        if len(features) < _MIN_KEPT_SHARE * num_usual or len(features) == 0:
             return ()
         blocks.append(RowBlock(raw=part, features=features))
     return tuple(blocks)

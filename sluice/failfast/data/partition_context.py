@@ -10,15 +10,15 @@ from sluice.workloads.workload import Workload
 
 
 def check_partition_context(
-    workload: Workload, name: str, own: pd.DataFrame, wide: pd.DataFrame
+    workload: Workload, name: str, features: pd.DataFrame, wide_features: pd.DataFrame
 ) -> None:
     """Require that the values of a partition stay the same if they are computed from more rows.
 
     Args:
         workload: Workload that declares ``feature_partitions``.
         name: Name of the partition.
-        own: Features of the partition.
-        wide: Features of the same rows, computed with a larger context.
+        features: Features of the partition.
+        wide_features: Features of the same rows, computed with a larger context.
 
     Raises:
         ContractError: A value differs by more than rounding, or a row is missing in one of them.
@@ -33,10 +33,10 @@ def check_partition_context(
         "A window or an exponential mean reaches further back, or a statistic of all rows is used."
     )
     fix = "Declare a larger context, compute the feature from fewer rows, or remove the partitions."
-    if not own.index.equals(wide.index):
+    if not features.index.equals(wide_features.index):
         change = (
-            f"{len(wide):,} feature rows instead of {len(own):,}"
-            if len(wide) != len(own)
+            f"{len(wide_features):,} feature rows instead of {len(features):,}"
+            if len(wide_features) != len(features)
             else "feature rows with other labels"
         )
         raise ContractError(
@@ -45,16 +45,16 @@ def check_partition_context(
             cause=cause,
             fix=fix,
         )
-    worst: dict[str, LookAhead] = {}
-    if len(own):
-        values = FeatureValues(own, tuple(own.columns), LookAheadSettings().tolerance)
-        values.compare(wide, own.index, worst)
-    if worst:
-        found = max(worst.values(), key=lambda each: each.change)
+    largest_changes: dict[str, LookAhead] = {}
+    if len(features):
+        values = FeatureValues(features, tuple(features.columns), LookAheadSettings().tolerance)
+        values.compare(wide_features, features.index, largest_changes)
+    if largest_changes:
+        largest_change = max(largest_changes.values(), key=lambda each: each.change)
         raise ContractError(
             f"The features of partition '{name}' must depend only on {context}, but "
-            f"'{found.column}' at {found.row} changes by {found.change:.3g} standard deviations "
-            "if more rows are given.",
+            f"'{largest_change.column}' at {largest_change.row} changes by "
+            f"{largest_change.change:.3g} standard deviations if more rows are given.",
             cause=cause,
             fix=fix,
         )

@@ -32,13 +32,13 @@ def cut_positions(
         shares: Cuts as shares of the rows.
     """
     label = raw.index[order]
-    kept = np.flatnonzero(label.isin(whole.index))
+    feature_positions = np.flatnonzero(label.isin(whole.index))
     cuts = [int(len(raw) * share) for share in shares]
-    if kept.size > 1:
+    if feature_positions.size > 1:
         # After the first row of the features and before their last: values that are filled at the
         # ends of a table become visible only there. Two rows must remain to be swapped.
-        cuts += [int(kept[0]) + 1, min(int(kept[-1]), len(raw) - 2)]
-    cuts += list(_after_gaps(raw, order, kept))
+        cuts += [int(feature_positions[0]) + 1, min(int(feature_positions[-1]), len(raw) - 2)]
+    cuts += list(_cuts_after_gaps(raw, order, feature_positions))
     return tuple(dict.fromkeys(cut for cut in cuts if 0 < cut < len(raw) - 1))
 
 
@@ -64,26 +64,28 @@ def change_later_rows(
     """
     early, late = order[:cut], order[cut:]
     num_lost = len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(whole.index)).max(initial=0))
-    slots = late[: max(int(len(late) * kept_share), num_lost + _SPARE_ROWS)]
+    kept_positions = late[: max(int(len(late) * kept_share), num_lost + _SPARE_ROWS)]
     # A single cycle through all later rows, so that no row keeps its position.
     cycle = rng.permutation(late)
     source = np.arange(len(raw))
     source[cycle] = np.roll(cycle, 1)
-    rows = np.sort(np.concatenate([early, slots]))
-    known = raw.index[early].unique()
+    rows = np.sort(np.concatenate([early, kept_positions]))
+    early_labels = raw.index[early].unique()
     if not raw.index.is_unique:  # rows of the same time may use each other
-        known = known[~known.isin(raw.index[late])]
-    return raw.iloc[source[rows]].set_axis(raw.index[rows]), known
+        early_labels = early_labels[~early_labels.isin(raw.index[late])]
+    return raw.iloc[source[rows]].set_axis(raw.index[rows]), early_labels
 
 
-def _after_gaps(raw: pd.DataFrame, order: _Positions, kept: _Positions) -> Iterator[int]:
+def _cuts_after_gaps(
+    raw: pd.DataFrame, order: _Positions, feature_positions: _Positions
+) -> Iterator[int]:
     """Yield a position right after a gap in each of up to three columns with gaps."""
-    if kept.size == 0:
+    if feature_positions.size == 0:
         return
     num_gaps = 0
     for column in range(raw.shape[1]):
-        empty = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
-        empty = empty[(empty >= kept[0]) & (empty < len(raw) - 2)]
-        if empty.size and num_gaps < _MAX_GAP_CUTS:
+        gaps = np.flatnonzero(raw.iloc[:, column].isna().to_numpy()[order])
+        gaps = gaps[(gaps >= feature_positions[0]) & (gaps < len(raw) - 2)]
+        if gaps.size and num_gaps < _MAX_GAP_CUTS:
             num_gaps += 1
-            yield int(empty[len(empty) // 2]) + 1
+            yield int(gaps[len(gaps) // 2]) + 1

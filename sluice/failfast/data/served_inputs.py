@@ -78,7 +78,7 @@ def _check_codec(
         )
     identity = codec.identity()
     round_trip = check_round_trip(workload, codec, raw, frame, folds[-1].test)
-    same = (
+    equality = (
         "the same bits"
         if round_trip.max_deviation == 0
         else f"the same values within {round_trip.max_deviation:.2g} standard deviations"
@@ -86,7 +86,7 @@ def _check_codec(
     return CheckOutcome(
         outcome="pass",
         summary=f"Requests for {pluralize(round_trip.num_rows, 'row')}, decoded by the codec "
-        f"'{codec.kind}', have {same} as the examples.",
+        f"'{codec.kind}', have {equality} as the examples.",
         numbers={
             "rows": round_trip.num_rows,
             "max_deviation": round_trip.max_deviation,

@@ -29,14 +29,15 @@ _MIN_CONCLUSIVE_ROWS = 200
 
 _MIN_ROWS_PER_CLASS = 10
 _MAX_INPUT_VALUES = 1024
-"""In inputs with more values (large images), these feature maps may miss a signal."""
+"""In inputs with more values, such as large images, the feature maps of this check may miss a
+signal."""
 
 _MAX_TOKEN = 2**31
 _MAX_VALUES = 100_000_000
 """Maximum number of input values in memory; inputs with more values are tested on fewer rows."""
 
 _MAX_COLUMNS = 512
-_RANDOM_COLUMNS = 256
+_NUM_RANDOM_COLUMNS = 256
 _MAX_PRODUCT_INPUTS = 24
 _MAX_TARGETS = 4
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
@@ -91,23 +92,23 @@ def check_signal(
         settings.signal_rows,
         max(_MIN_CONCLUSIVE_ROWS, _MAX_VALUES // max(1, _num_values(sample_evenly(train, 1)))),
     )
-    chosen = _complete(sample_evenly(train, rows))
-    if len(chosen) < _MIN_ROWS:
-        return too_few_examples(len(chosen), _MIN_ROWS)
-    if bool((chosen.targets == chosen.targets[:1]).all()):
+    sample = _complete(sample_evenly(train, rows))
+    if len(sample) < _MIN_ROWS:
+        return too_few_examples(len(sample), _MIN_ROWS)
+    if bool((sample.targets == sample.targets[:1]).all()):
         return CheckOutcome(
             outcome="insufficient",
-            summary=f"All targets of {len(chosen):,} examples are equal.",
+            summary=f"All targets of {len(sample):,} examples are equal.",
             cause="The target column has only one value.",
             fix="Check how targets are computed and joined to rows.",
         )
     signal = find_signal(
-        chosen,
+        sample,
         num_permutations=settings.signal_permutations,
         alpha=settings.signal_alpha,
         seed=derive_seed(seed, "poc_signal"),
     )
-    return _judge(signal, chosen, settings, required=required)
+    return _judge_signal(signal, sample, settings, required=required)
 
 
 def find_signal(
@@ -130,8 +131,8 @@ def find_signal(
     )
     targets = _targets(examples.targets, rng)
     best_K = np.full(len(order_KN), -np.inf)
-    for map_NM in _maps(_input_tensor(examples), rng):
-        value_M, basis_NM = _axes(map_NM)
+    for map_NM in _feature_maps(_input_tensor(examples), rng):
+        value_M, basis_NM = _eigenbasis(map_NM)
         for target_NO in targets:
             best_K = np.maximum(best_K, _explained_variance(value_M, basis_NM, target_NO, order_KN))
     real, shuffled_K = float(best_K[0]), best_K[1:]
@@ -153,15 +154,15 @@ def _num_values(examples: Examples) -> int:
     return _input_tensor(examples)[0].numel()
 
 
-def _axes(map_NM: Floats) -> tuple[Floats, Floats]:
-    """Return the map's eigenvalues above rounding, and its orthonormal basis over the examples."""
+def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
+    """Return the nonzero eigenvalues (M,) of a map's Gram matrix, and its left singular vectors."""
     num_rows, num_columns = map_NM.shape
     # Both products have the same eigenvalues; the smaller one is decomposed, in cubic time.
-    few_rows = num_rows < num_columns
-    value_M, vector_MM = np.linalg.eigh(map_NM @ map_NM.T if few_rows else map_NM.T @ map_NM)
+    has_few_rows = num_rows < num_columns
+    value_M, vector_MM = np.linalg.eigh(map_NM @ map_NM.T if has_few_rows else map_NM.T @ map_NM)
     is_kept = value_M > 1e-9 * value_M[-1]
     value_M, vector_MM = value_M[is_kept], vector_MM[:, is_kept]
-    return value_M, vector_MM if few_rows else map_NM @ (vector_MM / np.sqrt(value_M))
+    return value_M, vector_MM if has_few_rows else map_NM @ (vector_MM / np.sqrt(value_M))
 
 
 def _explained_variance(
@@ -170,22 +171,22 @@ def _explained_variance(
     """Return the generalised cross-validated R2 of the best ridge penalty, for every order."""
     num_rows, num_targets = target_NO.shape
     # Permuted targets side by side, so that all shuffles are one matrix product.
-    side_by_side = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
-    energy_MK = (basis_NM.T @ side_by_side) ** 2
+    permuted_targets = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
+    energy_MK = (basis_NM.T @ permuted_targets) ** 2
     energy_MK = energy_MK.reshape(len(value_M), -1, num_targets).sum(axis=2)
     total = float((target_NO**2).sum())
     best_K = np.full(len(order_KN), -np.inf)
     for ridge in _RIDGES:
-        kept_M = value_M / (value_M + ridge * value_M.mean())
-        residual_K = total - (2 * kept_M - kept_M**2) @ energy_MK
-        # The mean uses one degree of freedom.
-        freedom = 1 - (1 + kept_M.sum()) / num_rows
-        if freedom > 0.05:
-            best_K = np.maximum(best_K, 1 - residual_K / (total * freedom**2))
+        shrinkage_M = value_M / (value_M + ridge * value_M.mean())
+        residual_K = total - (2 * shrinkage_M - shrinkage_M**2) @ energy_MK
+        # Share of the residual degrees of freedom; the mean uses one of them.
+        dof_share = 1 - (1 + shrinkage_M.sum()) / num_rows
+        if dof_share > 0.05:
+            best_K = np.maximum(best_K, 1 - residual_K / (total * dof_share**2))
     return best_K
 
 
-def _maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
+def _feature_maps(x: Tensor, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield centred feature maps (N, M) of the inputs."""
     if x[0].numel() <= _MAX_INPUT_VALUES and _is_integer_valued(x):
         # Categories, tokens, counts or pixels: used both as categories and as numbers.
@@ -224,8 +225,8 @@ def _fourier(input_NP: Floats, rng: np.random.Generator) -> Floats:
     squared = (sample**2).sum(axis=1)
     distance = np.sqrt(np.maximum(squared[:, None] + squared - 2 * sample @ sample.T, 0.0))
     width = float(np.median(distance[np.triu_indices(len(sample), 1)])) or 1.0
-    weight_PM = rng.normal(size=(input_NP.shape[1], _RANDOM_COLUMNS)) / width
-    phase_M = rng.uniform(0, 2 * math.pi, _RANDOM_COLUMNS)
+    weight_PM = rng.normal(size=(input_NP.shape[1], _NUM_RANDOM_COLUMNS)) / width
+    phase_M = rng.uniform(0, 2 * math.pi, _NUM_RANDOM_COLUMNS)
     return _centred(np.cos(input_NP @ weight_PM + phase_M))
 
 
@@ -287,16 +288,16 @@ def _ranks(value_NO: Floats) -> Floats:
 
 def _complete(examples: Examples) -> Examples:
     """Drop examples with a non-finite value, which other checks report."""
-    good = torch.ones(len(examples), dtype=torch.bool)
+    is_finite_N = torch.ones(len(examples), dtype=torch.bool)
     for values in (*input_parts(examples.inputs), examples.targets):
         if values.is_floating_point():
-            good &= torch.isfinite(values).reshape(len(values), -1).all(dim=1).cpu()
-    if bool(good.all()):
+            is_finite_N &= torch.isfinite(values).reshape(len(values), -1).all(dim=1).cpu()
+    if bool(is_finite_N.all()):
         return examples
-    return examples.take(good.nonzero().flatten())
+    return examples.take(is_finite_N.nonzero().flatten())
 
 
-def _judge(
+def _judge_signal(
     signal: SignalTest, examples: Examples, settings: PocSettings, *, required: bool
 ) -> CheckOutcome:
     numbers: dict[str, float | int | str] = {
@@ -305,20 +306,22 @@ def _judge(
         "p_value": signal.p_value,
         "num_rows": len(examples),
     }
-    seen = (
+    observation = (
         f"Generic regressions on {len(examples):,} examples explain {signal.r2:.2%} of the target "
         f"(cross-validated); shuffled targets reach {signal.critical_r2:.2%} "
         f"(p = {signal.p_value:.3g}, at most {settings.signal_alpha:g} is required)."
     )
     if signal.p_value <= settings.signal_alpha:
-        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+        return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
     inconclusive = _why_inconclusive(examples)
     if required and not inconclusive:
-        return CheckOutcome(outcome="fail", summary=seen, numbers=numbers, fault="shuffled labels")
+        return CheckOutcome(
+            outcome="fail", summary=observation, numbers=numbers, fault="shuffled labels"
+        )
     why = f" This proves little: {inconclusive}." if inconclusive else ""
     why = why or " The workload expects no signal."
     return CheckOutcome(
-        outcome="warn", summary=seen + why, numbers=numbers, fault="shuffled labels"
+        outcome="warn", summary=observation + why, numbers=numbers, fault="shuffled labels"
     )
 
 

@@ -52,24 +52,24 @@ def check_split_independence(
     Cost:
         Eight calls of ``examples()`` on at most ``split_rows`` rows.
     """
-    compared = 0
+    num_compared = 0
     for split in ("val", "train") if folds else ():
         rows = _last_rows(folds[0].train if split == "train" else folds[0].val, settings.split_rows)
         with wrap_user_errors("examples() of the workload"):
-            usual = workload.examples(frame, rows)
+            original = workload.examples(frame, rows)
         for change, table, part in _parts(frame, rows, workload.horizon_rows):
             try:
                 with wrap_user_errors("examples() of the workload"):
-                    other = workload.examples(table, part)
+                    partial = workload.examples(table, part)
             except ContractError:  # too few rows for a window
                 continue
-            num_common, difference = _difference(usual, other)
-            compared += num_common
+            num_common, difference = _compare_examples(original, partial)
+            num_compared += num_common
             if difference:
-                repeated = _difference(usual, workload.examples(frame, rows))[1]
-                return _dependent(workload, split, change, difference, repeated)
-    numbers = {"examples_compared": compared}
-    if compared == 0:
+                repeat_difference = _compare_examples(original, workload.examples(frame, rows))[1]
+                return _dependence_finding(workload, split, change, difference, repeat_difference)
+    numbers = {"examples_compared": num_compared}
+    if num_compared == 0:
         return CheckOutcome(
             outcome="insufficient",
             summary="At least one example must be in a split and in a part of it, got none.",
@@ -79,8 +79,8 @@ def check_split_independence(
         )
     return CheckOutcome(
         outcome="pass",
-        summary=f"{pluralize(compared, 'comparison')} of examples with the same examples computed "
-        "from fewer rows found no difference.",
+        summary=f"{pluralize(num_compared, 'comparison')} of examples with the same examples "
+        "computed from fewer rows found no difference.",
         numbers=numbers,
     )
 
@@ -108,28 +108,34 @@ def _parts(frame: pd.DataFrame, rows: RowRange, horizon_rows: int) -> Iterator[_
         yield "the rows after the split are removed", frame.iloc[:later], rows
 
 
-def _difference(usual: Examples, other: Examples) -> tuple[int, str]:
+def _compare_examples(original: Examples, partial: Examples) -> tuple[int, str]:
     """Return the number of common examples, and a description of the first difference or ""."""
-    common, in_usual, in_other = np.intersect1d(usual.rows, other.rows, return_indices=True)
+    common, in_original, in_partial = np.intersect1d(
+        original.rows, partial.rows, return_indices=True
+    )
     if common.size == 0:
         return 0, ""
-    if not (usual.is_in_memory and other.is_in_memory):
-        read = spread_rows(common.size, _MAX_READ_ROWS).numpy()
-        common, in_usual, in_other = common[read], in_usual[read], in_other[read]
-    one, two = usual.take(in_usual), other.take(in_other)
+    if not (original.is_in_memory and partial.is_in_memory):
+        positions = spread_rows(common.size, _MAX_READ_ROWS).numpy()
+        common, in_original, in_partial = (
+            common[positions],
+            in_original[positions],
+            in_partial[positions],
+        )
+    one, two = original.take(in_original), partial.take(in_partial)
     pairs = {"x": (one.inputs, two.inputs), "y": (one.targets, two.targets)}
     for name, (value, other_value) in pairs.items():
-        differs = _differing_input(value, other_value)
-        if differs.any():
-            first = int(differs.argmax())
+        is_different = _is_input_different(value, other_value)
+        if is_different.any():
+            first = int(is_different.argmax())
             return common.size, (
-                f"{name} of {differs.sum():,} of {common.size:,} examples, first in row "
+                f"{name} of {is_different.sum():,} of {common.size:,} examples, first in row "
                 f"{common[first]}"
             )
     return common.size, ""
 
 
-def _differing_input(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:
+def _is_input_different(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:
     """Return a mask (N,) of the examples that differ in any of their tensors."""
     parts = tuple(zip(input_parts(one), input_parts(two), strict=False))
     same_names = isinstance(one, Tensor) == isinstance(two, Tensor) and (
@@ -137,10 +143,10 @@ def _differing_input(one: ModelInput, two: ModelInput) -> NDArray[np.bool_]:
     )
     if not same_names:
         return np.ones(input_length(one), bool)
-    return np.asarray(np.logical_or.reduce([_differing(*pair) for pair in parts]))
+    return np.asarray(np.logical_or.reduce([_is_different(*pair) for pair in parts]))
 
 
-def _differing(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
+def _is_different(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     """Return a mask (N,) of the examples that differ by more than rounding."""
     if one.dtype != two.dtype or one.ndim != two.ndim:
         return np.ones(len(one), bool)
@@ -148,40 +154,44 @@ def _differing(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
         # Sequences are padded to the longest of the split: the shorter tensor must be the start or
         # the end of the longer one.
         width = min(one.shape[1], two.shape[1])
-        front = _differing_same_shape(one[:, :width], two[:, :width])
-        back = _differing_same_shape(one[:, -width:], two[:, -width:])
+        front = _is_different_same_shape(one[:, :width], two[:, :width])
+        back = _is_different_same_shape(one[:, -width:], two[:, -width:])
         return front if front.sum() <= back.sum() else back
-    return _differing_same_shape(one, two)
+    return _is_different_same_shape(one, two)
 
 
-def _differing_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
+def _is_different_same_shape(one: Tensor, two: Tensor) -> NDArray[np.bool_]:
     if one.shape != two.shape:
         return np.ones(len(one), bool)
     if not one.is_floating_point():
         return np.asarray((one != two).reshape(len(one), -1).any(dim=1))
-    flat, other = (t.reshape(len(t), -1).double() for t in (one, two))
-    scale = flat.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).std(dim=0, correction=0)
-    slack = _ROUNDING * scale + 1e-6 * flat.abs()
-    same = (flat == other) | (flat.isnan() & other.isnan()) | ((flat - other).abs() <= slack)
-    return np.asarray((~same).any(dim=1))
+    flat_one, flat_two = (t.reshape(len(t), -1).double() for t in (one, two))
+    scale = flat_one.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).std(dim=0, correction=0)
+    slack = _ROUNDING * scale + 1e-6 * flat_one.abs()
+    is_same = (
+        (flat_one == flat_two)
+        | (flat_one.isnan() & flat_two.isnan())
+        | ((flat_one - flat_two).abs() <= slack)
+    )
+    return np.asarray((~is_same).any(dim=1))
 
 
-def _dependent(
-    workload: Workload, split: str, change: str, difference: str, repeated: str
+def _dependence_finding(
+    workload: Workload, split: str, change: str, difference: str, repeat_difference: str
 ) -> CheckOutcome:
     numbers = {"split": split}
-    if repeated:
+    if repeat_difference:
         return CheckOutcome(
             outcome="fail",
             summary=f"examples() returns different values when it is called twice for the same "
-            f"{split} rows: {repeated}.",
+            f"{split} rows: {repeat_difference}.",
             numbers=numbers,
             fault="split dependence",
             cause="examples() draws random numbers or keeps state, so no run is reproducible.",
             fix="Make examples() a function of frame and rows only; apply augmentation in the "
             "model, in training mode.",
         )
-    whole_table = "after the split" in change
+    uses_later_rows = "after the split" in change
     return CheckOutcome(
         outcome="fail",
         summary=f"Fold 0, {split}: when {change}, {type(workload).__name__}.examples() returns "
@@ -189,6 +199,6 @@ def _dependent(
         numbers=numbers,
         fault="split dependence",
         cause="Inputs or targets use statistics of the whole table, including test rows."
-        if whole_table
+        if uses_later_rows
         else "",
     )

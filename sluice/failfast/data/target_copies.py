@@ -49,8 +49,8 @@ def find_target_copies(
     features = [name for name in workload.feature_columns if name in frame.columns]
     if target in features:
         return _copies([target], f"feature_columns contains the target '{target}' itself", frame)
-    others = [name for name in features if _is_number(frame[name])]
-    similarity = {name: _similarity(_numbers(frame[name]), values) for name in others}
+    numeric_features = [name for name in features if _is_number(frame[name])]
+    similarity = {name: _similarity(_numbers(frame[name]), values) for name in numeric_features}
     copies = [
         name
         for name, correlation in similarity.items()
@@ -64,12 +64,16 @@ def find_target_copies(
             f"{settings.target_copy_correlation:g} for {names}",
             frame,
         )
-    near = {
+    near_copies = {
         n: correlation
         for n, correlation in similarity.items()
         if correlation >= settings.near_target_copy_correlation
     }
-    return _near_copies(near, target, settings.near_target_copy_correlation) if near else None
+    return (
+        _near_copies(near_copies, target, settings.near_target_copy_correlation)
+        if near_copies
+        else None
+    )
 
 
 def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
@@ -81,16 +85,22 @@ def _copies(copies: list[str], what: str, frame: pd.DataFrame) -> CheckOutcome:
     )
 
 
-def _near_copies(near: dict[str, float], target: str, min_correlation: float) -> CheckOutcome:
-    first = max(near, key=near.__getitem__)
-    more = pluralize(len(near) - 1, "other feature")
-    others = f" The same holds for {more}." if len(near) > 1 else ""
+def _near_copies(
+    near_copies: dict[str, float], target: str, min_correlation: float
+) -> CheckOutcome:
+    first = max(near_copies, key=near_copies.__getitem__)
+    more = pluralize(len(near_copies) - 1, "other feature")
+    others = f" The same holds for {more}." if len(near_copies) > 1 else ""
     return CheckOutcome(
         outcome="warn",
         summary=f"A single feature should not nearly equal the target: '{first}' has a correlation "
-        f"of {near[first]:.4f} with '{target}', so it looks like a noisy copy (limit "
+        f"of {near_copies[first]:.4f} with '{target}', so it looks like a noisy copy (limit "
         f"{min_correlation:g}).{others}",
-        numbers={"near_copies": len(near), "first": first, "correlation": near[first]},
+        numbers={
+            "near_copies": len(near_copies),
+            "first": first,
+            "correlation": near_copies[first],
+        },
         fault="target leakage",
         cause="The feature is computed from the target, is measured at the same time or later, or "
         "explains nearly all of the target for a good reason.",
@@ -106,23 +116,25 @@ def _is_own_row(values: _Values, train: Examples, min_correlation: float) -> boo
     if y.shape[1] != 1:
         return False
     row_values = values[train.rows]
-    known = np.isfinite(row_values) & np.isfinite(y[:, 0])
-    if np.allclose(row_values[known], y[known, 0], rtol=1e-4, atol=0.0):
+    is_finite = np.isfinite(row_values) & np.isfinite(y[:, 0])
+    if np.allclose(row_values[is_finite], y[is_finite, 0], rtol=1e-4, atol=0.0):
         return True
-    return abs(_correlation(row_values[known], y[known, 0])) >= min_correlation
+    return abs(_correlation(row_values[is_finite], y[is_finite, 0])) >= min_correlation
 
 
 def _similarity(feature: _Values, target: _Values) -> float:
     """Return the absolute correlation; 0 if the target's previous row is similarly close."""
-    known = np.isfinite(feature) & np.isfinite(target)
-    one, two = feature[known], target[known]
+    is_finite = np.isfinite(feature) & np.isfinite(target)
+    one, two = feature[is_finite], target[is_finite]
     if len(one) < _MIN_ROWS or np.ptp(two) == 0:
         return 0.0
     if np.array_equal(one, two):
         return 1.0
     correlation = abs(_correlation(one, two))
-    own_past = abs(_correlation(two[1:], two[:-1]))
-    return correlation if 1 - correlation < _MAX_RELATIVE_GAP * (1 - own_past) else 0.0
+    previous_row_correlation = abs(_correlation(two[1:], two[:-1]))
+    return (
+        correlation if 1 - correlation < _MAX_RELATIVE_GAP * (1 - previous_row_correlation) else 0.0
+    )
 
 
 def _correlation(one: _Values, two: _Values) -> float:

@@ -80,7 +80,7 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
     finding = judge_mini_training(
         mini, inputs.settings, learning_rate=inputs.training.learning_rate
     )
-    if mini.failed is not None:
+    if mini.failure is not None:
         return finding
     losses = inputs.workload.losses(predict(mini.model, mini.examples.x), mini.examples.targets)
     hardest = find_hard_examples(
@@ -94,7 +94,7 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
 
 
 def _predictions(inputs: GateInputs) -> CheckOutcome:
-    if inputs.mini.failed is not None:
+    if inputs.mini.failure is not None:
         return _no_predictions()
     held_out = inputs.held_out
     return check_predictions(
@@ -103,7 +103,7 @@ def _predictions(inputs: GateInputs) -> CheckOutcome:
 
 
 def _scoring(inputs: GateInputs) -> CheckOutcome:
-    if inputs.mini.failed is not None:
+    if inputs.mini.failure is not None:
         return _no_predictions()
     held_out = inputs.held_out
     output = predict(inputs.mini.model, held_out.x)
@@ -113,7 +113,7 @@ def _scoring(inputs: GateInputs) -> CheckOutcome:
         held_out,
         inputs.frame,
         inputs.folds[0],
-        compared=inputs.stored is not None,
+        needs_baseline=inputs.stored_data is not None,
     )
 
 
@@ -174,7 +174,7 @@ CHECKS: tuple[GateCheck, ...] = (
         description="A client can send the inputs: they are windows of feature rows, or what the "
         "workload's codec decodes.",
         function=lambda i: check_served_inputs(
-            i.workload, required=i.served, raw=i.raw, frame=i.frame, folds=i.folds
+            i.workload, required=i.is_served, raw=i.raw, frame=i.frame, folds=i.folds
         ),
         limit=lambda times: times.features,
         # A feature that looks ahead differs when it is computed for a request, without later rows.

@@ -58,17 +58,17 @@ class _GateTarget:
     model: ModelSettings
     training: TrainSettings
     poc: PocSettings
-    stored: StoredData | None = None
-    served: bool = False
+    stored_data: StoredData | None = None
+    is_served: bool = False
 
 
-def serve(handle: int) -> None:
+def serve(pipe_fd: int) -> None:
     """Receive one task and run it; this is the only work of the process.
 
     Args:
-        handle: File descriptor of the connection to the supervisor.
+        pipe_fd: File descriptor of the connection to the supervisor.
     """
-    pipe: Connection[WorkerMessage, SupervisorMessage] = Connection(handle)
+    pipe: Connection[WorkerMessage, SupervisorMessage] = Connection(pipe_fd)
     lock = threading.Lock()
 
     def send(message: WorkerMessage) -> None:
@@ -78,8 +78,10 @@ def serve(handle: int) -> None:
     task = pipe.recv()
     assert isinstance(task, GateTask)
     _prefer_for_oom_kill()
-    main = threading.get_ident()
-    threading.Thread(target=_listen, args=(pipe, send, main, task.scratch), daemon=True).start()
+    main_thread_id = threading.get_ident()
+    threading.Thread(
+        target=_listen, args=(pipe, send, main_thread_id, task.scratch), daemon=True
+    ).start()
     with _crash_report(task.scratch):
         _send_errors(send, lambda: _find_and_run(task, send))
 
@@ -89,7 +91,7 @@ def _send_errors(send: Callable[[WorkerMessage], None], work: Callable[[], None]
     try:
         work()
     except SluiceError as error:
-        send(_plain(error))
+        send(_as_sluice_error(error))
     except SystemExit as error:
         send(
             ContractError(
@@ -141,12 +143,12 @@ def _run(
         seed=task.request.seed,
         folder=task.scratch,
         clock=_uncontended_time,
-        stored=target.stored,
-        served=target.served,
+        stored_data=target.stored_data,
+        is_served=target.is_served,
     )
-    known = {result.name: result for result in task.done}
-    remaining = [check for check in checks if check.name not in known]
-    if task.done and _need_data(remaining, known, target.poc):
+    results = {result.name: result for result in task.earlier_results}
+    remaining_checks = [check for check in checks if check.name not in results]
+    if results and _needs_data(remaining_checks, results, target.poc):
         send(CheckStarted(RELOADING_DATA))
         # An error here occurs again in the first check that needs the data, which reports it
         # under its own name.
@@ -154,18 +156,20 @@ def _run(
             _ = inputs.train
     run_checks(
         inputs,
-        remaining,
-        done=task.done,
+        remaining_checks,
+        earlier_results=task.earlier_results,
         on_start=lambda name: send(CheckStarted(name)),
         on_result=send,
     )
     send("finished")
 
 
-def _need_data(remaining: list[GateCheck], known: dict[str, CheckResult], poc: PocSettings) -> bool:
+def _needs_data(
+    remaining: list[GateCheck], results: dict[str, CheckResult], poc: PocSettings
+) -> bool:
     """Return whether a remaining check needs the data that an earlier process had loaded."""
-    return known.get("features_are_valid") is not None and any(
-        check.needs and check.planned(poc.times).blocked_by(known) is None for check in remaining
+    return results.get("features_are_valid") is not None and any(
+        check.needs and check.planned(poc.times).blocked_by(results) is None for check in remaining
     )
 
 
@@ -223,8 +227,8 @@ def _resolve(target: Target) -> _GateTarget:
                 model=target.model,
                 training=target.training,
                 poc=target.poc,
-                stored=target.data,
-                served=True,
+                stored_data=target.data,
+                is_served=True,
             )
         case WorkloadTarget(path=path, settings=text):
             return _GateTarget(
@@ -258,7 +262,10 @@ def _with_advice(target: _GateTarget) -> _GateTarget:
 
 
 def _find_pipeline_file(path: str) -> str:
-    """Return the name of a YAML file in the working folder that contains the import path."""
+    """Return the name of a YAML file in the working folder that contains the import path.
+
+    Without one, "my_model.yaml" is returned as an example.
+    """
     for file in sorted(Path.cwd().glob("*.yaml")):
         with suppress(OSError, ValueError):
             if path in file.read_text(encoding="utf-8"):
@@ -309,23 +316,23 @@ def _from_script(script: str, target: WorkloadTarget) -> type:
     return value
 
 
-def _plain(error: SluiceError) -> SluiceError:
+def _as_sluice_error(error: SluiceError) -> SluiceError:
     """Return the error as a class of Sluice: the supervisor must not import user classes."""
-    kind = next(k for k in type(error).__mro__ if k.__module__ == "sluice.base.errors")
-    plain: SluiceError = kind(error.what, fix=error.fix, cause=error.cause)
-    return plain
+    error_class = next(c for c in type(error).__mro__ if c.__module__ == "sluice.base.errors")
+    copy: SluiceError = error_class(error.what, fix=error.fix, cause=error.cause)
+    return copy
 
 
 def _listen(
     pipe: "Connection[WorkerMessage, SupervisorMessage]",
     send: Callable[[WorkerMessage], None],
-    main: int,
+    main_thread_id: int,
     scratch: Path,
 ) -> None:
     try:
         while True:
             if pipe.recv() == "where":
-                send(CodeLocation(locate_running_code(sys._current_frames().get(main))))
+                send(CodeLocation(locate_running_code(sys._current_frames().get(main_thread_id))))
     except (EOFError, OSError):  # the supervisor has ended, for example by a signal
         shutil.rmtree(scratch, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # this process and every worker that it started

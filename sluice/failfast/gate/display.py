@@ -34,8 +34,8 @@ _MARKS: dict[Outcome, tuple[str, str]] = {
 
 def stderr_console() -> Console:
     """Return the console for progress, as wide as the terminal or ``_PLAIN_WIDTH`` without one."""
-    knows_width = sys.stderr.isatty() or "COLUMNS" in os.environ
-    return Console(stderr=True, width=None if knows_width else _PLAIN_WIDTH)
+    has_width = sys.stderr.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=True, width=None if has_width else _PLAIN_WIDTH)
 
 
 class LiveLines:
@@ -51,7 +51,7 @@ class LiveLines:
         self._console = console
         self._omits_passed = report_follows and console.is_terminal
         self._status: Status | None = None
-        self._number = 0
+        self._num_done = 0
         self._total = 0
 
     def __enter__(self) -> Self:
@@ -75,11 +75,11 @@ class LiveLines:
             case GatePlan(checks=checks):
                 self._total = len(checks) + 1
             case CheckStarted(name=name) if self._status is not None:
-                self._status.update(f"{self._number + 1}/{self._total} {name}")
+                self._status.update(f"{self._num_done + 1}/{self._total} {name}")
             case CheckResult():
-                self._number += 1
+                self._num_done += 1
                 if message.outcome != "skipped" and not (self._omits_passed and message.passed):
-                    self._console.print(_line(message), soft_wrap=True, highlight=False)
+                    self._console.print(_result_line(message), soft_wrap=True, highlight=False)
 
 
 def report_page(report: GateReport) -> RenderableType:
@@ -104,10 +104,10 @@ def report_page(report: GateReport) -> RenderableType:
         )
     problems = [problem_text(r) for r in report.results if r.outcome not in ("pass", "skipped")]
     examples = [examples_table(r.examples) for r in report.results if r.examples]
-    return Group(table, *_not_run(report), *problems, *examples, _verdict(report))
+    return Group(table, *_skipped_lines(report), *problems, *examples, _verdict(report))
 
 
-def _not_run(report: GateReport) -> list[Text]:
+def _skipped_lines(report: GateReport) -> list[Text]:
     """Return one line for all checks that were skipped for the same reason."""
     names: dict[str, list[str]] = {}
     for result in report.results:
@@ -168,7 +168,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
     return table
 
 
-def _line(result: CheckResult) -> Text:
+def _result_line(result: CheckResult) -> Text:
     mark, style = _MARKS[result.outcome]
     line = Text("  ")
     line.append(f"{mark:<5}", style=style)

@@ -80,7 +80,7 @@ def check(
     cls = workload if isinstance(workload, type) else type(workload)
     if is_inside_gate(cls):
         return _nested_report(cls, level)
-    instance = workload() if isinstance(workload, type) else rebuildable(workload)
+    instance = workload() if isinstance(workload, type) else require_rebuildable(workload)
     module, script = module_and_script(cls)
     request = GateRequest(
         target=WorkloadTarget(
@@ -96,13 +96,13 @@ def check(
         seed=seed,
     )
     home = Home.from_environment(os.environ, cwd=Path.cwd())
-    show = console or stderr_console()
-    with LiveLines(show, report_follows=True) as lines:
+    output_console = console or stderr_console()
+    with LiveLines(output_console, report_follows=True) as lines:
         run = supervise(request, folder=home.gates, on_event=lines)
-    show.print(report_page(run.report))
+    output_console.print(report_page(run.report))
     if stop and not run.report.passed:
-        first = (run.report.blocking_failures or run.report.results)[0]
-        raise GateBlocked(run.report.reason, cause=first.cause, fix=first.fix)
+        first_failure = (run.report.blocking_failures or run.report.results)[0]
+        raise GateBlocked(run.report.reason, cause=first_failure.cause, fix=first_failure.fix)
     return run.report
 
 
@@ -159,7 +159,7 @@ def module_and_script(cls: type) -> tuple[str, str | None]:
     return "__main__", str(Path(script).resolve())
 
 
-def rebuildable(workload: Workload) -> Workload:
+def require_rebuildable(workload: Workload) -> Workload:
     """Return the instance if its settings alone reproduce it.
 
     Raises:
@@ -170,16 +170,18 @@ def rebuildable(workload: Workload) -> Workload:
     try:
         rebuilt = cls(workload.settings)
     except TypeError as error:
-        differing = [f"__init__ ({error})"]
+        differing_names = [f"__init__ ({error})"]
     else:
-        mine, other = vars(workload), vars(rebuilt)
-        differing = [
-            name for name in sorted(mine | other) if _pickled(mine, name) != _pickled(other, name)
+        attributes, rebuilt_attributes = vars(workload), vars(rebuilt)
+        differing_names = [
+            name
+            for name in sorted(attributes | rebuilt_attributes)
+            if _pickled(attributes, name) != _pickled(rebuilt_attributes, name)
         ]
-    if differing:
+    if differing_names:
         raise SettingsError(
             f"{cls.__qualname__}(settings) must reproduce the instance that was passed to check(); "
-            f"these attributes differ: {', '.join(differing)}.",
+            f"these attributes differ: {', '.join(differing_names)}.",
             cause="The gate runs in a separate process, which builds the workload from its "
             "settings.",
             fix="Make the differing attributes fields of the workload's settings class.",

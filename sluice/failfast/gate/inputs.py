@@ -42,8 +42,8 @@ class StoredData:
 class GateInputs:
     """A workload, its training settings and its data.
 
-    Without ``stored`` the workload loads its own rows. Every table is computed once, inside the
-    first check that needs it, so that an error is attributed to that check.
+    Without ``stored_data`` the workload loads its own rows. Every table is computed once, inside
+    the first check that needs it, so that an error is attributed to that check.
     """
 
     workload: Workload
@@ -55,23 +55,23 @@ class GateInputs:
     """Existing folder on the disk of the run's files; the checks remove what they write in it."""
     clock: Clock
     """Returns the current time with a time zone; also used to time the checks."""
-    stored: StoredData | None = None
-    served: bool = False
+    stored_data: StoredData | None = None
+    is_served: bool = False
     """Whether the workload belongs to a pipeline, whose promoted model is served."""
 
     @cached_property
     def raw(self) -> pd.DataFrame:
         """The raw rows."""
-        if self.stored is not None:
-            return load_table(self.stored.raw, ArtifactStore(self.stored.artifacts))
+        if self.stored_data is not None:
+            return load_table(self.stored_data.raw, ArtifactStore(self.stored_data.artifacts))
         with wrap_user_errors("load_rows of the workload"):
             return self.workload.load_rows()
 
     @cached_property
     def frame(self) -> pd.DataFrame:
         """The feature frame."""
-        if self.stored is not None:
-            return load_table(self.stored.features, ArtifactStore(self.stored.artifacts))
+        if self.stored_data is not None:
+            return load_table(self.stored_data.features, ArtifactStore(self.stored_data.artifacts))
         with wrap_user_errors("compute_features of the workload"):
             return self.workload.compute_features(self.raw)
 
@@ -82,8 +82,8 @@ class GateInputs:
         Raises:
             ContractError: ``plan_folds`` returned no fold.
         """
-        if self.stored is not None:
-            folds = self.stored.folds
+        if self.stored_data is not None:
+            folds = self.stored_data.folds
         else:
             with wrap_user_errors("plan_folds of the workload"):
                 folds = self.workload.plan_folds(self.frame)
@@ -109,7 +109,7 @@ class GateInputs:
     def held_out(self) -> Examples:
         """Validation examples of the first fold; no check makes predictions for test rows.
 
-        Of a workload that does not keep its outputs, at most 256 evenly spaced examples.
+        If the workload does not keep its outputs, these are at most 256 evenly spaced examples.
         """
         examples = self.workload.examples(self.frame, self.folds[0].val)
         if self.workload.keep_outputs:

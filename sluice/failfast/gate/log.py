@@ -74,11 +74,11 @@ class GateLog:
                     fix=message.fix,
                 )
 
-    def complete(self, report: GateReport) -> None:
+    def write_verdict(self, report: GateReport) -> None:
         """Write the verdict and the run time of the gate."""
         self._write("gate_complete", outcome=report.outcome, seconds=report.seconds)
 
-    def stopped(self, reason: str, *, check: str) -> None:
+    def write_stop(self, reason: str, *, check: str) -> None:
         """Write that the gate was stopped, why, and during which check."""
         self._write("gate_stopped", reason=reason, check=check)
 

@@ -22,7 +22,7 @@ class GateTask:
 
     request: GateRequest
     scratch: Path
-    done: tuple[CheckResult, ...]
+    earlier_results: tuple[CheckResult, ...]
     """Results of an earlier process; these checks are not run again."""
 
 

@@ -32,7 +32,7 @@ class PlannedCheck:
             limit=self.limit,
         )
 
-    def skipped(self, because: CheckResult) -> CheckResult:
+    def skipped_result(self, because: CheckResult) -> CheckResult:
         """Return the "skipped" result of this check, because of another result."""
         if because.outcome == "skipped":  # name the root cause, not the chain
             finding = CheckOutcome(outcome="skipped", summary=because.summary, fix=because.fix)

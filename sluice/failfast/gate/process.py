@@ -13,16 +13,16 @@ import sluice
 from sluice.failfast.gate.messages import CodeLocation, GateTask, SupervisorMessage, WorkerMessage
 from sluice.failfast.gate.nested import ENVIRONMENT
 
-_START = (
+_START_CODE = (
     "import sys; sys.path[:] = {path!r}\n"
     "from sluice.base.garbage_collection import collection_paused\n"
     "with collection_paused():\n"
     "    from sluice.failfast.gate.child import serve\n"
-    "serve({handle})"
+    "serve({pipe_fd})"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
-_ANSWER_S = 0.5
+_STACK_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+_REPLY_TIMEOUT_S = 0.5
 """Maximum wait for the current line of the process; inside native code it never replies."""
 
 
@@ -40,7 +40,12 @@ class GateProcess:
         self._pipe: Connection[SupervisorMessage, WorkerMessage] = supervisor_end
         with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START.format(path=path, handle=child_end.fileno())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    _START_CODE.format(path=path, pipe_fd=child_end.fileno()),
+                ],
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
@@ -73,11 +78,11 @@ class GateProcess:
         except (EOFError, OSError):
             return None
 
-    def where(self) -> str:
+    def locate_running_code(self) -> str:
         """Return "at file:line in function" of the running code, or a note on native code."""
         with suppress(OSError):
             self._pipe.send("where")
-            while self._pipe.poll(_ANSWER_S):
+            while self._pipe.poll(_REPLY_TIMEOUT_S):
                 message = self.receive()
                 if message is None:
                     break
@@ -91,7 +96,7 @@ class GateProcess:
             os.killpg(self.pid, signal.SIGKILL)
         return self._process.wait()
 
-    def status(self) -> int:
+    def exit_status(self) -> int:
         """Return the exit status of a process that ended, negative for a signal."""
         try:
             return self._process.wait(timeout=5.0)
@@ -109,9 +114,12 @@ def crash_location(file: Path) -> str:
         text = file.read_text(errors="replace")
     except OSError:
         return ""
-    frames = list(_FRAME.finditer(text))
+    frames = list(_STACK_FRAME.finditer(text))
     user_frames = [
         f for f in frames if "site-packages" not in f["file"] and "/lib/" not in f["file"]
     ]
-    chosen = (user_frames or frames)[:1]
-    return f"at {chosen[0]['file']}:{chosen[0]['line']} in {chosen[0]['name']}" if chosen else ""
+    innermost = (user_frames or frames)[:1]
+    if not innermost:
+        return ""
+    frame = innermost[0]
+    return f"at {frame['file']}:{frame['line']} in {frame['name']}"

@@ -72,10 +72,10 @@ def _printed_schema(part: Any) -> Any:
         return [_printed_schema(item) for item in part]
     if not isinstance(part, dict):
         return part
-    kept = {k: v for k, v in part.items() if k not in ("default", "title")}
-    if kept.get("type") == "number":
-        del kept["type"]
-        kept["$ref"] = _NUMBER
-    if isinstance(kept.get("properties"), dict):
-        kept["required"] = list(kept["properties"])
-    return {key: _printed_schema(value) for key, value in kept.items()}
+    schema = {k: v for k, v in part.items() if k not in ("default", "title")}
+    if schema.get("type") == "number":
+        del schema["type"]
+        schema["$ref"] = _NUMBER
+    if isinstance(schema.get("properties"), dict):
+        schema["required"] = list(schema["properties"])
+    return {key: _printed_schema(value) for key, value in schema.items()}

@@ -37,15 +37,15 @@ def run_gate(
         checks: Table of checks; tests pass another one.
     """
     started = inputs.clock()
-    selected = tuple(check for check in checks if level in check.levels)
-    results = run_checks(inputs, selected, on_result=on_result)
-    seconds = _since(started, inputs.clock)
-    last = check_total_time(seconds, inputs.settings.times.whole_gate)
-    on_result(last)
+    level_checks = tuple(check for check in checks if level in check.levels)
+    results = run_checks(inputs, level_checks, on_result=on_result)
+    seconds = _seconds_since(started, inputs.clock)
+    time_result = check_total_time(seconds, inputs.settings.times.whole_gate)
+    on_result(time_result)
     return GateReport(
         level=level,
         workload=type(inputs.workload).__name__,
-        results=(*results, last),
+        results=(*results, time_result),
         seconds=seconds,
     )
 
@@ -54,7 +54,7 @@ def run_checks(
     inputs: GateInputs,
     checks: Iterable[GateCheck],
     *,
-    done: Iterable[CheckResult] = (),
+    earlier_results: Iterable[CheckResult] = (),
     on_start: Callable[[str], None] = _ignore,
     on_result: Callable[[CheckResult], None] = _ignore,
 ) -> tuple[CheckResult, ...]:
@@ -66,38 +66,40 @@ def run_checks(
     Args:
         inputs: Inputs of the checks.
         checks: Checks to run, in order.
-        done: Results of earlier checks, which may be prerequisites.
+        earlier_results: Results of earlier checks, which may be prerequisites.
         on_start: Called with the name of a check before it runs.
         on_result: Called with the result of a check.
     """
-    known = {result.name: result for result in done}
+    results_by_name = {result.name: result for result in earlier_results}
     results = []
     # As in the real training: operations without a deterministic implementation must fail here.
     # NumPy gets one thread too: on busy cores, several make small matrix products ten times slower.
     with deterministic(), threadpool_limits(1):
         for check in checks:
             on_start(check.name)
-            known[check.name] = _run(check, inputs, known)
-            results.append(known[check.name])
-            on_result(known[check.name])
+            results_by_name[check.name] = _run(check, inputs, results_by_name)
+            results.append(results_by_name[check.name])
+            on_result(results_by_name[check.name])
     return tuple(results)
 
 
-def _run(check: GateCheck, inputs: GateInputs, known: dict[str, CheckResult]) -> CheckResult:
+def _run(
+    check: GateCheck, inputs: GateInputs, results_by_name: dict[str, CheckResult]
+) -> CheckResult:
     """Run and time one check, and convert exceptions to findings."""
     planned = check.planned(inputs.settings.times)
-    blocking = planned.blocked_by(known)
+    blocking = planned.blocked_by(results_by_name)
     if blocking is not None:
-        return planned.skipped(blocking)
+        return planned.skipped_result(blocking)
     started = inputs.clock()
     try:
         finding = check.function(inputs)
     except (Exception, SystemExit) as error:  # boundary to user code
         finding = outcome_from_error(error)
-    seconds = _since(started, inputs.clock)
+    seconds = _seconds_since(started, inputs.clock)
     return planned.result(apply_time_limit(finding, seconds, planned.limit), seconds)
 
 
-def _since(started: datetime, clock: Clock) -> float:
+def _seconds_since(started: datetime, clock: Clock) -> float:
     # A duration must not be negative when the wall clock is set back.
     return max(0.0, (clock() - started).total_seconds())

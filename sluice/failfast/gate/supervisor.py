@@ -49,7 +49,7 @@ class _Stop:
     """Reason why a process was ended, or ended unexpectedly."""
 
     finding: CheckOutcome
-    whole_gate: bool = False
+    ends_gate: bool = False
     """Whether the remaining checks must not run in another process."""
 
 
@@ -57,13 +57,13 @@ class _Stop:
 class _Progress:
     """State of the gate run; changed by the supervisor only."""
 
-    started: float
+    started_at: float
     memory_bytes: int
     on_event: Callable[[GateEvent], None]
     log: GateLog
     plan: GatePlan | None = None
     results: dict[str, CheckResult] = field(default_factory=dict)
-    running: str = ""
+    running_check: str = ""
     running_since: float = 0.0
     cpu_wait_s: float = 0.0
     """Time for which the gate's processes, one after the other, waited for a CPU [s]."""
@@ -79,9 +79,9 @@ class _Progress:
                     return
                 self.plan = message
             case CheckStarted(name=name):
-                self.running, self.running_since = name, self.now()
+                self.running_check, self.running_since = name, self.now()
             case CheckResult():
-                self.running = ""
+                self.running_check = ""
                 self.results[message.name] = message
         self.log.write(message)
         self.on_event(message)
@@ -111,33 +111,33 @@ def supervise(
         KeyboardInterrupt: The user interrupted the gate; this is recorded in the log.
     """
     with GateLog.open(folder, request) as log:
-        scratch = _scratch(folder)
+        scratch = _create_scratch(folder)
         progress = _Progress(
-            started=time.monotonic(),
+            started_at=time.monotonic(),
             memory_bytes=available_bytes(),
             on_event=on_event,
             log=log,
         )
         try:
-            report = _report(request, scratch, progress)
+            report = _run_to_report(request, scratch, progress)
         except BaseException as error:
-            log.stopped(_stop_reason(error), check=progress.running)
+            log.write_stop(_stop_reason(error), check=progress.running_check)
             raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        log.complete(report)
+        log.write_verdict(report)
         return GateRun(report=report, log=log.path)
 
 
-def _report(request: GateRequest, scratch: Path, progress: _Progress) -> GateReport:
+def _run_to_report(request: GateRequest, scratch: Path, progress: _Progress) -> GateReport:
     while True:
-        stop = _one_process(request, scratch, progress)
-        if stop is None or stop.whole_gate or not progress.remaining:
+        stop = _run_process(request, scratch, progress)
+        if stop is None or stop.ends_gate or not progress.remaining:
             break
     assert progress.plan is not None
     for check in progress.remaining:  # the whole gate exceeded its time limit
-        progress.record(check.result(_not_run(), 0.0))
-    seconds = progress.now() - progress.started
+        progress.record(check.result(_skipped_outcome(), 0.0))
+    seconds = progress.now() - progress.started_at
     progress.record(check_total_time(seconds, progress.plan.whole_gate))
     return GateReport(
         level=request.level,
@@ -147,28 +147,34 @@ def _report(request: GateRequest, scratch: Path, progress: _Progress) -> GateRep
     )
 
 
-def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _Stop | None:
+def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _Stop | None:
     """Run the remaining checks in one process; None when it finished normally."""
-    task = GateTask(request=request, scratch=scratch, done=tuple(progress.results.values()))
-    begun, earlier_wait_s = progress.now(), progress.cpu_wait_s
+    task = GateTask(
+        request=request, scratch=scratch, earlier_results=tuple(progress.results.values())
+    )
+    process_started_at, earlier_wait_s = progress.now(), progress.cpu_wait_s
     with GateProcess(task) as process:
         while True:
             wait_s = earlier_wait_s + cpu_wait_s(process.pid)
             progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # 0 once it has ended
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
-                    crashed = _crash_stop(process.status())
-                    return _record(progress, crashed, crash_location(scratch / CRASH_FILE), begun)
-                stop = _over_time(progress, begun) or _over_memory(process, progress)
+                    stop = _crash_stop(process.exit_status())
+                    return _record_stop(
+                        progress, stop, crash_location(scratch / CRASH_FILE), process_started_at
+                    )
+                stop = _check_time(progress, process_started_at) or _check_memory(process, progress)
                 if stop is None:
                     continue
-                where = process.where()
+                where = process.locate_running_code()
                 process.kill()
-                return _record(progress, stop, where, begun)
+                return _record_stop(progress, stop, where, process_started_at)
             message = process.receive()
             if message is None:
-                crashed = _crash_stop(process.status())
-                return _record(progress, crashed, crash_location(scratch / CRASH_FILE), begun)
+                stop = _crash_stop(process.exit_status())
+                return _record_stop(
+                    progress, stop, crash_location(scratch / CRASH_FILE), process_started_at
+                )
             if isinstance(message, SluiceError):
                 raise message
             if message == "finished":
@@ -177,7 +183,7 @@ def _one_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
                 progress.record(message)
 
 
-def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop:
+def _record_stop(progress: _Progress, stop: _Stop, where: str, process_started_at: float) -> _Stop:
     """Record the reason of the stop as the result of the check that was running.
 
     Raises:
@@ -187,33 +193,35 @@ def _record(progress: _Progress, stop: _Stop, where: str, begun: float) -> _Stop
     summary = f"{finding.summary.rstrip('.')} {where}." if where else finding.summary
     finding = CheckOutcome(outcome="fail", summary=summary, fault=finding.fault, fix=finding.fix)
     checks = {check.name: check for check in progress.remaining}
-    name = progress.running
+    name = progress.running_check
     if name == RELOADING_DATA and checks:
         name = next(iter(checks))
     if name not in checks:
-        if stop.whole_gate:  # between two checks: the others are skipped with this reason
+        if stop.ends_gate:  # between two checks: the others are skipped with this reason
             return stop
         cause, fix = finding.response
         when = "Between two checks" if progress.results else "Before the first check"
         raise SluiceError(f"{when}: {finding.summary}", cause=cause, fix=fix)
-    seconds = progress.now() - (progress.running_since or begun)
+    seconds = progress.now() - (progress.running_since or process_started_at)
     progress.record(checks[name].result(finding, seconds))
     return stop
 
 
-def _over_time(progress: _Progress, begun: float) -> _Stop | None:
+def _check_time(progress: _Progress, process_started_at: float) -> _Stop | None:
     now = progress.now()
     plan = progress.plan
-    if plan is not None and now - progress.started > plan.whole_gate.max_s:
-        return _Stop(_timeout_finding("The whole gate", plan.whole_gate), whole_gate=True)
-    if plan is None or not progress.running:
-        if progress.running_since > begun:  # between two checks
+    if plan is not None and now - progress.started_at > plan.whole_gate.max_s:
+        return _Stop(_timeout_finding("The whole gate", plan.whole_gate), ends_gate=True)
+    if plan is None or not progress.running_check:
+        if progress.running_since > process_started_at:  # between two checks
             return None
-        limit, since, what = STARTUP_LIMIT, begun, "The startup"
-    elif progress.running == RELOADING_DATA:
+        limit, since, what = STARTUP_LIMIT, process_started_at, "The startup"
+    elif progress.running_check == RELOADING_DATA:
         limit, since, what = plan.reloading, progress.running_since, "Loading the data again"
     else:
-        limit = next(check.limit for check in progress.remaining if check.name == progress.running)
+        limit = next(
+            check.limit for check in progress.remaining if check.name == progress.running_check
+        )
         since, what = progress.running_since, "The check"
     return _Stop(_timeout_finding(what, limit)) if now - since > limit.max_s else None
 
@@ -226,19 +234,20 @@ def _timeout_finding(what: str, limit: TimeLimit) -> CheckOutcome:
     )
 
 
-def _over_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
+def _check_memory(process: GateProcess, progress: _Progress) -> _Stop | None:
     share = progress.plan.max_memory_share if progress.plan else 1.0
-    used, limit = resident_bytes(process.pid), share * progress.memory_bytes
-    if used > limit:  # memory shared by worker processes was counted once for each of them
-        used = proportional_bytes(process.pid)
-    if used <= limit:
+    used_bytes, limit_bytes = resident_bytes(process.pid), share * progress.memory_bytes
+    if used_bytes > limit_bytes:
+        # Memory shared by worker processes was counted once for each of them.
+        used_bytes = proportional_bytes(process.pid)
+    if used_bytes <= limit_bytes:
         return None
     return _Stop(
         CheckOutcome(
             outcome="fail",
-            summary=f"The gate's process was stopped at {used / _GIB:.1f} GiB of memory "
-            f"({limit / _GIB:.1f} GiB are allowed, {share:.0%} of the memory that was free at the "
-            "start), while it was",
+            summary=f"The gate's process was stopped at {used_bytes / _GIB:.1f} GiB of memory "
+            f"({limit_bytes / _GIB:.1f} GiB are allowed, {share:.0%} of the memory that was free "
+            "at the start), while it was",
             fault="out of memory",
         )
     )
@@ -265,7 +274,7 @@ def _signal_name(number: int) -> str:
         return "unknown"
 
 
-def _not_run() -> CheckOutcome:
+def _skipped_outcome() -> CheckOutcome:
     return CheckOutcome(
         outcome="skipped",
         summary="Skipped, because the time limit of the whole gate was reached.",
@@ -273,7 +282,7 @@ def _not_run() -> CheckOutcome:
     )
 
 
-def _scratch(folder: Path) -> Path:
+def _create_scratch(folder: Path) -> Path:
     """Create the scratch folder of the checks, on the disk of ``folder``.
 
     On a disk that is not writable only its path is returned, and the checks that write fail.

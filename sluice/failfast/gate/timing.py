@@ -13,11 +13,11 @@ WHOLE_GATE_DESCRIPTION = "All checks together finish within the time limit of th
 def apply_time_limit(finding: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
     """Return a failure or warning when the check was too slow; a worse outcome is kept."""
     if seconds > limit.max_s and finding.outcome in ("pass", "warn"):
-        allowed = f"at most {limit.max_s:g} s is allowed"
-        return _slow("fail", "time limit exceeded", f"Took {seconds:.1f} s, {allowed}.", finding)
+        duration = f"Took {seconds:.1f} s, at most {limit.max_s:g} s is allowed."
+        return _slow("fail", "time limit exceeded", duration, finding)
     if seconds > limit.typical_s and finding.outcome == "pass":
-        usual = f"{limit.typical_s:g} s is usual"
-        return _slow("warn", "slower than usual", f"Took {seconds:.1f} s, {usual}.", finding)
+        duration = f"Took {seconds:.1f} s, {limit.typical_s:g} s is usual."
+        return _slow("warn", "slower than usual", duration, finding)
     return finding
 
 

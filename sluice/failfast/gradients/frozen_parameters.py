@@ -36,11 +36,11 @@ def check_frozen(
             numbers={"num_undeclared_frozen": len(undeclared)},
             fault="unintended freeze",
         )
-    matched = {
+    trainable_by_pattern = {
         pattern: [trains for name, trains in trainable.items() if _matches(name, pattern)]
         for pattern in declared
     }
-    unmatched = [pattern for pattern, flags in matched.items() if not flags]
+    unmatched = [pattern for pattern, flags in trainable_by_pattern.items() if not flags]
     if unmatched:
         return CheckOutcome(
             outcome="fail",
@@ -51,7 +51,7 @@ def check_frozen(
             cause="A typo or a renamed layer: the parameters that should be frozen are trained.",
             fix="Use patterns of the network's parameter names, such as 'stem.*'.",
         )
-    not_frozen = [pattern for pattern, flags in matched.items() if all(flags)]
+    not_frozen = [pattern for pattern, flags in trainable_by_pattern.items() if all(flags)]
     if not_frozen:
         return CheckOutcome(
             outcome="warn",

@@ -53,8 +53,8 @@ def check_gradient_flow(
     gradients must be finite. A missing or zero gradient is checked again after ``probe_steps``
     optimizer steps on other batches: by then, healthy designs with zero initialisation have a
     gradient. Parameters without a gradient after these steps fail or warn (see
-    ``judge_missing_gradients``), and units that stay equal fail. A norm above
-    ``warn_gradient_norm``, multiplied by the loss if that is above 1, warns.
+    ``judge_missing_gradients``), and units that stay equal fail. A gradient norm above
+    ``warn_gradient_norm`` warns; if the loss is above 1, this limit is multiplied by the loss.
 
     Args:
         workload: Builds the model and defines the loss and the parameter groups.
@@ -78,9 +78,9 @@ def check_gradient_flow(
         return too_few_examples(len(train), settings.probe_batch_rows)
     batch = sample_evenly(train, settings.probe_batch_rows)
     model = prepare_model(workload, model_settings, train, seed=seed)
-    frozen = _frozen(workload, model.network)
-    if frozen is not None and frozen.outcome == "fail":
-        return frozen
+    frozen_finding = _find_frozen(workload, model.network)
+    if frozen_finding is not None and frozen_finding.outcome == "fail":
+        return frozen_finding
     groups = complete_groups(workload.parameter_groups(model.network), training)
     membership = judge_membership(validate_optimizer(model.named_parameters(), groups))
     if membership is not None:
@@ -95,13 +95,15 @@ def check_gradient_flow(
     with stream.active(), record_activity(model) as recorder:
         with record_normalisers(model) as states:
             output = model(batch.inputs)
-        ranges, vanishing = judge_normalisers(states)
-        if vanishing is not None and vanishing.outcome == "fail":
-            return vanishing
+        ranges, normaliser_finding = judge_normalisers(states)
+        if normaliser_finding is not None and normaliser_finding.outcome == "fail":
+            return normaliser_finding
         loss = workload.loss(output, batch.targets)
-        wrong = _wrong_loss(loss, workload.losses(output.detach(), batch.targets), len(batch))
-        if wrong is not None:
-            return wrong
+        wrong_loss = _find_wrong_loss(
+            loss, workload.losses(output.detach(), batch.targets), len(batch)
+        )
+        if wrong_loss is not None:
+            return wrong_loss
         loss.backward()
         # A loss in the thousands, from unscaled targets, has proportionally large gradients.
         warn_norm = settings.warn_gradient_norm * max(1.0, abs(float(loss.detach())))
@@ -124,28 +126,28 @@ def check_gradient_flow(
                 seed=seed,
             )
     missing_gradients = _missing_gradients(model, probe)
-    one_row = _windows_of_one_row(batch, missing_gradients)
+    one_row_finding = _find_one_row_windows(batch, missing_gradients)
     findings = (
         *(
-            (one_row,)
-            if one_row
+            (one_row_finding,)
+            if one_row_finding
             else judge_missing_gradients(model, missing_gradients, recorder.activity)
         ),
-        _symmetric(model, probe),
-        _large(report, warn_norm),
-        vanishing,
+        _find_symmetric_units(model, probe),
+        _find_large_gradients(report, warn_norm),
+        normaliser_finding,
         judge_forget_gates(recurrent),
-        frozen,
+        frozen_finding,
     )
     numbers = _numbers(report) | {"num_probe_steps": probe.num_batches - 1}
-    return _verdict(
+    return _combine_findings(
         [finding for finding in findings if finding is not None],
         report,
         numbers | recurrent_numbers(recurrent, ranges),
     )
 
 
-def _frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
+def _find_frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     parameters = dict(network.named_parameters())
     if not any(parameter.requires_grad for parameter in parameters.values()):
         return CheckOutcome(
@@ -156,7 +158,7 @@ def _frozen(workload: Workload, network: nn.Module) -> CheckOutcome | None:
     return check_frozen(parameters.items(), workload.frozen_parameters)
 
 
-def _wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome | None:
+def _find_wrong_loss(loss: object, losses: object, num_examples: int) -> CheckOutcome | None:
     for name, value in (("loss()", loss), ("losses()", losses)):
         if not isinstance(value, Tensor) or not value.is_floating_point():
             got = f"a {value.dtype} tensor" if isinstance(value, Tensor) else type(value).__name__
@@ -213,14 +215,14 @@ def _needs_more_steps(model: nn.Module, report: GradientReport, recorder: Activi
 def _missing_gradients(model: nn.Module, probe: GradientProbe) -> MissingGradients:
     trainable = [name for name, p in model.named_parameters() if p.requires_grad]
     return MissingGradients(
-        missing=frozenset(trainable) - probe.present,
-        zero=frozenset(trainable) & probe.present - probe.nonzero,
+        missing=frozenset(trainable) - probe.with_gradient,
+        zero=frozenset(trainable) & probe.with_gradient - probe.with_nonzero_gradient,
         num_trainable=len(trainable),
         num_batches=probe.num_batches,
     )
 
 
-def _windows_of_one_row(
+def _find_one_row_windows(
     batch: Examples, missing_gradients: MissingGradients
 ) -> CheckOutcome | None:
     names = sorted(missing_gradients.parameters)
@@ -237,7 +239,7 @@ def _windows_of_one_row(
     )
 
 
-def _symmetric(model: nn.Module, probe: GradientProbe) -> CheckOutcome | None:
+def _find_symmetric_units(model: nn.Module, probe: GradientProbe) -> CheckOutcome | None:
     names = symmetric_weights(model)
     if not names:
         return None
@@ -249,7 +251,7 @@ def _symmetric(model: nn.Module, probe: GradientProbe) -> CheckOutcome | None:
     )
 
 
-def _large(report: GradientReport, warn_norm: float) -> CheckOutcome | None:
+def _find_large_gradients(report: GradientReport, warn_norm: float) -> CheckOutcome | None:
     if not report.large:
         return None
     largest, norm = report.largest
@@ -274,7 +276,7 @@ def _numbers(report: GradientReport) -> dict[str, Number]:
     }
 
 
-def _verdict(
+def _combine_findings(
     findings: Sequence[CheckOutcome], report: GradientReport, numbers: dict[str, Number]
 ) -> CheckOutcome:
     """Return the first failure, else all warnings in one finding, else a pass."""

@@ -20,9 +20,9 @@ class GradientProbe:
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.num_batches = 0
-        self.present: set[str] = set()
+        self.with_gradient: set[str] = set()
         """Names of parameters with a gradient, which may be 0."""
-        self.nonzero: set[str] = set()
+        self.with_nonzero_gradient: set[str] = set()
         """Names of parameters whose gradient had a nonzero value at least once."""
         self.record()
 
@@ -31,9 +31,9 @@ class GradientProbe:
         self.num_batches += 1
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:
-                self.present.add(name)
-                if name not in self.nonzero and bool(parameter.grad.any()):
-                    self.nonzero.add(name)
+                self.with_gradient.add(name)
+                if name not in self.with_nonzero_gradient and bool(parameter.grad.any()):
+                    self.with_nonzero_gradient.add(name)
 
     def run(
         self,
@@ -63,11 +63,11 @@ class GradientProbe:
             seed: Seed of the order of the rows.
         """
         optimizer = make_optimizer(groups, training)
-        trained = [p for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         generator = torch.Generator().manual_seed(derive_seed(seed, "poc_gradient_rows"))
         order = torch.randperm(len(train), generator=generator)
         for step in range(num_steps):
-            nn.utils.clip_grad_norm_(trained, training.clip_norm)
+            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
             optimizer.step()
             self.model.zero_grad(set_to_none=True)
             rows = order.roll(-step * batch_rows)[:batch_rows]

@@ -61,11 +61,11 @@ def judge_missing_gradients(
     """
     diagnosis = _Diagnosis(model, missing_gradients, activity)
     findings = [
-        diagnosis.disconnected(),
-        diagnosis.dead(),
-        diagnosis.initialised_at_zero(),
-        diagnosis.zero_gradients(),
-        diagnosis.by_design(),
+        diagnosis.find_disconnected(),
+        diagnosis.find_dead(),
+        diagnosis.find_initialised_at_zero(),
+        diagnosis.find_zero_gradients(),
+        diagnosis.find_by_design(),
     ]
     return tuple(finding for finding in findings if finding is not None)
 
@@ -81,11 +81,11 @@ class _Diagnosis:
     ) -> None:
         self.missing_gradients, self.activity = missing_gradients, activity
         self.modules = dict(model.named_modules())
-        first = {id(parameter): name for name, parameter in model.named_parameters()}
+        first_name = {id(parameter): name for name, parameter in model.named_parameters()}
         self.trainable = {
             owner: {
                 # A tied parameter has its first name everywhere, as in ``missing_gradients``.
-                first[id(parameter)]: parameter
+                first_name[id(parameter)]: parameter
                 for parameter in module.parameters(recurse=False)
                 if parameter.requires_grad
             }
@@ -108,34 +108,37 @@ class _Diagnosis:
         }
         """Modules with a weight matrix whose parameters all have gradients of 0."""
 
-    def disconnected(self) -> CheckOutcome | None:
+    def find_disconnected(self) -> CheckOutcome | None:
         """Return a failure for parameters that the loss does not depend on; None without any."""
-        cut = [
+        disconnected = [
             name
             for name in self._in_order(self.missing_gradients.missing)
             if _parent(name) not in self.idle_modules
         ]
-        if not cut:
+        if not disconnected:
             return None
-        unused = {owner for owner in map(_parent, cut) if not self._ran(owner)}
+        unused = {owner for owner in map(_parent, disconnected) if not self._has_run(owner)}
         note = f" {format_names(sorted(unused))} never ran." if unused else ""
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(cut):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no gradient: {format_names(cut)}.{note}",
+            summary=f"{len(disconnected):,} of {self.missing_gradients.num_trainable:,} trainable "
+            f"parameters got no gradient: {format_names(disconnected)}.{note}",
             fault="detached subgraph",
         )
 
-    def dead(self) -> CheckOutcome | None:
-        """Return a failure if a layer without active units blocks learning, else a warning."""
-        seen = (
+    def find_dead(self) -> CheckOutcome | None:
+        """Return a failure if a layer without active units blocks learning, else a warning.
+
+        None without such a layer.
+        """
+        match = (
             self._layer_before_dead_rectifier()
             or self._dead_layer()
             or self._layer_before_zero_input()
         )
-        if seen is None:
+        if match is None:
             return None
-        dead_layer, text = seen
+        dead_layer, text = match
         blocks_learning = dead_layer in self._zero_layers_and_norms() or any(
             o not in self.idle_modules for o in self.zero_layers
         )
@@ -148,18 +151,18 @@ class _Diagnosis:
             fault="dead units",
         )
 
-    def _num_batches(self) -> str:
+    def _describe_batches(self) -> str:
         """Return the number of batches with its noun."""
-        number = self.missing_gradients.num_batches
-        return f"{number:,} {'batch' if number == 1 else 'batches'}"
+        count = self.missing_gradients.num_batches
+        return f"{count:,} {'batch' if count == 1 else 'batches'}"
 
     def _layer_before_dead_rectifier(self) -> tuple[str, str] | None:
         """Return the layer before a ReLU without active units, and a description, or None."""
-        for name, seen in self.activity.items():
-            if seen.is_dead and isinstance(self.modules[name], RECTIFIERS):
-                if self._weights_are_zero(seen.previous_weighted):
+        for name, activity in self.activity.items():
+            if activity.is_dead and isinstance(self.modules[name], RECTIFIERS):
+                if self._weights_are_zero(activity.previous_weighted):
                     continue
-                return seen.previous_weighted, _describe_dead(name, seen)
+                return activity.previous_weighted, _describe_dead(name, activity)
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
@@ -167,11 +170,15 @@ class _Diagnosis:
 
         None without such a layer.
         """
-        for name, seen in self.activity.items():
+        for name, activity in self.activity.items():
             # A single unit, such as an output, may legitimately be below 0 in every example.
-            dead = seen.is_dead and seen.num_units > 1 and name in self._zero_layers_and_norms()
-            if dead and self.with_gradient and not self._weights_are_zero(name):
-                return name, _describe_dead(name, seen)
+            is_dead = (
+                activity.is_dead
+                and activity.num_units > 1
+                and name in self._zero_layers_and_norms()
+            )
+            if is_dead and self.with_gradient and not self._weights_are_zero(name):
+                return name, _describe_dead(name, activity)
         return None
 
     def _layer_before_zero_input(self) -> tuple[str, str] | None:
@@ -179,19 +186,19 @@ class _Diagnosis:
 
         None without such a layer.
         """
-        for name, seen in self.activity.items():
-            if not seen.num_examples or seen.has_nonzero_input is not False:
+        for name, activity in self.activity.items():
+            if not activity.num_examples or activity.has_nonzero_input is not False:
                 continue
-            source = seen.previous_weighted
+            source = activity.previous_weighted
             if source in self.zero_layers and not self._weights_are_zero(source):
                 units = self.activity[source].num_units
                 return source, (
                     f"0 of {units} units of {source} are active: all inputs of {name} are 0 in "
-                    f"{seen.num_examples:,} examples"
+                    f"{activity.num_examples:,} examples"
                 )
         return None
 
-    def initialised_at_zero(self) -> CheckOutcome | None:
+    def find_initialised_at_zero(self) -> CheckOutcome | None:
         """Return a failure for zero-initialised layers that no step changes; None without any."""
         layers = [
             owner
@@ -205,44 +212,44 @@ class _Diagnosis:
         return CheckOutcome(
             outcome="fail",
             summary=f"The weights of {format_names(layers)} are all 0 and get a gradient of "
-            f"exactly 0 in {self._num_batches()}.",
+            f"exactly 0 in {self._describe_batches()}.",
             fault="zero gradients",
             cause="The layer and an adjacent one were initialised at 0, so neither gets a "
             "gradient.",
             fix="Initialise randomly. Only the last layer of a branch may be initialised at 0.",
         )
 
-    def zero_gradients(self) -> CheckOutcome | None:
+    def find_zero_gradients(self) -> CheckOutcome | None:
         """Return a failure for layers with a gradient of 0 for another reason; None without any."""
         layers = [owner for owner in self.zero_layers if owner not in self.idle_modules]
-        all_zero = self.missing_gradients.zero and not self.with_gradient
-        if not layers and not all_zero:
+        are_all_zero = self.missing_gradients.zero and not self.with_gradient
+        if not layers and not are_all_zero:
             return None
         names = self._in_order(
             self.missing_gradients.zero
-            if all_zero
+            if are_all_zero
             else {name for owner in layers for name in self.trainable[owner]}
         )
         return CheckOutcome(
             outcome="fail",
             summary=f"{len(names):,} of {self.missing_gradients.num_trainable:,} gradients are "
-            f"exactly 0 in {self._num_batches()}: "
+            f"exactly 0 in {self._describe_batches()}: "
             f"{format_names(names)}.",
             fault="zero gradients",
         )
 
-    def by_design(self) -> CheckOutcome | None:
+    def find_by_design(self) -> CheckOutcome | None:
         """Return a warning for the remaining parameters; None without any."""
-        missing = {
+        idle_parameters = {
             name for name in self.missing_gradients.missing if _parent(name) in self.idle_modules
         }
-        remaining = self._in_order(self.missing_gradients.zero | missing)
+        remaining = self._in_order(self.missing_gradients.zero | idle_parameters)
         if not remaining:
             return None
         return CheckOutcome(
             outcome="warn",
             summary=f"{len(remaining):,} of {self.missing_gradients.num_trainable:,} trainable "
-            f"parameters got no nonzero gradient in {self._num_batches()}: "
+            f"parameters got no nonzero gradient in {self._describe_batches()}: "
             f"{format_names(remaining)}.",
             fault="zero gradients",
             cause=_BY_DESIGN,
@@ -254,33 +261,33 @@ class _Diagnosis:
         return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
 
     def _has_learning_equivalent(self, name: str) -> bool:
-        module, seen = self.modules[name], self.activity.get(name)
+        module, activity = self.modules[name], self.activity.get(name)
         parent = self.modules[_parent(name)] if name else None
-        listed = isinstance(parent, _LISTS)
+        is_in_list = isinstance(parent, _LISTS)
         for other, candidate in self.modules.items():
-            if type(candidate) is not type(module) or _related(other, name):
+            if type(candidate) is not type(module) or _are_related(other, name):
                 continue
-            if not self._ran(name):
-                alike = listed and _parent(other) == _parent(name)
+            if not self._has_run(name):
+                is_equivalent = is_in_list and _parent(other) == _parent(name)
             else:
-                equivalent = self.activity.get(other)
-                alike = (
-                    seen is not None
-                    and equivalent is not None
-                    and seen.input_key == equivalent.input_key
+                other_activity = self.activity.get(other)
+                is_equivalent = (
+                    activity is not None
+                    and other_activity is not None
+                    and activity.input_key == other_activity.input_key
                 )
-            if alike and self._learns(other):
+            if is_equivalent and self._learns(other):
                 return True
         return False
 
     def _learns(self, name: str) -> bool:
         return any(parameter.startswith(f"{name}.") for parameter in self.with_gradient)
 
-    def _ran(self, owner: str) -> bool:
+    def _has_run(self, owner: str) -> bool:
         """Return whether any row passed through the module or one of its children."""
         return any(
-            seen.num_examples
-            for name, seen in self.activity.items()
+            activity.num_examples
+            for name, activity in self.activity.items()
             if name == owner or name.startswith(f"{owner}.")
         )
 
@@ -307,10 +314,10 @@ class _Diagnosis:
         )
 
 
-def _describe_dead(name: str, seen: ModuleActivity) -> str:
+def _describe_dead(name: str, activity: ModuleActivity) -> str:
     return (
-        f"0 of {seen.num_units:,} units of {name} were above 0 in any of "
-        f"{seen.num_examples:,} examples"
+        f"0 of {activity.num_units:,} units of {name} were above 0 in any of "
+        f"{activity.num_examples:,} examples"
     )
 
 
@@ -323,7 +330,7 @@ def _name_and_parents(name: str) -> list[str]:
     return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
 
 
-def _related(one: str, other: str) -> bool:
+def _are_related(one: str, other: str) -> bool:
     if not one or not other:
         return True  # The whole network.
     return one == other or one.startswith(f"{other}.") or other.startswith(f"{one}.")

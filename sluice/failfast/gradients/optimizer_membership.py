@@ -35,7 +35,7 @@ class OptimizerReport(Record):
     )
 
     @property
-    def complete(self) -> bool:
+    def is_complete(self) -> bool:
         """True when every trainable parameter is in exactly one group."""
         return not self.absent and not self.repeated
 
@@ -54,18 +54,20 @@ def validate_optimizer(
     if isinstance(groups, torch.optim.Optimizer):
         groups = groups.param_groups
     counts = Counter(id(parameter) for group in groups for parameter in _tensors(group["params"]))
-    known: dict[int, tuple[str, nn.Parameter]] = {}
+    parameter_by_id: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in named_parameters:
-        known.setdefault(id(parameter), (name, parameter))
-    trainable = {key: name for key, (name, p) in known.items() if p.requires_grad}
+        parameter_by_id.setdefault(id(parameter), (name, parameter))
+    trainable = {key: name for key, (name, p) in parameter_by_id.items() if p.requires_grad}
     return OptimizerReport(
         num_trained=sum(counts[key] == 1 for key in trainable),
         absent=tuple(name for key, name in trainable.items() if counts[key] == 0),
-        repeated=tuple(name for key, (name, _) in known.items() if counts[key] > 1),
+        repeated=tuple(name for key, (name, _) in parameter_by_id.items() if counts[key] > 1),
         frozen=tuple(
-            name for key, (name, _) in known.items() if counts[key] and key not in trainable
+            name
+            for key, (name, _) in parameter_by_id.items()
+            if counts[key] and key not in trainable
         ),
-        num_foreign=sum(key not in known for key in counts),
+        num_foreign=sum(key not in parameter_by_id for key in counts),
     )
 
 

@@ -32,29 +32,29 @@ def judge_normalisers(
             cause=error.cause,
             fix=error.fix,
         )
-    small = [measured for measured in ranges if measured.vanishes]
-    if not small:
+    vanishing = [measured for measured in ranges if measured.is_vanishing]
+    if not vanishing:
         return ranges, None
-    names = format_names([measured.layer for measured in small])
+    names = format_names([measured.layer for measured in vanishing])
     return ranges, CheckOutcome(
         outcome="warn",
         summary=f"The normaliser state of {names} must stay above 0; the lowest value is "
-        f"{min(measured.lowest for measured in small):g}.",
+        f"{min(measured.lowest for measured in vanishing):g}.",
         fault="non-finite output",
-        cause="The cell state is divided by the normaliser, and so close to 0 the quotient "
-        "overflows.",
+        cause="The cell state is divided by the normaliser, and the quotient overflows if "
+        "the normaliser is so close to 0.",
         fix="Initialise the stabiliser with the first input gate, as sluice.models.slstm does.",
     )
 
 
 def judge_forget_gates(gradients: Sequence[RecurrentGradients]) -> CheckOutcome | None:
     """Return a warning when a forget gate has a gradient of exactly 0."""
-    zero = [measured.layer for measured in gradients if measured.forget_bias_norm == 0]
-    if not zero:
+    layers = [measured.layer for measured in gradients if measured.forget_bias_norm == 0]
+    if not layers:
         return None
     return CheckOutcome(
         outcome="warn",
-        summary=f"The forget gate's bias gradient is exactly 0 in {format_names(zero)}.",
+        summary=f"The forget gate's bias gradient is exactly 0 in {format_names(layers)}.",
         fault="zero gradients",
         cause="No state is carried from row to row: the window has one row (seq_len 1), or the "
         "output is read before the recurrence has processed a second row.",

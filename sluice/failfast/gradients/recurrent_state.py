@@ -34,7 +34,7 @@ class NormaliserRange(Record):
     highest: float
 
     @property
-    def vanishes(self) -> bool:
+    def is_vanishing(self) -> bool:
         """True when the state is NaN, or so small that division by it overflows."""
         return not self.lowest >= torch.finfo(torch.float32).tiny
 

@@ -52,13 +52,13 @@ def _units_are_equal(weight_UI: Tensor, gradient_UI: Tensor) -> bool:
     return any(
         num_rows % gates == 0
         and num_rows // gates >= 2
-        and _equal_within(weight_UI, gates)
-        and _equal_within(gradient_UI, gates)
+        and _rows_are_equal(weight_UI, gates)
+        and _rows_are_equal(gradient_UI, gates)
         for gates in (1, 2, 3, 4)
     )
 
 
-def _equal_within(values_UI: Tensor, gates: int) -> bool:
+def _rows_are_equal(values_UI: Tensor, gates: int) -> bool:
     values_GUI = values_UI.unflatten(0, (gates, -1))
     limit = _TOLERANCE * values_UI.abs().max()
     # Comparing the first two units is sufficient for nearly every network, and fast.

@@ -56,12 +56,14 @@ def find_batch_dependence(
     """
     with RandomStream(derive_seed(seed, "poc_asked_again")).active(), torch.inference_mode():
         repeated = model(batch.inputs)
-        if not _agree(output, repeated, output, settings):
+        if not _are_equal(output, repeated, output, settings):
             return _nondeterministic(output, repeated, batch, settings)
-        index, separate, way = _predict_separately(model, batch, tuple(output.shape[1:]))
-    if _agree(output[index], separate, output, settings):
+        positions, separate_output, context = _predict_separately(
+            model, batch, tuple(output.shape[1:])
+        )
+    if _are_equal(output[positions], separate_output, output, settings):
         return None
-    return _batch_dependent(model, output, index, separate, way, batch, settings)
+    return _batch_dependent(model, output, positions, separate_output, context, batch, settings)
 
 
 def _predict_separately(
@@ -69,24 +71,24 @@ def _predict_separately(
 ) -> tuple[Tensor, Tensor, str]:
     """Return positions of examples, their outputs when they are predicted separately, and how."""
     x, all_positions = batch.inputs, torch.arange(len(batch))
-    chosen = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
+    positions = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
-        single = [model(slice_input(x, i, i + 1)) for i in chosen.tolist()]
+        single = [model(slice_input(x, i, i + 1)) for i in positions.tolist()]
         if all(tuple(part.shape) == (1, *output_shape) for part in single):
-            return chosen, torch.cat(single), "alone"
+            return positions, torch.cat(single), "alone"
     except _BATCH_OF_ONE_ERRORS:
         pass
     halves = split_input(x, (len(batch) + 1) // 2)
     return all_positions, torch.cat([model(half) for half in halves]), "with half of the batch"
 
 
-def _agree(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) -> bool:
+def _are_equal(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) -> bool:
     """Return whether two outputs are equal up to rounding; NaN is never equal."""
     if one.shape != two.shape:
         return False
     rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())
-    allowed = settings.batch_independence_tolerance * _deviation(output) + rounding
-    return bool(((one.double() - two.double()).abs() <= allowed).all())
+    tolerance = settings.batch_independence_tolerance * _deviation(output) + rounding
+    return bool(((one.double() - two.double()).abs() <= tolerance).all())
 
 
 def _deviation(output: Tensor) -> float:
@@ -109,20 +111,20 @@ def _nondeterministic(
 def _batch_dependent(
     model: nn.Module,
     output: Tensor,
-    index: Tensor,
-    separate: Tensor,
-    way: str,
+    positions: Tensor,
+    separate_output: Tensor,
+    context: str,
     batch: Examples,
     settings: PocSettings,
 ) -> CheckOutcome:
-    rows = batch.take(index)
-    suspect = _suspect(model)
+    rows = batch.take(positions)
+    suspect = _find_suspect_layer(model)
     cause = find_fault("batch dependence").cause
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
-        f"{_largest_difference(output[index], separate, output, rows, settings)} when it is "
-        f"predicted {way}.",
+        f"{_largest_difference(output[positions], separate_output, output, rows, settings)} when "
+        f"it is predicted {context}.",
         fault="batch dependence",
         cause=f"Most likely {suspect}. {cause}" if suspect else "",
     )
@@ -147,7 +149,7 @@ def _largest_difference(
     )
 
 
-def _suspect(model: nn.Module) -> str:
+def _find_suspect_layer(model: nn.Module) -> str:
     """Return the first layer that mixes the examples of (B, ...) inputs by default, or ""."""
     for name, module in model.named_modules():
         if getattr(module, "batch_first", True) is False:

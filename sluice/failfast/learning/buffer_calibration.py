@@ -17,7 +17,7 @@ from sluice.workloads.workload import Examples
 def calibrate_buffers(
     model: nn.Module, examples: Examples, *, batch_rows: int, num_passes: int, seed: int
 ) -> nn.Module:
-    """Return a copy of ``model`` with the same weights and buffers updated on the examples.
+    """Return a copy of ``model`` with equal weights, whose buffers are updated on the examples.
 
     The model itself and the caller's random generators are not changed. A model without such
     buffers costs one forward pass.
@@ -32,14 +32,14 @@ def calibrate_buffers(
     """
     calibrated = copy.deepcopy(model)
     calibrated.train()
-    before = [buffer.clone() for buffer in calibrated.buffers()]
+    initial_buffers = [buffer.clone() for buffer in calibrated.buffers()]
     batches = tuple(split_input(examples.inputs, batch_rows))
     # A last batch of one example has no standard deviation.
     batches = tuple(batch for batch in batches if input_length(batch) > 1) or batches
     with RandomStream(seed).active(), torch.no_grad():
         for index in range(num_passes):
             calibrated(batches[index % len(batches)])
-            if all(map(torch.equal, before, calibrated.buffers())):
+            if all(map(torch.equal, initial_buffers, calibrated.buffers())):
                 break
     calibrated.train(model.training)
     return calibrated

@@ -32,21 +32,22 @@ def check_epoch_selector(
         seed: Seed of the scores.
     """
     num_cases = 0
-    wrong: list[str] = []
-    for case, scores, expected in _test_cases(settings, seed):
+    wrong_answers: list[str] = []
+    for case, scores, correct_epoch in _test_cases(settings, seed):
         num_cases += 1
         # The selector gets a copy, so that it cannot change the test case.
         answer = _select(select_epoch, dict(scores))
-        if answer != expected:
-            required, got = _describe_answer(expected), _describe_answer(answer)
-            wrong.append(f"{case}: {required} is required, got {got}")
-    numbers = {"questions": num_cases, "wrong_answers": len(wrong)}
+        if answer != correct_epoch:
+            correct, got = _describe_answer(correct_epoch), _describe_answer(answer)
+            wrong_answers.append(f"{case}: {correct} is required, got {got}")
+    numbers = {"questions": num_cases, "wrong_answers": len(wrong_answers)}
     candidates = settings.selector_epochs
     span = f"{len(candidates)} candidates, epochs {candidates[0]} to {candidates[-1]}"
-    if wrong:
+    if wrong_answers:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{len(wrong)} of {num_cases} answers were wrong ({span}). First: {wrong[0]}.",
+            summary=f"{len(wrong_answers)} of {num_cases} answers were wrong ({span}). First: "
+            f"{wrong_answers[0]}.",
             numbers=numbers,
             fault="wrong epoch selection",
         )
@@ -61,11 +62,11 @@ def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
     epochs = list(settings.selector_epochs)
     rng = np.random.default_rng(seed)
 
-    def others() -> dict[int, float]:
+    def worse_scores() -> dict[int, float]:
         return {epoch: 1 + float(rng.random()) for epoch in epochs}
 
     for best in epochs:
-        yield f"best score at epoch {best}", others() | {best: 0.5}, best
+        yield f"best score at epoch {best}", worse_scores() | {best: 0.5}, best
     for _ in range(settings.selector_shuffles):
         # From worst to best, half of them negative; the order of the mapping is random too.
         ranked = [epochs[i] for i in rng.permutation(len(epochs))]
@@ -73,34 +74,34 @@ def _test_cases(settings: PocSettings, seed: int) -> Iterator[_TestCase]:
         order = [epochs[i] for i in rng.permutation(len(epochs))]
         best = ranked[-1]
         yield f"shuffled scores, best at epoch {best}", {e: scores[e] for e in order}, best
-    yield from _ties_and_gaps(epochs, others)
+    yield from _ties_and_gaps(epochs, worse_scores)
     yield "an empty history", {}, None
     yield "a history of NaN only", dict.fromkeys(epochs, math.nan), None
 
 
 def _ties_and_gaps(
-    epochs: list[int], others: Callable[[], dict[int, float]]
+    epochs: list[int], worse_scores: Callable[[], dict[int, float]]
 ) -> Iterator[_TestCase]:
     first, second, last = epochs[0], epochs[1], epochs[-1]
     middle = epochs[len(epochs) // 2]
-    tied = others() | {second: 0.5, last: 0.5}
+    tied = worse_scores() | {second: 0.5, last: 0.5}
     yield f"tie of epochs {second} and {last}", tied, second
     yield f"tie of epochs {second} and {last}, newest first", dict(reversed(tied.items())), second
     yield "all scores equal", dict.fromkeys(epochs, 1.0), first
     for gap in (first, middle, last):
         best = second if gap != second else first
-        yield f"NaN at epoch {gap}", others() | {gap: math.nan, best: 0.5}, best
+        yield f"NaN at epoch {gap}", worse_scores() | {gap: math.nan, best: 0.5}, best
     alone = dict.fromkeys(epochs, math.nan) | {middle: 1.0}
     yield f"NaN everywhere but at epoch {middle}", alone, middle
-    yield f"infinity at epoch {first}", others() | {first: math.inf, last: 0.5}, last
+    yield f"infinity at epoch {first}", worse_scores() | {first: math.inf, last: 0.5}, last
 
 
 def _select(select_epoch: SelectEpoch, scores: dict[int, float]) -> object:
     try:
         answer = select_epoch(scores)
     except Exception as error:  # the correct answer to a history without finite scores
-        usable = any(math.isfinite(score) for score in scores.values())
-        return f"{type(error).__name__}: {error}" if usable else None
+        has_finite_score = any(math.isfinite(score) for score in scores.values())
+        return f"{type(error).__name__}: {error}" if has_finite_score else None
     return "no epoch (None)" if answer is None else answer
 
 

@@ -14,7 +14,7 @@ def sample_evenly(examples: Examples, num_examples: int) -> Examples:
 
 
 def format_shape(value: ModelInput) -> str:
-    """Return the shape as text, such as (32, 22, 9); of a dict the shapes by name."""
+    """Return the shape as text, such as (32, 22, 9); for a dict, the shapes by name."""
     if isinstance(value, Tensor):
         return str(tuple(value.shape))
     return str({name: tuple(part.shape) for name, part in value.items()})

@@ -11,7 +11,7 @@ from sluice.models.settings import ModelSettings
 from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
-_FLATTEN = "Return output.squeeze(-1) from forward()"
+_SQUEEZE_FIX = "Return output.squeeze(-1) from forward()"
 
 
 def check_instantiation(
@@ -52,12 +52,12 @@ def check_instantiation(
             f"for an input of {format_shape(batch.inputs)}.",
             fault="shape mismatch",
         )
-    required = workload.output_shape(batch.targets)
-    if tuple(output.shape) != required:
-        cause, fix = _explain_shape(workload, batch, output, required)
+    required_shape = workload.output_shape(batch.targets)
+    if tuple(output.shape) != required_shape:
+        cause, fix = _explain_shape(workload, batch, output, required_shape)
         return CheckOutcome(
             outcome="fail",
-            summary=f"The output must have the shape {required} for targets of "
+            summary=f"The output must have the shape {required_shape} for targets of "
             f"{format_shape(batch.targets)}, got {format_shape(output)} for an input of "
             f"{format_shape(batch.inputs)}.",
             fault="shape mismatch",
@@ -76,9 +76,9 @@ def check_instantiation(
         problem = _find_served_problem(workload, output, batch)
         if problem is not None:
             return problem
-    dependent = find_batch_dependence(model, batch, output, settings, seed=seed)
-    if dependent is not None:
-        return dependent
+    batch_dependence = find_batch_dependence(model, batch, output, settings, seed=seed)
+    if batch_dependence is not None:
+        return batch_dependence
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     return CheckOutcome(
         outcome="pass",
@@ -100,10 +100,10 @@ def _find_served_problem(
     num_rows = len(batch)
     served = workload.served_output(output, batch.inputs)
     if not isinstance(served, Tensor) or served.ndim < 1 or len(served) != num_rows:
-        return _wrong_served("served_output", f"({num_rows}, ...)", served)
+        return _wrong_served_shape("served_output", f"({num_rows}, ...)", served)
     losses = workload.served_losses(served, batch.targets)
     if not isinstance(losses, Tensor) or tuple(losses.shape) != (num_rows,):
-        return _wrong_served("served_losses", f"({num_rows},)", losses)
+        return _wrong_served_shape("served_losses", f"({num_rows},)", losses)
     if not bool(torch.isfinite(served).all()) or not bool(torch.isfinite(losses).all()):
         return CheckOutcome(
             outcome="fail",
@@ -114,22 +114,22 @@ def _find_served_problem(
     return None
 
 
-def _wrong_served(method: str, required: str, found: object) -> CheckOutcome:
-    shown = format_shape(found) if isinstance(found, Tensor) else type(found).__name__
+def _wrong_served_shape(method: str, required_shape: str, value: object) -> CheckOutcome:
+    got = format_shape(value) if isinstance(value, Tensor) else type(value).__name__
     return CheckOutcome(
         outcome="fail",
-        summary=f"{method}() of the workload must return a tensor of shape {required}, got "
-        f"{shown}.",
+        summary=f"{method}() of the workload must return a tensor of shape {required_shape}, "
+        f"got {got}.",
         fault="shape mismatch",
         fix=f"Correct {method}().",
     )
 
 
-def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
+def too_few_examples(num_examples: int, num_required: int) -> CheckOutcome:
     """Return the finding that there are too few train examples for the check."""
     return CheckOutcome(
         outcome="insufficient",
-        summary=f"At least {required:,} train examples of fold 0 are required, got "
+        summary=f"At least {num_required:,} train examples of fold 0 are required, got "
         f"{num_examples:,}.",
         numbers={"num_examples": num_examples},
         fault="too few rows",
@@ -137,21 +137,24 @@ def too_few_examples(num_examples: int, required: int) -> CheckOutcome:
 
 
 def _explain_shape(
-    workload: Workload, batch: Examples, output: Tensor, required: tuple[int, ...]
+    workload: Workload, batch: Examples, output: Tensor, required_shape: tuple[int, ...]
 ) -> tuple[str, str]:
     """Return cause and fix of a wrong output shape; "" selects the general response."""
-    as_targets = type(workload).output_shape is Workload.output_shape
-    if as_targets and not batch.targets.is_floating_point():
+    has_default_shape = type(workload).output_shape is Workload.output_shape
+    if has_default_shape and not batch.targets.is_floating_point():
         return (
             "The targets are integers, and the workload does not override output_shape().",
             "For classes write an output_shape() that returns (len(y), number of classes), and "
             "a matching losses().",
         )
-    if tuple(output.shape) != (*required, 1):
+    if tuple(output.shape) != (*required_shape, 1):
         return "", ""
     if batch.targets.ndim > 1:
-        return "", f"{_FLATTEN}."
-    return "", f"{_FLATTEN}, or add a last axis of 1 to the targets, as Workload.examples() does."
+        return "", f"{_SQUEEZE_FIX}."
+    return (
+        "",
+        f"{_SQUEEZE_FIX}, or add a last axis of 1 to the targets, as Workload.examples() does.",
+    )
 
 
 def _locate_non_finite(workload: Workload, model: nn.Module, batch: Examples) -> str:
@@ -161,11 +164,13 @@ def _locate_non_finite(workload: Workload, model: nn.Module, batch: Examples) ->
         return f"NaN or infinity in {', '.join(weights)}"
     x = batch.inputs
     if isinstance(x, dict):
-        named = [name for name, part in x.items() if not bool(torch.isfinite(part).all())]
+        names = [name for name, part in x.items() if not bool(torch.isfinite(part).all())]
     else:
         bad_D = (~torch.isfinite(x)).reshape(-1, x.shape[-1]).any(dim=0).nonzero().flatten()
-        known = workload.feature_columns
-        named = [known[i] if len(known) == x.shape[-1] else f"feature {i}" for i in bad_D.tolist()]
-    if named:
-        return f"NaN or infinity in the input, in {', '.join(named)}"
+        columns = workload.feature_columns
+        names = [
+            columns[i] if len(columns) == x.shape[-1] else f"feature {i}" for i in bad_D.tolist()
+        ]
+    if names:
+        return f"NaN or infinity in the input, in {', '.join(names)}"
     return "weights and input are finite, so forward() produces them"

@@ -17,11 +17,12 @@ from sluice.config.poc_settings import PocSettings
 from sluice.workloads.constant_baseline import ConstantBaseline
 
 _MAX_STEP_RATIO = 10.0
-"""If the real training has more than this many times the steps, a smaller decrease is required."""
+"""Above this ratio of the steps of the real training to those of the mini training, a smaller
+decrease is required."""
 
 _MIN_DECREASE = 1e-4
-"""Required decrease for a real training of any length. With a learning rate of 1e-9 the measured
-decrease was at most 3e-6."""
+"""Smallest required decrease, however long the real training is. With a learning rate of 1e-9 the
+measured decrease was at most 3e-6."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,9 @@ def bound_loss_decrease(decrease_S: NDArray[np.float64], *, confidence: float) -
 
     num_seeds = len(decrease_S)
     mean = float(decrease_S.mean())
-    error = float(decrease_S.std(ddof=1)) / math.sqrt(num_seeds)
+    standard_error = float(decrease_S.std(ddof=1)) / math.sqrt(num_seeds)
     return LossDecreaseBound(
-        mean=mean, lower=mean - float(stdtrit(num_seeds - 1, confidence)) * error
+        mean=mean, lower=mean - float(stdtrit(num_seeds - 1, confidence)) * standard_error
     )
 
 
@@ -71,8 +72,8 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
         settings: Contains ``min_loss_decrease``, which applies to a mini training as long as the
             real one.
     """
-    shorter = settings.min_loss_decrease * min(1.0, _MAX_STEP_RATIO * step_share)
-    return max(shorter, min(settings.min_loss_decrease, _MIN_DECREASE))
+    scaled_decrease = settings.min_loss_decrease * min(1.0, _MAX_STEP_RATIO * step_share)
+    return max(scaled_decrease, min(settings.min_loss_decrease, _MIN_DECREASE))
 
 
 def learnable_loss(first_S: NDArray[np.float64], baseline: ConstantBaseline) -> NDArray[np.float64]:

@@ -36,15 +36,17 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _MAX_UNITS_ABOVE = 10.0
-"""A last loss further above the constant baseline [units] reflects only the target's level. A rare
-class (2 %) and a mixture density are up to 4.5 units above after a slow start, and do learn."""
+"""If the last loss is further above the constant baseline than this [units], its decrease may only
+show that the target's level is approached. Models of a rare class (2 %) and of a mixture density
+were up to 4.5 units above it after a slow start, and did learn."""
 
 _MIN_UNITS_BELOW = 0.05
-"""A last loss less than this far below the constant baseline [units] is no sign that a model uses
-its inputs."""
+"""If the last loss is closer below the constant baseline than this [units], it does not show that
+the model uses its inputs."""
 
 _PRETRAINED_UNITS_BELOW = 0.5
-"""A model whose first loss is further below the constant baseline [units] is pretrained."""
+"""If the first loss is further below the constant baseline than this [units], the model counts as
+pretrained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +56,14 @@ class MiniTraining:
     loss_SE: NDArray[np.float64]
     """Loss on the subset before training and after each epoch, (S, 1 + E), without dropout."""
     model: nn.Module
-    """Model of the last seed with the weights of its best epoch. If ``failed`` is given, it is not
+    """Model of the last seed with the weights of its best epoch. If ``failure`` is given, it is not
     fully trained."""
     examples: Examples
     """The subset: evenly spaced train examples."""
     baseline: ConstantBaseline
     step_share: float
     """Optimizer steps of one mini training divided by the maximum of the real training."""
-    failed: CheckOutcome | None = None
+    failure: CheckOutcome | None = None
     """Finding when there is no result: too few examples, or a non-finite loss."""
 
 
@@ -128,9 +130,9 @@ def run_mini_training(
         update={"max_epochs": settings.mini_epochs, "patience_epochs": settings.mini_epochs}
     )
     loss_SE = np.empty((0, 1 + settings.mini_epochs))
-    failed = None
+    failure = None
     if len(examples) < settings.mini_min_rows:
-        failed = too_few_examples(len(examples), settings.mini_min_rows)
+        failure = too_few_examples(len(examples), settings.mini_min_rows)
     for index in range(settings.mini_max_seeds):
         if index == settings.mini_seeds and not _needs_more_seeds(
             loss_SE, baseline, step_share, settings
@@ -138,14 +140,14 @@ def run_mini_training(
             break
         model_seed = derive_seed(seed, f"poc_mini_training_{index}")
         model = prepare_model(workload, model_settings, subset, seed=model_seed)
-        if failed is not None:
+        if failure is not None:
             break
         try:
             curve_E = _loss_curve(
                 workload, model, subset, short, num_steps=num_steps, seed=model_seed
             )
         except TrainingFailed as error:
-            failed = _divergence_outcome(error, index)
+            failure = _divergence_outcome(error, index)
             break
         loss_SE = np.vstack([loss_SE, curve_E])
     return MiniTraining(
@@ -154,7 +156,7 @@ def run_mini_training(
         examples=subset,
         baseline=baseline,
         step_share=step_share,
-        failed=failed,
+        failure=failure,
     )
 
 
@@ -191,8 +193,8 @@ def judge_mini_training(
     Assumes:
         Decreases of different seeds are independent and approximately normal.
     """
-    if mini.failed is not None:
-        return mini.failed
+    if mini.failure is not None:
+        return mini.failure
     first_S, last_S = mini.loss_SE[:, 0], mini.loss_SE[:, -1]
     learnable_S = learnable_loss(first_S, mini.baseline)
     if not bool((learnable_S > 0).all()):
@@ -208,15 +210,15 @@ def judge_mini_training(
     increase_SE = loss_increases(mini.loss_SE, mini.baseline)
     largest = float(increase_SE.max())
     seed_index, epoch = np.unravel_index(increase_SE.argmax(), increase_SE.shape)
-    below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
-    started_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
-    seen = _describe(mini, bound, settings, learning_rate=learning_rate)
+    units_below = (mini.baseline.loss - float(last_S.mean())) / mini.baseline.unit
+    first_units_below = (mini.baseline.loss - float(first_S.max())) / mini.baseline.unit
+    summary = _describe(mini, bound, settings, learning_rate=learning_rate)
     numbers = _numbers(mini, bound, settings) | {"largest_rise_ratio": largest}
     if not largest <= settings.max_loss_increase_ratio:
         unit = "the first loss" if mini.baseline.problem else "the gain from knowing the target"
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen} After epoch {epoch} of seed {seed_index + 1} the loss was "
+            summary=f"{summary} After epoch {epoch} of seed {seed_index + 1} the loss was "
             f"{mini.loss_SE[seed_index, epoch]:.4g}: an increase of {largest:.4g} times {unit}; at "
             f"most {settings.max_loss_increase_ratio:g} is allowed.",
             numbers=numbers,
@@ -224,26 +226,26 @@ def judge_mini_training(
         )
     if not bound.lower > required_loss_decrease(mini.step_share, settings):
         return CheckOutcome(
-            outcome="warn" if started_below > _PRETRAINED_UNITS_BELOW else "fail",
-            summary=seen,
+            outcome="warn" if first_units_below > _PRETRAINED_UNITS_BELOW else "fail",
+            summary=summary,
             numbers=numbers,
             fault="loss not decreasing",
         )
-    if 0 < below < _MIN_UNITS_BELOW:
-        seen = (
-            f"{seen} The loss is hardly below that of the constant output, so the decrease does "
+    if 0 < units_below < _MIN_UNITS_BELOW:
+        summary = (
+            f"{summary} The loss is hardly below that of the constant output, so the decrease does "
             "not show that the inputs are used."
         )
-    if not below <= 0:
-        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
-    if not below < -_MAX_UNITS_ABOVE:
-        seen = f"{seen} The loss is not yet below that of the constant output."
-        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+    if not units_below <= 0:
+        return CheckOutcome(outcome="pass", summary=summary, numbers=numbers)
+    if not units_below < -_MAX_UNITS_ABOVE:
+        summary = f"{summary} The loss is not yet below that of the constant output."
+        return CheckOutcome(outcome="pass", summary=summary, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{seen} The loss still exceeds that of the constant output by {-below:.4g} times "
-        "the gain from knowing the target. Its decrease only shows that the outputs approach the "
-        "target's level.",
+        summary=f"{summary} The loss still exceeds that of the constant output by "
+        f"{-units_below:.4g} times the gain from knowing the target. Its decrease "
+        "only shows that the outputs approach the target's level.",
         numbers=numbers,
         fault="loss not decreasing",
         cause="The target is not scaled, a class is very rare, or learning_rate is low: the "
@@ -280,8 +282,8 @@ def _loss_curve(
         start = calibrate_buffers(
             model, subset, batch_rows=short.batch_rows, num_passes=num_steps, seed=seed
         )
-        first = mean_loss(start, workload.losses, subset)
-        return [first, *(result.val_loss for result in epochs)]
+        initial_loss = mean_loss(start, workload.losses, subset)
+        return [initial_loss, *(result.val_loss for result in epochs)]
 
 
 def _needs_more_seeds(
@@ -300,8 +302,8 @@ def _needs_more_seeds(
     bound = bound_loss_decrease(
         (first_S - last_S) / learnable_S, confidence=interim_confidence(settings)
     )
-    required = required_loss_decrease(step_share, settings)
-    return bound.mean > required and not bound.lower > required
+    required_decrease = required_loss_decrease(step_share, settings)
+    return bound.mean > required_decrease and not bound.lower > required_decrease
 
 
 def _divergence_outcome(error: TrainingFailed, index: int) -> CheckOutcome:
@@ -323,18 +325,18 @@ def _describe(
         if mini.baseline.problem
         else f"the learnable loss (the best constant output has a loss of {mini.baseline.loss:.4g})"
     )
-    seen = (
+    summary = (
         f"In {settings.mini_epochs} epochs on {len(mini.examples):,} examples the loss went from "
         f"{first:.4g} to {last:.4g} (mean of {pluralize(len(mini.loss_SE), 'seed')}, learning_rate "
         f"{learning_rate:g})"
     )
-    needed = required_loss_decrease(mini.step_share, settings)
-    required = f"a decrease of more than {needed:.2%} of {share} is required."
+    required_decrease = required_loss_decrease(mini.step_share, settings)
+    requirement = f"a decrease of more than {required_decrease:.2%} of {share} is required."
     if not bound.mean >= 0:
-        return f"{seen}, an increase; {required}"
+        return f"{summary}, an increase; {requirement}"
     return (
-        f"{seen}, a decrease of {bound.mean:.2%} with a lower confidence bound of "
-        f"{bound.lower:.2%}; {required}"
+        f"{summary}, a decrease of {bound.mean:.2%} with a lower confidence bound of "
+        f"{bound.lower:.2%}; {requirement}"
     )
 
 

@@ -34,8 +34,8 @@ _CANDIDATE_ROWS = 512
 _CALIBRATION_PASSES = 50
 _CALIBRATION_ROWS = 64
 _FAR_RATIO = 3.0
-"""Excess loss over the baseline, in multiples of the required decrease, that points to outputs far
-from the target's level; an ordinary initialisation is less than one above the baseline."""
+"""Excess loss over the baseline, in multiples of the required decrease, that indicates outputs far
+from the target's level. Ordinary initialisations exceed the baseline by less than one multiple."""
 
 _LEARNING_RATES = (1e-2, 1e-3, 1e-1)
 """Learning rates of Adam, tried in turn. The first is sufficient for most networks; deep networks
@@ -49,18 +49,18 @@ class _Attempt:
     num_rows: int
     baseline_loss: float
     """Loss of the best constant output."""
-    required: float
+    required_loss: float
     """Largest loss that counts as success."""
-    reached: float
+    lowest_loss: float
     """Lowest loss of the model over all learning rates."""
-    steps: int
-    """Steps after which the lowest loss was reached."""
-    rate: float
+    num_steps: int
+    """Number of steps after which the lowest loss was reached."""
+    learning_rate: float
     """Learning rate with which the lowest loss was reached."""
 
     @property
-    def succeeded(self) -> bool:
-        return self.reached <= self.required
+    def has_succeeded(self) -> bool:
+        return self.lowest_loss <= self.required_loss
 
 
 def check_overfit_one_batch(
@@ -128,7 +128,7 @@ def check_overfit_one_batch(
     ).eval()
     attempts: list[_Attempt] = []
     size = min(settings.overfit_rows, len(order), _linear_capacity(candidates))
-    while size >= 2 and not (attempts and attempts[-1].succeeded):
+    while size >= 2 and not (attempts and attempts[-1].has_succeeded):
         batch = candidates.take(order[:size])
         attempts.append(_overfit(workload, model, batch, baseline.unit, settings, seed=model_seed))
         size = size // 2 if size > 3 else size - 1
@@ -152,26 +152,26 @@ def _overfit(
 ) -> _Attempt:
     baseline_loss = constant_baseline_loss(workload, batch.targets)
     lowest = grouped_constant_loss(workload, batch.targets, np.arange(len(batch)))
-    depth = baseline_loss - lowest
+    max_decrease = baseline_loss - lowest
     if lowest < 0:
-        depth = min(depth, unit)
-    required = baseline_loss - (1 - settings.overfit_loss_share) * depth
+        max_decrease = min(max_decrease, unit)
+    required_loss = baseline_loss - (1 - settings.overfit_loss_share) * max_decrease
     best = (math.inf, 0, _LEARNING_RATES[0])
     for rate in _LEARNING_RATES:
         with RandomStream(seed).active():
             reached, steps = _minimise(
-                copy.deepcopy(model), workload, batch, rate, required, settings.overfit_steps
+                copy.deepcopy(model), workload, batch, rate, required_loss, settings.overfit_steps
             )
         best = min(best, (reached, steps, rate))
-        if reached <= required:
+        if reached <= required_loss:
             break
     return _Attempt(
         num_rows=len(batch),
         baseline_loss=baseline_loss,
-        required=required,
-        reached=best[0],
-        steps=best[1],
-        rate=best[2],
+        required_loss=required_loss,
+        lowest_loss=best[0],
+        num_steps=best[1],
+        learning_rate=best[2],
     )
 
 
@@ -180,7 +180,7 @@ def _minimise(
     workload: Workload,
     batch: Examples,
     rate: float,
-    required: float,
+    required_loss: float,
     max_steps: int,
 ) -> tuple[float, int]:
     """Return the lowest loss during the minimisation and the step at which it was reached."""
@@ -199,7 +199,7 @@ def _minimise(
             if not math.isfinite(value):
                 break
             lowest = min(lowest, (value, step))
-            if value <= required or not loss.requires_grad:
+            if value <= required_loss or not loss.requires_grad:
                 break
             optimizer.zero_grad()
             loss.backward()
@@ -212,14 +212,14 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
     first, last = attempts[0], attempts[-1]
     numbers: dict[str, Number] = {
         "num_rows": first.num_rows,
-        "num_rows_overfitted": last.num_rows if last.succeeded else 0,
-        "reached_loss": last.reached,
-        "required_loss": last.required,
+        "num_rows_overfitted": last.num_rows if last.has_succeeded else 0,
+        "reached_loss": last.lowest_loss,
+        "required_loss": last.required_loss,
         "constant_baseline_loss": last.baseline_loss,
-        "steps": last.steps,
-        "rate": last.rate,
+        "steps": last.num_steps,
+        "rate": last.learning_rate,
     }
-    if not math.isfinite(last.reached):
+    if not math.isfinite(last.lowest_loss):
         return CheckOutcome(
             outcome="fail",
             summary=f"The loss of {pluralize(last.num_rows, 'example')} is not finite before the "
@@ -227,44 +227,44 @@ def _judge(attempts: list[_Attempt], settings: PocSettings) -> CheckOutcome:
             numbers=numbers,
             fault="non-finite loss",
         )
-    seen = (
-        f"A loss of {last.required:.4g} or less is required on "
+    observation = (
+        f"A loss of {last.required_loss:.4g} or less is required on "
         f"{pluralize(last.num_rows, 'example')} (the best constant output has a loss of "
-        f"{last.baseline_loss:.4g}); the model reached {last.reached:.4g} after {last.steps} of at "
-        f"most {settings.overfit_steps} steps."
+        f"{last.baseline_loss:.4g}); the model reached {last.lowest_loss:.4g} after "
+        f"{last.num_steps} of at most {settings.overfit_steps} steps."
     )
-    if not last.succeeded and last.steps == 0:
+    if not last.has_succeeded and last.num_steps == 0:
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen} Every step increased the loss.",
+            summary=f"{observation} Every step increased the loss.",
             numbers=numbers,
             fault="cannot overfit one batch",
             cause="loss() and losses() disagree: the steps minimise loss(), and the check measures "
             "losses(). Most often a sign is wrong.",
             fix="Check the sign of loss() against losses(); loss() should be their mean.",
         )
-    if not last.succeeded and last.reached > last.baseline_loss + _FAR_RATIO * (
-        last.baseline_loss - last.required
+    if not last.has_succeeded and last.lowest_loss > last.baseline_loss + _FAR_RATIO * (
+        last.baseline_loss - last.required_loss
     ):
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen} This is far above even the constant output.",
+            summary=f"{observation} This is far above even the constant output.",
             numbers=numbers,
             fault="cannot overfit one batch",
             cause="The initial outputs are too far from the targets' level to reach it, or loss() "
             "and losses() disagree.",
             fix="Scale the target (scale_target), or check the sign of loss() against losses().",
         )
-    if not last.succeeded:
+    if not last.has_succeeded:
         return CheckOutcome(
-            outcome="fail", summary=seen, numbers=numbers, fault="cannot overfit one batch"
+            outcome="fail", summary=observation, numbers=numbers, fault="cannot overfit one batch"
         )
-    if first.succeeded:
-        return CheckOutcome(outcome="pass", summary=seen, numbers=numbers)
+    if first.has_succeeded:
+        return CheckOutcome(outcome="pass", summary=observation, numbers=numbers)
     return CheckOutcome(
         outcome="warn",
-        summary=f"{seen} It could not overfit {pluralize(first.num_rows, 'example')}: it reached "
-        f"{first.reached:.4g}, and {first.required:.4g} is required.",
+        summary=f"{observation} It could not overfit {pluralize(first.num_rows, 'example')}: it "
+        f"reached {first.lowest_loss:.4g}, and {first.required_loss:.4g} is required.",
         numbers=numbers,
         fault="cannot overfit one batch",
         cause="The model learns, but is very small, or its inputs are nearly equal.",
@@ -297,22 +297,22 @@ def _select_distinct(examples: Examples) -> NDArray[np.int64]:
     x_NP, y_NP = _standardised_input(examples.inputs), _target(examples.targets)
     gap_x_N = np.full(len(x_NP), np.inf)
     gap_y_N = np.full(len(x_NP), np.inf)
-    chosen = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
-    while len(chosen) < min(len(x_NP), 64):
-        latest = chosen[-1]
+    positions = [int(np.abs(y_NP - y_NP.mean(axis=0)).sum(axis=1).argmax())]
+    while len(positions) < min(len(x_NP), 64):
+        latest = positions[-1]
         gap_x_N = np.minimum(gap_x_N, np.linalg.norm(x_NP - x_NP[latest], axis=1))
         gap_y_N = np.minimum(gap_y_N, np.linalg.norm(y_NP - y_NP[latest], axis=1))
         score_N = gap_x_N * gap_y_N
         if not score_N.max() > 0:
-            if len(chosen) < 2:
+            if len(positions) < 2:
                 break
             # Every distinct target was selected once: continue with repeated targets.
             gap_y_N = np.full(len(x_NP), 1.0)
             score_N = gap_x_N
             if not score_N.max() > 0:
                 break
-        chosen.append(int(score_N.argmax()))
-    return np.array(chosen, np.int64)
+        positions.append(int(score_N.argmax()))
+    return np.array(positions, np.int64)
 
 
 def _standardised_input(x: ModelInput) -> NDArray[np.float64]:

@@ -72,45 +72,49 @@ def check_predictions(output: Tensor, y: Tensor, settings: PocSettings) -> Check
             numbers={"num_not_finite": num_bad},
             fault="non-finite output",
         )
-    pair = _comparable(output, y)
+    pair = _to_common_scale(output, y)
     if pair is not None and not _varies(pair.y_NP):
         return _constant_targets(output)
     spread = prediction_spread(output, y, limits)
-    num_distinct = _distinct(output, y)
+    num_distinct = _count_distinct(output, y)
     numbers: dict[str, Number] = {"num_examples": len(output), "num_distinct": num_distinct}
     if pair is None:
         numbers["deviation"] = spread.ratio
-        seen = f"{len(output):,} predictions vary by {spread.ratio:.4g} (mean standard deviation)"
+        observation = (
+            f"{len(output):,} predictions vary by {spread.ratio:.4g} (mean standard deviation)"
+        )
     else:
         numbers["spread_ratio"] = spread.ratio
-        seen = (
+        observation = (
             f"{len(output):,} predictions vary by {spread.ratio:.4g} times the target's standard "
             "deviation"
         )
         if not spread.problem and spread.ratio > _WIDE_RATIO:
-            seen += f", more than the targets (at most {limits.explosion_ratio:g} is allowed)"
+            observation += (
+                f", more than the targets (at most {limits.explosion_ratio:g} is allowed)"
+            )
     if spread.problem == "explosion":
         if _are_classes(output, y) and spread.ratio == _mean_deviation(output):
-            seen = f"{len(output):,} class scores vary by {spread.ratio:.4g} nats"
+            observation = f"{len(output):,} class scores vary by {spread.ratio:.4g} nats"
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen}; at most {limits.explosion_ratio:g} is allowed.",
+            summary=f"{observation}; at most {limits.explosion_ratio:g} is allowed.",
             numbers=numbers,
             fault="explosion",
         )
     if spread.problem:
-        required = (
+        requirement = (
             "they are all equal"
             if pair is None
             else f"at least {limits.collapse_ratio:g} is required"
         )
         return CheckOutcome(
             outcome="fail",
-            summary=f"{seen}; {required}.",
+            summary=f"{observation}; {requirement}.",
             numbers=numbers,
             fault="collapse",
         )
-    return _judge_variety(pair, num_distinct, seen, numbers, limits)
+    return _judge_variety(pair, num_distinct, observation, numbers, limits)
 
 
 def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -> PredictionSpread:
@@ -127,12 +131,12 @@ def prediction_spread(output: Tensor, y: Tensor, settings: PredictionSettings) -
     """
     if not bool(torch.isfinite(output).all()):
         return PredictionSpread(ratio=math.nan, problem="not finite")
-    spread = _mean_deviation(output)
-    pair = _comparable(output, y)
+    deviation = _mean_deviation(output)
+    pair = _to_common_scale(output, y)
     if pair is None or (_are_classes(output, y) and not _varies(pair.y_NP)):
-        return PredictionSpread(ratio=spread, problem="" if spread > 0 else "collapse")
-    if _are_classes(output, y) and spread > settings.explosion_ratio:
-        return PredictionSpread(ratio=spread, problem="explosion")
+        return PredictionSpread(ratio=deviation, problem="" if deviation > 0 else "collapse")
+    if _are_classes(output, y) and deviation > settings.explosion_ratio:
+        return PredictionSpread(ratio=deviation, problem="explosion")
     scale = float(pair.y_NP.std(dim=0).mean())
     ratio = float(pair.output_NP.std(dim=0).mean()) / scale if scale > 0 else math.nan
     if ratio > settings.explosion_ratio:
@@ -148,7 +152,7 @@ def _are_classes(output: Tensor, y: Tensor) -> bool:
     return int(y.min()) >= 0 and int(y.max()) < output.shape[1]
 
 
-def _comparable(output: Tensor, y: Tensor) -> _Comparable | None:
+def _to_common_scale(output: Tensor, y: Tensor) -> _Comparable | None:
     """Return both on the same scale, or None when the targets define no scale."""
     if _are_classes(output, y):
         return _Comparable(
@@ -170,7 +174,7 @@ def _varies(values_NP: Tensor) -> bool:
     return bool((values_NP != values_NP[:1]).any())
 
 
-def _distinct(output: Tensor, y: Tensor) -> int:
+def _count_distinct(output: Tensor, y: Tensor) -> int:
     values_NP = output.double().reshape(len(output), -1)
     if y.shape == output.shape and y.is_floating_point():
         y_NP = y.double().reshape(len(y), -1)
@@ -184,10 +188,10 @@ def _correlation(pair: _Comparable) -> float:
     output_NP = pair.output_NP - pair.output_NP.mean(dim=0)
     y_NP = pair.y_NP - pair.y_NP.mean(dim=0)
     norm_P = output_NP.norm(dim=0) * y_NP.norm(dim=0)
-    defined = norm_P > 0
-    if not bool(defined.any()):
+    is_defined = norm_P > 0
+    if not bool(is_defined.any()):
         return math.nan
-    return float(((output_NP * y_NP).sum(dim=0)[defined] / norm_P[defined]).mean())
+    return float(((output_NP * y_NP).sum(dim=0)[is_defined] / norm_P[is_defined]).mean())
 
 
 def _constant_targets(output: Tensor) -> CheckOutcome:
@@ -206,34 +210,34 @@ def _constant_targets(output: Tensor) -> CheckOutcome:
 def _judge_variety(
     pair: _Comparable | None,
     num_distinct: int,
-    seen: str,
+    observation: str,
     numbers: dict[str, Number],
     limits: PredictionSettings,
 ) -> CheckOutcome:
     correlation = math.nan if pair is None else _correlation(pair)
-    undefined = pair is not None and not math.isfinite(correlation)
+    is_undefined = pair is not None and not math.isfinite(correlation)
     if pair is not None:
-        numbers["correlation"] = 0.0 if undefined else correlation
-        shown = "undefined" if undefined else f"{correlation:.3g}"
-        seen = f"{seen}; their correlation with the target is {shown}"
-    expected = min(limits.min_distinct, int(numbers["num_examples"]))
-    if num_distinct < expected:
+        numbers["correlation"] = 0.0 if is_undefined else correlation
+        correlation_text = "undefined" if is_undefined else f"{correlation:.3g}"
+        observation = f"{observation}; their correlation with the target is {correlation_text}"
+    num_expected = min(limits.min_distinct, int(numbers["num_examples"]))
+    if num_distinct < num_expected:
         return CheckOutcome(
             outcome="warn",
-            summary=f"{seen}. Only {num_distinct:,} of them are distinct; "
-            f"at least {expected} are expected.",
+            summary=f"{observation}. Only {num_distinct:,} of them are distinct; "
+            f"at least {num_expected} are expected.",
             numbers=numbers,
             fault="few distinct predictions",
         )
-    if undefined:
+    if is_undefined:
         return CheckOutcome(
             outcome="warn",
-            summary=f"{seen}.",
+            summary=f"{observation}.",
             numbers=numbers,
             fault="few distinct predictions",
             cause="Each output is constant, or its target is.",
             fix="Inspect the predictions and targets of the held-out rows.",
         )
     return CheckOutcome(
-        outcome="pass", summary=f"{seen}; {num_distinct:,} distinct.", numbers=numbers
+        outcome="pass", summary=f"{observation}; {num_distinct:,} distinct.", numbers=numbers
     )

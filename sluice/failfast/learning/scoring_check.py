@@ -31,7 +31,7 @@ def check_scoring(
     frame: pd.DataFrame,
     fold: Fold,
     *,
-    compared: bool,
+    needs_baseline: bool,
 ) -> CheckOutcome:
     """Call the workload's metrics and baseline in the same way as the evaluation.
 
@@ -45,7 +45,7 @@ def check_scoring(
         held_out: Validation examples of the fold.
         frame: Feature frame.
         fold: The fold whose test rows the baseline predicts.
-        compared: Whether an evaluation follows, which needs the baseline.
+        needs_baseline: Whether an evaluation follows, which needs the baseline.
 
     Raises:
         Exception: Any exception of the workload's own code.
@@ -62,29 +62,32 @@ def check_scoring(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
         )
-    baseline, num_rows, required = _baseline(workload, frame, fold)
-    if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required):
+    baseline, num_rows, required_shape = _predict_baseline(workload, frame, fold)
+    if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required_shape):
         got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
-        seen = f"baseline() must return the shape {tuple(required)} for the test rows, got {got}."
+        observation = (
+            f"baseline() must return the shape {tuple(required_shape)} for the test rows, "
+            f"got {got}."
+        )
         if type(workload).baseline is Workload.baseline:
             return CheckOutcome(
-                outcome="fail" if compared else "warn",
-                summary=f"{seen} It is Sluice's default baseline.",
+                outcome="fail" if needs_baseline else "warn",
+                summary=f"{observation} It is Sluice's default baseline.",
                 fault="invalid scoring method",
                 cause="The default predicts the mean of the targets, but the outputs of this "
                 "workload have another meaning.",
                 fix="Write baseline() in the workload before an evaluation, in which a candidate "
                 "must be better than the baseline.",
             )
-        return _failure(seen)
+        return _failure(observation)
     num_bad = int((~torch.isfinite(baseline)).sum())
     if num_bad:
         return _failure(
             f"{num_bad:,} of {baseline.numel():,} predictions of baseline() are not finite."
         )
     rule_note = _compare_with_simple_rule(workload, output, held_out, frame, fold)
-    undefined = [name for name, value in metrics.items() if not math.isfinite(float(value))]
-    note = f" (undefined on these rows: {', '.join(undefined)})" if undefined else ""
+    undefined_names = [name for name, value in metrics.items() if not math.isfinite(float(value))]
+    note = f" (undefined on these rows: {', '.join(undefined_names)})" if undefined_names else ""
     return CheckOutcome(
         outcome="pass",
         summary=f"{pluralize(len(metrics), 'metric')} computed on {len(held_out):,} held-out rows"
@@ -93,12 +96,12 @@ def check_scoring(
     )
 
 
-def _baseline(
+def _predict_baseline(
     workload: Workload, frame: pd.DataFrame, fold: Fold
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    Of a workload that does not keep its outputs, the predictions are those of evenly spaced rows.
+    If the workload does not keep its outputs, the predictions are those of evenly spaced rows.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)
@@ -117,14 +120,15 @@ def _compare_with_simple_rule(
     if type(workload).baseline is not Workload.baseline:
         return ""
     rule = best_rule(workload, frame, fold, BaselineSettings())
-    best, default = rule.losses[rule.name], next(iter(rule.losses.values()))
-    trained = float(workload.losses(output, held_out.targets).double().mean())
-    if trained <= best + max(_NEAR_SHARE * (default - best), _NEAR_RATIO * abs(best)):
+    best_loss, default_loss = rule.losses[rule.name], next(iter(rule.losses.values()))
+    trained_loss = float(workload.losses(output, held_out.targets).double().mean())
+    tolerance = max(_NEAR_SHARE * (default_loss - best_loss), _NEAR_RATIO * abs(best_loss))
+    if trained_loss <= best_loss + tolerance:
         return ""
     return (
-        f" The mini training has a loss of {trained:.4g} on the held-out rows. This is clearly "
-        f"higher than the {best:.4g} of the simple rule '{rule.name}', with which the evaluation "
-        "compares it."
+        f" The mini training has a loss of {trained_loss:.4g} on the held-out rows. This is "
+        f"clearly higher than the {best_loss:.4g} of the simple rule '{rule.name}', with which the "
+        "evaluation compares it."
     )
 
 

@@ -24,7 +24,7 @@ def nulls(
 ) -> NullDistribution:
     values = pd.Series(ar1(np.random.default_rng(3), rho, reference_rows), name="x")
     column = reference_column(values, SETTINGS, 0.01)
-    return calibrate_column(column, SETTINGS, num_rows=num_rows, draws=500, seed=seed)
+    return calibrate_column(column, SETTINGS, num_rows=num_rows, num_draws=500, seed=seed)
 
 
 def test_thresholds_shrink_with_the_rows_of_the_window():

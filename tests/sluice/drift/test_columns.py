@@ -48,10 +48,10 @@ def test_cells_score_as_a_normal_column_would():
 def test_positions_are_the_means_of_cells_in_standard_deviations():
     values = np.repeat([1.0, 2.0, 10.0], [50, 30, 20])
 
-    at_G = column_of(values).at_G
+    position_G = column_of(values).position_G
 
-    assert at_G[[1, 3, 5]] == pytest.approx(np.array([1, 2, 10]) / values.std())
-    assert (np.diff(at_G) >= 0).all()
+    assert position_G[[1, 3, 5]] == pytest.approx(np.array([1, 2, 10]) / values.std())
+    assert (np.diff(position_G) >= 0).all()
 
 
 def test_the_share_of_categories_in_one_window_only_is_normal():

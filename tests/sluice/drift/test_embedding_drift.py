@@ -15,8 +15,8 @@ from sluice.drift.embedding_drift import evaluate_embeddings
 from sluice.drift.embedding_page import EmbeddingWindow
 from sluice.drift.embedding_reference import (
     EmbeddingReference,
-    embedding_reference,
-    has_embedding_drift,
+    build_embedding_reference,
+    compares_embeddings,
     load_embedding_reference,
     save_embedding_reference,
 )
@@ -149,7 +149,7 @@ def build(built, *, network: nn.Module | None = None, max_rows=500, **settings):
     workload, _, lineage, found = built
     frame = workload.compute_features(workload.load_rows())
     by_weights = {m.weights: n for m, n in zip(lineage.members, found, strict=True)}
-    return embedding_reference(
+    return build_embedding_reference(
         workload,
         frame,
         workload.plan_folds(frame),
@@ -224,12 +224,12 @@ def test_a_reference_survives_its_file_and_a_change_of_the_file_is_found(built, 
 
 def test_only_images_and_texts_that_clients_send_are_embedded(built, tmp_path):
     kinds = {
-        kind: has_embedding_drift(make_workload(kind, tmp_path / kind), SETTINGS)
+        kind: compares_embeddings(make_workload(kind, tmp_path / kind), SETTINGS)
         for kind in ("texts", "images", "rows")
     }
 
     assert kinds == {"texts": True, "images": True, "rows": False}
-    assert not has_embedding_drift(built[0], DriftSettings(embedding=None))
-    assert has_embedding_drift(SentencesWorkload(), SETTINGS)
+    assert not compares_embeddings(built[0], DriftSettings(embedding=None))
+    assert compares_embeddings(SentencesWorkload(), SETTINGS)
     unserved = type("Unserved", (SentencesWorkload,), {"is_served": False})()
-    assert not has_embedding_drift(unserved, SETTINGS)
+    assert not compares_embeddings(unserved, SETTINGS)

@@ -57,7 +57,7 @@ def test_the_seed_decides_which_windows_are_drawn():
     joint = JointReference.of(RandomFeatures.draw(columns, 16, seed=0), codes, 0.01, map)
 
     first, same, other = (
-        joint.calibrate(num_rows=100, draws=50, seed=seed).distance_DS for seed in (0, 0, 1)
+        joint.calibrate(num_rows=100, num_draws=50, seed=seed).distance_DS for seed in (0, 0, 1)
     )
 
     assert np.array_equal(first, same)

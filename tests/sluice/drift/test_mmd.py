@@ -8,7 +8,12 @@ from sluice.drift.mmd import mmd_test
 
 def run(first, second, *, block_length=1, permutations=199, alpha=0.05, seed=0):
     return mmd_test(
-        first, second, block_length=block_length, permutations=permutations, alpha=alpha, seed=seed
+        first,
+        second,
+        block_length=block_length,
+        num_permutations=permutations,
+        alpha=alpha,
+        seed=seed,
     )
 
 

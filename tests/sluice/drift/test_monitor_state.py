@@ -17,7 +17,7 @@ from sluice.drift.monitor_state import (
     update_alarm,
     update_signal,
 )
-from sluice.drift.pending_windows import SourceLabels, find_pending_windows
+from sluice.drift.pending_windows import SourceIndex, find_pending_windows
 from sluice.drift.windows import Waiting, next_window
 from sluice.rollout.samples import Sample
 
@@ -198,7 +198,7 @@ def test_server_samples_are_converted_to_tables():
 
 
 def test_a_full_window_is_pending():
-    labels = SourceLabels(index=pd.Index(range(200)), known_until="160", has_losses=True)
+    labels = SourceIndex(index=pd.Index(range(200)), known_until="160", has_losses=True)
     samples = [sample(at) for at in range(1, 50)]
 
     news = find_pending_windows(labels, samples, None, SMALL, in_production_since=NOW)

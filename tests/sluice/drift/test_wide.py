@@ -29,8 +29,12 @@ def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
     assert len(names) == 8
     assert reference.num_tests == 9
     assert reference.joint is not None
-    assert len(reference.features.numeric) == 8
-    assert reference.calibration.joint.smallest_D.size == FEW.resamples(9) < FEW.resamples(3001)
+    assert len(reference.features.numeric_positions) == 8
+    assert (
+        reference.calibration.joint.smallest_D.size
+        == FEW.num_resamples(9)
+        < FEW.num_resamples(3001)
+    )
     assert len(reference.left_out) == 2992
     assert not names & set(reference.left_out)
 
@@ -94,4 +98,4 @@ def test_drift_in_a_compared_column_of_a_wide_table_is_found(reference):
 
     report = evaluate_window(reference, frame, window="w", threads=1)
 
-    assert report.drifted[0].column == name
+    assert report.drifted_columns[0].column == name

@@ -36,7 +36,7 @@ def test_a_window_like_the_reference_is_stable(reference):
 
     assert report.verdict == "STABLE"
     assert report.passed
-    assert report.drifted == ()
+    assert report.drifted_columns == ()
     assert {result.verdict for result in report.columns} == {"STABLE"}
     assert report.joint is not None
     assert report.joint.verdict == "STABLE"
@@ -48,9 +48,9 @@ def test_a_shifted_column_is_named_with_its_size_and_the_others_are_not(referenc
 
     report = judge(reference, frame)
 
-    assert [result.column for result in report.drifted] == ["b"]
-    assert report.drifted[0].effect == pytest.approx(0.5, abs=0.12)
-    assert report.drifted[0].finding == "distribution"
+    assert [result.column for result in report.drifted_columns] == ["b"]
+    assert report.drifted_columns[0].effect == pytest.approx(0.5, abs=0.12)
+    assert report.drifted_columns[0].finding == "distribution"
     assert "'b'" in report.reason
 
 
@@ -105,7 +105,7 @@ def test_a_changed_dependence_is_found_by_the_joint_test():
     report = judge(reference_of(pair(3000, 0.9)), pair(500, -0.9))
 
     assert report.verdict == "DRIFT"
-    assert report.drifted == ()
+    assert report.drifted_columns == ()
     assert "joint distribution" in report.reason
 
 

@@ -120,7 +120,7 @@ def test_too_few_folds_give_no_interval_and_say_so():
     (change,) = worse(two(0.1, (0, 1)), two(0.5, ()))
 
     said = describe_changes((change, change))
-    assert said.count("it requires finite values in at least 3 folds.") == 1
+    assert said.count("difference requires finite values in at least 3 folds.") == 1
     assert "nan" not in said
 
 

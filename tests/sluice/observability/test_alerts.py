@@ -84,7 +84,12 @@ def test_an_alert_is_written_once_as_one_line(home: Home) -> None:
     raise_alert(alert(), home=home, environ={})
     raise_alert(alert("r1/4"), home=home, environ={})
 
-    assert (first.recorded, first.posted, first.waiting, first.problems) == (True, 0, 0, ())
+    assert (first.is_recorded, first.num_posted, first.num_pending, first.problems) == (
+        True,
+        0,
+        0,
+        (),
+    )
     lines = home.alerts.read_text().splitlines()
     assert [json.loads(line)["key"] for line in lines] == ["r1/3", "r1/4"]
     assert read_alerts(home) == [alert(), alert("r1/4")]
@@ -93,7 +98,7 @@ def test_an_alert_is_written_once_as_one_line(home: Home) -> None:
 def test_the_webhook_receives_an_alert_once_with_its_key(home: Home, receiver: Receiver) -> None:
     raised = [raise_alert(alert(), home=home, environ=receiver.environ) for _ in range(2)]
 
-    assert [r.posted for r in raised] == [1, 0]
+    assert [r.num_posted for r in raised] == [1, 0]
     [(key, body)] = receiver.received
     assert key == body["key"] == "r1/3"
     assert body["text"] == (
@@ -106,7 +111,7 @@ def test_a_temporarily_unavailable_webhook_is_retried(home: Home, receiver: Rece
 
     raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
-    assert (raised.posted, raised.problems) == (1, ())
+    assert (raised.num_posted, raised.problems) == (1, ())
     assert receiver.keys == ["r1/3", "r1/3"]
 
 
@@ -118,10 +123,10 @@ def test_pending_alerts_are_posted_with_the_next_one(
     missed = raise_alert(alert("a"), home=home, environ=gone, max_wait_s=1.0)
     raised = raise_alert(alert("b"), home=home, environ=receiver.environ)
 
-    assert (missed.recorded, missed.posted, missed.waiting) == (True, 0, 1)
+    assert (missed.is_recorded, missed.num_posted, missed.num_pending) == (True, 0, 1)
     assert "cannot be reached (ConnectionRefusedError)" in missed.problems[0]
     assert "secret" not in caplog.text
-    assert (raised.posted, raised.waiting) == (2, 0)
+    assert (raised.num_posted, raised.num_pending) == (2, 0)
     assert receiver.keys == ["b", "a"]
 
 
@@ -143,7 +148,7 @@ def test_a_client_error_is_not_retried(home: Home, receiver: Receiver) -> None:
 
     raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
-    assert (raised.posted, raised.waiting) == (0, 1)
+    assert (raised.num_posted, raised.num_pending) == (0, 1)
     assert raised.problems == ("The webhook returned status 400.",)
     assert len(receiver.received) == 1
 
@@ -155,7 +160,7 @@ def test_a_slow_webhook_does_not_block_the_caller(home: Home, receiver: Receiver
     raised = raise_alert(alert(), home=home, environ=receiver.environ, max_wait_s=0.3)
 
     assert time.monotonic() - began < 15
-    assert (raised.posted, raised.waiting) == (0, 1)
+    assert (raised.num_posted, raised.num_pending) == (0, 1)
     assert raised.problems
 
 
@@ -167,7 +172,7 @@ def test_a_folder_that_cannot_be_written_stops_neither_post_nor_caller(
 
     raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
-    assert (raised.recorded, raised.posted) == (False, 1)
+    assert (raised.is_recorded, raised.num_posted) == (False, 1)
     assert "Cannot write" in raised.problems[0]
 
 
@@ -175,7 +180,7 @@ def test_a_folder_that_cannot_be_written_stops_neither_post_nor_caller(
 def test_an_invalid_webhook_url_is_reported(home: Home, url: str) -> None:
     raised = raise_alert(alert(), home=home, environ={"SLUICE_ALERT_WEBHOOK": url})
 
-    assert raised.recorded
+    assert raised.is_recorded
     assert "is not an http or https URL" in raised.problems[0]
 
 
@@ -193,7 +198,7 @@ def test_a_hung_writer_blocks_neither_post_nor_caller(home: Home, receiver: Rece
         fcntl.flock(held, fcntl.LOCK_EX)
         raised = raise_alert(alert(), home=home, environ=receiver.environ)
 
-    assert (raised.recorded, raised.posted) == (False, 1)
+    assert (raised.is_recorded, raised.num_posted) == (False, 1)
     assert "another process has locked the file" in raised.problems[0]
 
 

@@ -102,8 +102,8 @@ def router_of(
         **({"challenger_deadline_s": 0.4, "max_challenger_queue": 64, "max_windows": 256} | changes)
     )
     models = [deployed("one", 1, production), deployed("two", 2, challenger)]
-    arms = [ArmWorker(m, max_windows=settings.max_batch_windows, pause=None) for m in models]
-    shadow = ArmWorker(models[1], max_windows=settings.max_batch_windows, pause=None)
+    arms = [ArmWorker(m, max_batch_size=settings.max_batch_windows, pause=None) for m in models]
+    shadow = ArmWorker(models[1], max_batch_size=settings.max_batch_windows, pause=None)
     table = RoutingTable(
         split=split(share),
         production=arms[0],
@@ -246,7 +246,7 @@ def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) 
             (f"user {n % 400}", honest_address(n % 100), 0.010),
             (f"user h{n if named == 'invented users' else 0}", ATTACKER, 0.200),
         ):
-            is_usual = steps.admit_request(
+            is_admitted = steps.admit_request(
                 "production", split=before, client=user, address=address, now=0.0
             )
             steps.count(
@@ -255,11 +255,11 @@ def test_heavy_requests_before_a_step_do_not_hide_a_slow_challenger(named: str) 
                 seconds=seconds,
                 fault=None,
                 address=address,
-                is_usual=is_usual,
+                is_in_p95=is_admitted,
             )
     steps.set_split(split(), now=now)
 
-    assert "slower" in steps.faults(seconds=0.100, fault=None), "ten times as long"
+    assert "slower" in steps.guard_faults(seconds=0.100, fault=None), "ten times as long"
 
 
 # 4. Load: one client fills the challenger's queue, and everybody else's requests are late there.

@@ -190,7 +190,7 @@ def test_one_token_leaves_slots_for_others(server: Live, gated: Gated) -> None:
         greedy = [pool.submit(ask, "greedy") for _ in range(PLACES)]
         server.wait_for(lambda: sum(one.done() for one in greedy) == PLACES // 2)
         modest = [pool.submit(ask, "modest") for _ in range(2)]
-        server.wait_for(lambda: server.serving.admission.predicting == PLACES // 2 + 2)
+        server.wait_for(lambda: server.serving.admission.num_predicting == PLACES // 2 + 2)
         gated.gate.set()
 
     assert sorted(one.result() for one in greedy) == [200] * (PLACES // 2) + [503] * (PLACES // 2)

@@ -39,7 +39,7 @@ def ask(arm: ArmWorker, *values: float, timeout_s: float = 20.0) -> Any:
 
 async def answers(network: Watched, *requests: tuple[float, ...], max_windows: int = 10) -> Any:
     """Answer requests that all came while a first one, of one window, was computed."""
-    arm = ArmWorker(deployed("one", 1, network), max_windows=max_windows, pause=None)
+    arm = ArmWorker(deployed("one", 1, network), max_batch_size=max_windows, pause=None)
     first = ask(arm, 0.0)
     while arm.busy_s(1e12) == 0:
         await asyncio.sleep(0.001)
@@ -55,7 +55,7 @@ def test_one_request_that_raises_fails_alone() -> None:
 
     assert (good.tolist(), other.tolist()) == ([[[2.0]]], [[[4.0], [6.0]]])
     assert isinstance(bad, NetworkFailed)
-    assert bad.place["error"] == "ValueError"
+    assert bad.site["error"] == "ValueError"
     assert network.batches[1:] == [[1, 13, 2, 3], [1], [13], [2, 3]]
 
 
@@ -71,7 +71,7 @@ def test_an_expired_request_is_not_computed_and_reports_never_started() -> None:
     network = Watched()
 
     async def run() -> list[BaseException]:
-        arm = ArmWorker(deployed("one", 1, network), max_windows=1, pause=None)
+        arm = ArmWorker(deployed("one", 1, network), max_batch_size=1, pause=None)
         begun = ask(arm, 1.0, timeout_s=0.05)
         while arm.busy_s(1e12) == 0:
             await asyncio.sleep(0.001)
@@ -112,7 +112,7 @@ class Tells(torch.nn.GRU):
 contract = InputContract(columns=tuple("abcdefghi"), seq_len=22)
 gru = Tells(9, 32, batch_first=True)
 deployed = DeployedModel(version=1, candidate="c", contract=contract, target="y", networks=(gru,))
-arm = ArmWorker(deployed, max_windows=1, pause=None)
+arm = ArmWorker(deployed, max_batch_size=1, pause=None)
 asyncio.run(arm.predict(numpy.zeros((1, 22, 9), "float32"), timeout_s=9, max_waiting=1))
 """
 

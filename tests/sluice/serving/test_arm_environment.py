@@ -39,8 +39,11 @@ SECRETS = (
 def test_only_listed_variables_are_passed_to_the_process() -> None:
     environ = dict.fromkeys(SECRETS, "secret") | {"PATH": "/bin", "LC_ALL": "C", "MY_MODE": "fast"}
 
-    assert arm_environment(environ, more=()) == {"PATH": "/bin", "LC_ALL": "C"} | WORKER_ENVIRONMENT
-    assert arm_environment(environ, more=("MY_MODE",))["MY_MODE"] == "fast"
+    assert (
+        arm_environment(environ, extra_names=())
+        == {"PATH": "/bin", "LC_ALL": "C"} | WORKER_ENVIRONMENT
+    )
+    assert arm_environment(environ, extra_names=("MY_MODE",))["MY_MODE"] == "fast"
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "1A", "A B"])

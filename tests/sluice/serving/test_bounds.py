@@ -8,7 +8,7 @@ from torch import nn
 from sluice.models.input_encoder import InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.serving.contract import InputContract
-from sluice.serving.deployed import _bounds
+from sluice.serving.deployed import _column_bounds
 from sluice.serving.http_errors import InvalidInput
 from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, PredictRequest
 
@@ -28,7 +28,7 @@ def asked(*values: float, columns: tuple[str, ...] = ("a", "b")) -> PredictReque
 
 
 def test_bounds_are_a_million_deviations_of_the_widest_network() -> None:
-    found = _bounds([scaled(10.0, 2.0), scaled(12.0, 3.0)], num_columns=2)
+    found = _column_bounds([scaled(10.0, 2.0), scaled(12.0, 3.0)], num_columns=2)
 
     assert found is not None
     assert found[0] == pytest.approx((12 - 3e6, 12 + 3e6))
@@ -36,8 +36,8 @@ def test_bounds_are_a_million_deviations_of_the_widest_network() -> None:
 
 
 def test_networks_without_scales_keep_single_precision_bounds() -> None:
-    assert _bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
-    assert _bounds([scaled(0.0, 1.5)], num_columns=3) is None
+    assert _column_bounds([scaled(0.0, 1.5), nn.Linear(2, 1)], num_columns=2) is None
+    assert _column_bounds([scaled(0.0, 1.5)], num_columns=3) is None
     assert np.isfinite(np.float32(MAX_MAGNITUDE) ** 2)
 
 
@@ -46,7 +46,7 @@ def test_the_scales_of_encoded_inputs_are_not_bounds_of_the_columns() -> None:
     network = scaled(0.0, 1.5)
     network.encoder = InputEncoder(lambda x, _: x, {"unit": torch.ones(1)})
 
-    assert _bounds([network], num_columns=2) is None
+    assert _column_bounds([network], num_columns=2) is None
 
 
 @pytest.mark.parametrize("value", [11.0, -11.0, 1.7e18, 3e38, 1e39])
@@ -54,12 +54,12 @@ def test_a_value_out_of_bounds_is_refused_with_its_column_in_any_order(value: fl
     contract = InputContract(columns=("a", "b"), seq_len=1, bounds=((-10.0, 10.0), (0.0, 1.0)))
 
     with pytest.raises(InvalidInput) as refused:
-        contract.tensor(asked(0.5, value, columns=("b", "a")))
+        contract.read_windows(asked(0.5, value, columns=("b", "a")))
 
     assert refused.value.what == (
         f"A value of column 'a' must be from -10 to 10, got {value:.6g} at windows.0.0."
     )
-    assert contract.tensor(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
+    assert contract.read_windows(asked(1.0, 10.0, columns=("b", "a"))).tolist() == [[[10.0, 1.0]]]
 
 
 def test_models_with_other_bounds_take_the_same_requests() -> None:

@@ -260,7 +260,7 @@ def test_complete_requests_are_not_evicted(server: Live, gated: Gated) -> None:
                 pool.submit(httpx.post, f"{server.url}/predict", json=body(1.0), headers=TOKEN)
                 for _ in range(LIMIT // 2)
             ]
-            server.wait_for(lambda: server.serving.admission.predicting == LIMIT // 2)
+            server.wait_for(lambda: server.serving.admission.num_predicting == LIMIT // 2)
             with connect(server) as beyond:
                 refused = answer_of(beyond)
             gated.gate.set()

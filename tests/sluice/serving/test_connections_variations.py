@@ -130,7 +130,7 @@ def test_unknown_column_names_are_cheap(names: Sequence[str]) -> None:
     request = PredictRequest(columns=list(names), windows=[[[0.0]]])
     began = time.thread_time()
     with pytest.raises(InvalidInput, match=r"missing: feature_0, .*; unknown: f"):
-        contract.tensor(request)
+        contract.read_windows(request)
 
     assert time.thread_time() - began < 0.15
 

@@ -345,7 +345,7 @@ def test_a_shadow_request_yields_between_networks_unless_a_request_waits(tmp_pat
     def pause_until_somebody_waits() -> None:
         pauses.append("waited")
         user.start()
-        wait_for(lambda: process.live_waits)
+        wait_for(lambda: process.is_user_waiting)
 
     try:
         assert process.predict(window(5.0), lambda: pauses.append("paused"))[1, 0, 0] == 15.0

@@ -36,7 +36,7 @@ def test_requests_beyond_the_concurrency_limit_get_503() -> None:
         network.gate.clear()
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(server.ask, 1.0) for _ in range(2)]
-            server.wait_for(lambda: server.serving.admission.predicting == 2)
+            server.wait_for(lambda: server.serving.admission.num_predicting == 2)
             beyond = server.ask(1.0)
             network.gate.set()
 

@@ -441,7 +441,7 @@ def test_waiting_requests_are_computed_in_one_batch(server: Live, gate: threadin
     gate.clear()
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(server.ask, float(n)) for n in range(8)]
-        server.wait_for(lambda: server.serving.router.table.production.waiting == 8)
+        server.wait_for(lambda: server.serving.router.table.production.num_waiting == 8)
         gate.set()
 
     assert [a.result().json()["outputs"] for a in asked] == [[[n + 1.0]] for n in range(8)]

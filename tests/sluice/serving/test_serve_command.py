@@ -94,9 +94,7 @@ def test_network_weights_of_another_candidate_do_not_serve(
         update={"lineage": two.lineage.model_copy(update={"members": one.lineage.members})}
     )
 
-    with pytest.raises(
-        IntegrityError, match=r"network weights of .* do not match its candidate digest"
-    ):
+    with pytest.raises(IntegrityError, match=r"lineage of .* does not match its candidate digest"):
         load_deployed(forged, store)
 
 
@@ -123,7 +121,7 @@ def test_missing_network_weights_are_reported_at_the_start(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--host", "0.0.0.0"], "requires a token"),
+        (["--host", "0.0.0.0"], "need a token"),
         (["--token-file", "/nowhere/token"], "cannot be read"),
     ],
 )

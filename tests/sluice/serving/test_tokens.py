@@ -68,7 +68,7 @@ def test_the_error_says_what_is_wrong_with_a_token() -> None:
     ):
         with pytest.raises(Unauthorized, match=f"a valid bearer token, but {problem}"):
             tokens.require(header, "predict")
-    with pytest.raises(SettingsError, match="got 20 characters, some of them others"):
+    with pytest.raises(SettingsError, match="got 20 characters, not all of them printable ASCII"):
         Tokens.of(serve="\u00e9" * 20)
 
 

@@ -9,7 +9,7 @@ import sluice
 from sluice.base.errors import ContractError, SettingsError
 from sluice.data.validation import validate_schema
 from sluice.failfast.data.served_inputs import check_served_inputs
-from sluice.failfast.gate.in_script import rebuildable
+from sluice.failfast.gate.in_script import require_rebuildable
 from sluice.workloads.frame import FrameWorkload, workload_of_frame
 from sluice.workloads.frame_settings import FrameSettings
 from sluice.workloads.load import load_workload
@@ -118,7 +118,7 @@ def test_integers_can_be_numbers_and_the_settings_rebuild_the_workload():
     stored = workload.settings.model_dump(mode="json")  # as a version of the registry has them
 
     assert workload.settings.labels == ()
-    assert rebuildable(workload) is workload
+    assert require_rebuildable(workload) is workload
     assert load_workload(path, stored, where="stored").settings == workload.settings
     assert FrameSettings.parse_json(workload.settings.model_dump_json(), where="child") == (
         workload.settings

@@ -11,7 +11,7 @@ from sluice.base.errors import PayloadError
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.rows import write_tokens
-from sluice.drift.reference_store import _held_out_in_chunks
+from sluice.drift.reference_store import _predict_held_out_in_chunks
 from sluice.evaluation.outputs import ensemble_losses
 from sluice.evaluation.scoring import score_baseline, score_candidate
 from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
@@ -129,7 +129,7 @@ def test_scores_in_chunks_are_those_of_whole_outputs(workloads, monkeypatch):
     # An ensemble of different models is better than their mean loss (Jensen's inequality).
     assert found.deployed.metrics["loss"] < found.by_seed.metrics["loss"]
     last = max(folds, key=lambda fold: fold.fold_id)
-    _, table = _held_out_in_chunks(chunked, frame, folds, members, load)
+    _, table = _predict_held_out_in_chunks(chunked, frame, folds, members, load)
     losses = table["loss"]
     in_last = found.deployed.losses.fold_N == last.fold_id
     np.testing.assert_allclose(losses, found.deployed.losses.loss_SN[0, in_last], rtol=1e-6)
@@ -143,7 +143,7 @@ def test_the_reference_of_predictions_has_what_clients_receive(workloads, monkey
     members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
 
-    scores, losses = _held_out_in_chunks(chunked, frame, folds, members, load)
+    scores, losses = _predict_held_out_in_chunks(chunked, frame, folds, members, load)
 
     test = chunked.examples(frame, folds[-1].test)
     ids = test.inputs
@@ -161,8 +161,8 @@ def test_the_reference_of_predictions_has_what_clients_receive(workloads, monkey
         is_served = False
 
     unserved = Unserved(chunked.settings)
-    assert _held_out_in_chunks(unserved, frame, folds, members, load)[0] is None
-    scored, _ = _held_out_in_chunks(whole, frame, folds, members, load)
+    assert _predict_held_out_in_chunks(unserved, frame, folds, members, load)[0] is None
+    scored, _ = _predict_held_out_in_chunks(whole, frame, folds, members, load)
     np.testing.assert_allclose(scored, scores, rtol=1e-6)
 
 

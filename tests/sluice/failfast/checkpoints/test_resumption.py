@@ -11,7 +11,7 @@ from torch import nn
 from sluice.base.errors import ContractError, StorageError
 from sluice.failfast.checkpoints.resumption import (
     StoppableTraining,
-    _first_change,
+    _describe_first_change,
     check_resumption,
     validate_checkpoint,
 )
@@ -445,6 +445,6 @@ def test_only_the_prefix_of_a_wrapper_points_to_a_wrapper(name, is_wrapper):
 
 
 def test_one_step_with_an_equal_loss_is_counted_in_the_singular():
-    text = _first_change([1.0], [1.0], {"model": {"w": 1}}, {"model": {"w": 2}})
+    text = _describe_first_change([1.0], [1.0], {"model": {"w": 1}}, {"model": {"w": 2}})
 
     assert text == "after 1 step with equal losses the model differs, w: was 1, is 2"

@@ -29,7 +29,7 @@ def test_every_flipped_bit_is_detected(dtype):
         assert not same_bits(tensor, other)
         difference = first_difference({"w": tensor}, {"w": other})
         at = byte // tensor.element_size()
-        assert f"at [{at // 3}, {at % 3}]" in difference.seen
+        assert f"at [{at // 3}, {at % 3}]" in difference.change
     assert same_bits(tensor, tensor.clone())
 
 
@@ -91,7 +91,7 @@ def test_the_first_difference_is_named_and_the_others_counted():
     assert first_difference(saved, dict(saved)) is None
     assert (
         "was (2,) float32, is (2, 1) float32"
-        in first_difference({"b": saved["b"]}, {"b": saved["b"][:, None]}).seen
+        in first_difference({"b": saved["b"]}, {"b": saved["b"][:, None]}).change
     )
 
 

@@ -30,7 +30,7 @@ def report(tmp_path, clock):
             seed=0,
             folder=tmp_path,
             clock=clock,
-            served=served,
+            is_served=served,
         )
         return {result.name: result for result in run_gate(inputs, level=level).results}
 

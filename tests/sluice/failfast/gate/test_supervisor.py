@@ -17,7 +17,7 @@ from sluice.eventlog.event_log import validate_log
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.request import GateRequest, NamedTarget, WorkloadTarget
-from sluice.failfast.gate.supervisor import _over_time, _Progress, supervise
+from sluice.failfast.gate.supervisor import _check_time, _Progress, supervise
 from sluice.failfast.result import CheckResult
 
 pytestmark = pytest.mark.slow
@@ -268,12 +268,12 @@ def test_a_pause_between_two_checks_is_not_a_slow_startup():
     )
     now = time.monotonic()
     progress = _Progress(
-        started=now - 500, memory_bytes=1, on_event=lambda _: None, log=None, plan=plan
+        started_at=now - 500, memory_bytes=1, on_event=lambda _: None, log=None, plan=plan
     )
 
-    starting = _over_time(progress, now - 300)
+    starting = _check_time(progress, now - 300)
     progress.running_since = now - 200
-    between = _over_time(progress, now - 300)
+    between = _check_time(progress, now - 300)
 
     assert "The startup was stopped" in starting.finding.summary
     assert between is None

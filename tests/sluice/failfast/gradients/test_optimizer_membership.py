@@ -16,7 +16,7 @@ def test_a_complete_optimizer_has_every_parameter_once(kind):
     model = network()
     report = validate_optimizer(model.named_parameters(), kind(model.parameters(), lr=0.1))
 
-    assert report.complete
+    assert report.is_complete
     assert (report.num_trained, report.num_foreign) == (4, 0)
     assert judge_membership(report) is None
 
@@ -57,9 +57,9 @@ def test_frozen_parameters_need_no_group():
 
     assert validate_optimizer(
         model.named_parameters(), [{"params": model[1].parameters()}]
-    ).complete
+    ).is_complete
     everything = validate_optimizer(model.named_parameters(), [{"params": model.parameters()}])
-    assert everything.complete
+    assert everything.is_complete
     assert everything.frozen == ("0.weight", "0.bias")
 
 
@@ -68,7 +68,7 @@ def test_a_tied_parameter_counts_once():
     model[1].weight = model[0].weight
     named = model.named_parameters(remove_duplicate=False)
 
-    assert validate_optimizer(named, [{"params": model.parameters()}]).complete
+    assert validate_optimizer(named, [{"params": model.parameters()}]).is_complete
 
 
 def test_a_parameter_given_twice_is_named():
@@ -77,7 +77,7 @@ def test_a_parameter_given_twice_is_named():
     report = validate_optimizer(model.named_parameters(), groups)
 
     assert report.repeated == ("1.bias",)
-    assert not report.complete
+    assert not report.is_complete
 
 
 def test_long_lists_of_names_are_cut():

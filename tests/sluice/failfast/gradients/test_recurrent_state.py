@@ -80,7 +80,7 @@ def test_without_bias_or_gradient_nothing_is_invented():
 def test_the_range_of_a_normaliser_is_its_lowest_and_highest():
     found = normaliser_range("cell", torch.tensor([[1.0, 3.0], [0.5, 2.0]]))
 
-    assert (found.lowest, found.highest, found.vanishes) == (0.5, 3.0, False)
+    assert (found.lowest, found.highest, found.is_vanishing) == (0.5, 3.0, False)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -99,7 +99,7 @@ def test_an_empty_normaliser_is_rejected():
 def test_a_normaliser_that_vanishes_warns(value):
     ranges, finding = judge_normalisers({"cell": torch.tensor([value, 1.0])})
 
-    assert ranges[0].vanishes
+    assert ranges[0].is_vanishing
     assert finding.outcome == "warn"
 
 

@@ -13,12 +13,12 @@ from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
 
 
-def check(workload, *, compared=True):
+def check(workload, *, needs_baseline=True):
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
     held_out = workload.examples(frame, fold.val)
     output = torch.zeros(held_out.y.shape if isinstance(workload, Signals) else (len(held_out), 10))
-    return check_scoring(workload, output, held_out, frame, fold, compared=compared)
+    return check_scoring(workload, output, held_out, frame, fold, needs_baseline=needs_baseline)
 
 
 def test_defaults_pass():
@@ -49,7 +49,7 @@ def test_a_loss_near_that_of_the_best_rule_is_not_called_higher(shift, is_near, 
     monkeypatch.setattr(scoring_check, "best_rule", lambda *_: rule)
     output = held_out.y + 2 + shift  # a loss of 4, 4.08 or 121
 
-    finding = check_scoring(workload, output, held_out, frame, fold, compared=True)
+    finding = check_scoring(workload, output, held_out, frame, fold, needs_baseline=True)
 
     assert ("clearly higher than the 4 of" not in finding.summary) == is_near
 
@@ -108,13 +108,13 @@ def test_the_default_baseline_of_classes_is_the_log_share_of_each():
     assert check(workload).outcome == "pass"
 
 
-@pytest.mark.parametrize(("compared", "outcome"), [(True, "fail"), (False, "warn")])
-def test_a_default_that_does_not_fit_stops_only_what_needs_it(compared, outcome):
+@pytest.mark.parametrize(("needs_baseline", "outcome"), [(True, "fail"), (False, "warn")])
+def test_a_default_that_does_not_fit_stops_only_what_needs_it(needs_baseline, outcome):
     class MeanAndDeviation(Signals):
         def output_shape(self, y):
             return (len(y), 2)
 
-    finding = check(MeanAndDeviation(), compared=compared)
+    finding = check(MeanAndDeviation(), needs_baseline=needs_baseline)
 
     assert finding.outcome == outcome
     assert "Sluice's default" in finding.summary
