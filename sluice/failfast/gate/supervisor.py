@@ -159,9 +159,9 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
             progress.cpu_wait_s = max(progress.cpu_wait_s, wait_s)  # 0 once it has ended
             if not process.has_message(_POLL_S):
                 if process.has_ended() and not process.has_message(0):
-                    stop = _crash_stop(process.exit_status())
+                    crash = _crash_stop(process.exit_status())
                     return _record_stop(
-                        progress, stop, crash_location(scratch / CRASH_FILE), process_started_at
+                        progress, crash, crash_location(scratch / CRASH_FILE), process_started_at
                     )
                 stop = _check_time(progress, process_started_at) or _check_memory(process, progress)
                 if stop is None:
@@ -171,9 +171,9 @@ def _run_process(request: GateRequest, scratch: Path, progress: _Progress) -> _S
                 return _record_stop(progress, stop, where, process_started_at)
             message = process.receive()
             if message is None:
-                stop = _crash_stop(process.exit_status())
+                crash = _crash_stop(process.exit_status())
                 return _record_stop(
-                    progress, stop, crash_location(scratch / CRASH_FILE), process_started_at
+                    progress, crash, crash_location(scratch / CRASH_FILE), process_started_at
                 )
             if isinstance(message, SluiceError):
                 raise message
