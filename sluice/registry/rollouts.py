@@ -205,7 +205,7 @@ class RolloutLedger(Ledger):
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
             transition = transitions.first_transition(
-                identity=digest_json([model, registered.candidate, production.candidate, epoch]),
+                rollout_id=digest_json([model, registered.candidate, production.candidate, epoch]),
                 model=model,
                 version=version,
                 candidate=registered.candidate,

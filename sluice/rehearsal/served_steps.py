@@ -56,8 +56,8 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
         steps[window.epoch] = ServedStep(
             number=rollout.step + 1,
             share=step.share,
-            served=step.share if step.shadow else window.served_share,
-            is_shadowed=step.shadow,
+            served=step.share if step.is_shadowed else window.served_share,
+            is_shadowed=step.is_shadowed,
             challenger=window.challenger.requests,
             production=window.production.requests,
             since=rollout.step_since,

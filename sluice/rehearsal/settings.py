@@ -39,7 +39,7 @@ def shorten_steps(
     if settings.strategy == "ab":
         settings = settings.model_copy(update={"strategy": "canary", "shares": None})
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _SYNC_LAG_S)
-    shares = [step.share for step in settings.steps if not step.shadow]
+    shares = [step.share for step in settings.steps if not step.is_shadowed]
     smallest = min(shares, default=1.0)
     needed = requests_to_breach(settings, min(shares, default=0.5))
     return settings.model_copy(

@@ -32,15 +32,15 @@ class Assessment:
     drift: PredictionDrift | None
     """Distance of the predictions of both arms; None if it was not measured."""
 
-    def harm(self) -> str:
+    def describe_harm(self) -> str:
         """Return sentences about proven harm of the challenger; "" if none is proven."""
-        return " ".join(self._harm())
+        return " ".join(self._harm_sentences())
 
-    def missing(self) -> str:
+    def describe_obstacles(self) -> str:
         """Return sentences that say why the step cannot end yet; "" if it can."""
         return " ".join([*self._missing_counts(), *self._open_concerns()])
 
-    def _harm(self) -> Iterator[str]:
+    def _harm_sentences(self) -> Iterator[str]:
         breached = [reading for reading in self.guards if reading.verdict == "breach"]
         if breached:
             readings = describe_readings(breached, self.rollout.evidence)
@@ -88,16 +88,16 @@ class Assessment:
         compared = self.traffic.comparable
         num_compared = min(compared.challenger.requests, compared.production.requests)
         attempts = dropped + num_compared
-        if self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * attempts:
+        if self.rollout.current_step.is_shadowed and dropped > settings.max_dropped_rate * attempts:
             yield f"{dropped} of {attempts} shadow requests were dropped, as the server was busy."
         failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
             for counts in (self.traffic.challenger, self.traffic.production)
         )
-        if not self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * failures:
+        if not self.rollout.current_step.is_shadowed and dropped > settings.max_dropped_rate * failures:
             yield (
                 f"{dropped} of {failures} failures could not be compared with the other arm's "
-                "response, because its queue was full."
+                "response, because the server was busy."
             )
         if drift is not None and math.isnan(drift.distance):
             if drift.rows < settings.min_pairs:

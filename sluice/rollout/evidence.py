@@ -186,12 +186,12 @@ def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
 
 
 def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
-    ours, theirs = added.evidence.challenger, added.evidence.production
-    requests = ours.requests + theirs.requests
+    challenger, production = added.evidence.challenger, added.evidence.production
+    requests = challenger.requests + production.requests
     return FaultTrials(
-        challenger_faults=getattr(ours, guard),
-        total_faults=getattr(ours, guard) + getattr(theirs, guard),
-        challenger_share=ours.requests / requests if requests else 0.0,
+        challenger_faults=getattr(challenger, guard),
+        total_faults=getattr(challenger, guard) + getattr(production, guard),
+        challenger_share=challenger.requests / requests if requests else 0.0,
     )
 
 
@@ -229,11 +229,11 @@ def _is_monotone(before: BothArms, after: BothArms) -> bool:
 
 def _increases(after: BothArms, before: BothArms) -> BothArms | None:
     """Return the increase of the counts; None if an arm has more new faults than new requests."""
-    ours = _increase(after.evidence.challenger, before.evidence.challenger)
-    theirs = _increase(after.evidence.production, before.evidence.production)
-    if ours is None or theirs is None:
+    challenger = _increase(after.evidence.challenger, before.evidence.challenger)
+    production = _increase(after.evidence.production, before.evidence.production)
+    if challenger is None or production is None:
         return None
-    return BothArms(production=theirs, challenger=ours)
+    return BothArms(production=production, challenger=challenger)
 
 
 def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:

@@ -84,7 +84,7 @@ def advance(
 def _decide(assessment: Assessment) -> Transition:
     """Check for harm first, then whether the step can end, then whether it timed out."""
     rollout = assessment.rollout
-    harm = assessment.harm()
+    harm = assessment.describe_harm()
     if harm:
         has_more_faults = any(reading.verdict == "breach" for reading in assessment.guards)
         remedy = (
@@ -97,14 +97,14 @@ def _decide(assessment: Assessment) -> Transition:
         return _transition(
             "wait", assessment, rollout, "Every step passed. The challenger waits to be promoted."
         )
-    missing = assessment.missing()
+    obstacles = assessment.describe_obstacles()
     if rollout.phase == "paused":
         reason = (
             "The rollout is paused: its share does not change and its guards are active, but no "
             "step ends."
         )
         return _transition("wait", assessment, rollout, reason, "Resume or abort the rollout.")
-    if not missing:
+    if not obstacles:
         after = next_step(rollout)
         is_last = after.phase == "awaiting_promotion"
         status = "The challenger waits to be promoted" if is_last else "The rollout continues"
@@ -116,10 +116,10 @@ def _decide(assessment: Assessment) -> Transition:
         )
         return _transition("advance", assessment, after, reason)
     if assessment.now >= rollout.step_times_out_at:
-        reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {missing}"
+        reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {obstacles}"
         remedy = "Resume the rollout once this is fixed, or abort it."
         return _transition("inconclusive", assessment, paused(rollout), reason, remedy)
-    return _transition("wait", assessment, rollout, missing)
+    return _transition("wait", assessment, rollout, obstacles)
 
 
 def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) -> Rollout:

@@ -104,6 +104,6 @@ def split_in_force(
         rollout=rollout.id,
         challenger=rollout.candidate,
         share=rollout.share,
-        shadow=rollout.current_step.shadow,
+        shadow=rollout.current_step.is_shadowed,
         expires_at=rollout.lease_until,
     )

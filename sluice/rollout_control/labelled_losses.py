@@ -50,7 +50,7 @@ def labelled_losses(
     Raises:
         ContractError: Outputs do not fit the workload, or a row's label is not unique.
     """
-    pairs = labelled_pairs(samples, frame)
+    pairs = pairs_by_position(samples, frame)
     labelled = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
     if not labelled:
         return None
@@ -93,11 +93,11 @@ def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows
     Raises:
         ContractError: A member was trained on a table with another kind of index.
     """
-    through = max(position_through(frame.index, member.trained_through) for member in members)
-    return through + horizon_rows + 1
+    last_trained = max(position_through(frame.index, member.trained_through) for member in members)
+    return last_trained + horizon_rows + 1
 
 
-def labelled_pairs(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
+def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
     """Return the first sample of each row that both arms answered, by position in the frame.
 
     Raises:

@@ -123,7 +123,7 @@ def play(
 def fresh(settings: RolloutSettings, *, now: datetime) -> Rollout:
     """Return a new rollout."""
     return first_transition(
-        identity="simulated",
+        rollout_id="simulated",
         model="model",
         version=2,
         candidate="challenger",

@@ -69,7 +69,7 @@ class Arms:
             self._shift = keep * self._shift + float(rng.normal(scale=spread))
         arrived = int(rng.poisson(traffic.requests_per_s * traffic.assessment_s))
         ours = int(rng.binomial(arrived, step.share))
-        ours, theirs = (arrived, arrived) if step.shadow else (ours, arrived - ours)
+        ours, theirs = (arrived, arrived) if step.is_shadowed else (ours, arrived - ours)
         harmful = (self.now - START).total_seconds() > traffic.harm_at_s
         self._ours = self._draw(self._ours, ours, harmful=harmful)
         self._theirs = self._draw(self._theirs, theirs, harmful=False)

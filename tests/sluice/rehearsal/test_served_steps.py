@@ -42,7 +42,7 @@ def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
 ) -> None:
     own = RolloutSettings.parse({"strategy": strategy, "lease_s": 7200.0}, where="test")
     short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
-    share = min((step.share for step in short.steps if not step.shadow), default=0.5)
+    share = min((step.share for step in short.steps if not step.is_shadowed), default=0.5)
 
     assert short.min_requests >= requests_to_breach(own, share)
     few = ArmCounts(requests=short.min_requests - 1)
