@@ -99,7 +99,7 @@ def _transitions(rehearsal: Rehearsal) -> str:
                 escape(transition.reason),
             ]
         )
-    names = ("time [s]", "outcome", "share after", "challenger's requests", "why")
+    names = ("time [s]", "outcome", "share after", "challenger's requests", "reason")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
 
 
@@ -116,7 +116,7 @@ def _steps(rehearsal: Rehearsal) -> str:
             f"{step.challenger:,}",
             f"{step.production:,}",
             f"{(step.until - step.since).total_seconds():.1f}",
-            _strongest(step.strongest),
+            _describe_reading(step.strongest),
             tag(step.outcome.replace("_", " "), _TONE.get(step.outcome, "plain")),
         ]
         for step in steps
@@ -139,22 +139,22 @@ def _steps(rehearsal: Rehearsal) -> str:
     return table(names, rows, numbers=frozenset(range(6))) + note
 
 
-def _strongest(reading: GuardReading | None) -> str:
+def _describe_reading(reading: GuardReading | None) -> str:
     if reading is None:
         return "-"
     limit = f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
     return f"{escape(GUARD_LABELS[reading.guard])}: {limit}"
 
 
-def _image(png: bytes, what: str) -> str:
+def _image(png: bytes, alt: str) -> str:
     content = base64.b64encode(png).decode()
     return (
-        f'<div class="card"><img alt="{escape(what)}" src="data:image/png;base64,{content}"></div>'
+        f'<div class="card"><img alt="{escape(alt)}" src="data:image/png;base64,{content}"></div>'
     )
 
 
 def _explanation(fault: InjectedFault) -> str:
-    """Return a line with the name of the fault and a command; empty without a fault."""
+    """Return a line with the name of the fault and the command that explains it; "" without one."""
     if fault not in FAULT_NAMES:
         return ""
     entry = find_fault(FAULT_NAMES[fault])

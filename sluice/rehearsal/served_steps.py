@@ -9,7 +9,7 @@ from sluice.rollout.state import GuardReading, Transition, TransitionOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedStep:
-    """One step at its end."""
+    """Shares, counts and outcome of one step at its end."""
 
     number: int
     """Number of the step, from 1."""
@@ -45,13 +45,15 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     Args:
         transitions: All transitions of a rollout, oldest first.
     """
-    at = {t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over}
+    rollout_by_epoch = {
+        t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over
+    }
     steps: dict[int, ServedStep] = {}
     for transition in transitions:
         window = transition.window
-        if window is None or window.epoch not in at:
+        if window is None or window.epoch not in rollout_by_epoch:
             continue
-        rollout = at[window.epoch]
+        rollout = rollout_by_epoch[window.epoch]
         step = rollout.current_step
         steps[window.epoch] = ServedStep(
             number=rollout.step + 1,

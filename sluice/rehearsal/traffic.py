@@ -12,7 +12,7 @@ _NUM_CONNECTIONS = 16
 _TIMEOUT_S = 15.0
 """A request without a response after this time has failed."""
 _PAUSE_S = 0.05
-"""Longest sleep before a request that is due, and pause after a failed request."""
+"""Longest sleep while waiting for the next request, and pause after a failed request [s]."""
 
 
 @dataclass(slots=True)
