@@ -98,7 +98,7 @@ class Evaluation(Record):
             reference=read(self.reference.losses),
             candidate_metrics=self.candidate.metric_table,
             reference_metrics=self.reference.metric_table,
-            approved=read(self.approved) if self.approved else None,
+            approved_losses=read(self.approved) if self.approved else None,
             deployed=read(self.candidate.deployed),
             reference_deployed=read(self.reference.deployed),
         )

@@ -135,7 +135,7 @@ def _decide(
         reference=evaluated.reference_losses,
         candidate_metrics=evaluated.candidate.by_seed.metric_table,
         reference_metrics=evaluated.reference.by_seed.metric_table,
-        approved=None,
+        approved_losses=None,
         deployed=evaluated.candidate.deployed.losses,
         reference_deployed=evaluated.reference.deployed.losses,
     )
@@ -148,7 +148,7 @@ def _decide(
             evidence,
             gate,
             guards,
-            earlier=[Verdict.of(receipt) for receipt in earlier],
+            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
             directions=workload.metric_directions,
             horizon_rows=workload.horizon_rows,
             unit=workload.loss_unit,

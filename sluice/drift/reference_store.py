@@ -33,8 +33,8 @@ from sluice.evaluation.outputs import (
     complete_seeds,
     mean_output,
     member_outputs,
+    own_member_selector,
     select_members,
-    select_own_member,
 )
 from sluice.evaluation.unseen_members import position_through, row_labels
 from sluice.models.embedding import REFERENCE_ROLE
@@ -220,7 +220,7 @@ def _held_out_in_chunks(
     """
     seeds = complete_seeds(folds, members)
     last = max(folds, key=lambda fold: fold.fold_id)
-    selected = select_members([last], seeds, select_own_member(workload, frame, members))
+    selected = select_members([last], seeds, own_member_selector(workload, frame, members))
     examples = workload.examples(frame, last.test)
     sources = [PredictedRows(load(member), examples.x) for member in selected.values()]
     losses, responses = [], []

@@ -41,8 +41,8 @@ class ArmLosses:
         clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
         return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
 
-    def rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
-        """Return the losses of selected rows."""
+    def select_rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
+        """Return the losses of the rows of a mask (N,)."""
         return ArmLosses(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
 
     def seeds_component(self) -> VarianceComponent:

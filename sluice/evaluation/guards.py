@@ -29,7 +29,7 @@ class GuardEvidence:
     candidate_metrics: MetricTable | None = None
     reference_metrics: MetricTable | None = None
 
-    approved: LossTable | None = None
+    approved_losses: LossTable | None = None
     """Losses of the version that ``GuardSettings.approved`` names, on the same rows."""
 
     deployed: LossTable | None = None
@@ -113,16 +113,20 @@ def _approved_margin(
             required=0.0,
             reason=f"The guard '{name}' passes: the candidate is the approved version.",
         )
-    if evidence.approved is not None and evidence.approved.subject != settings.approved:
+    if (
+        evidence.approved_losses is not None
+        and evidence.approved_losses.subject != settings.approved
+    ):
         raise ContractError(
             f"The losses of the approved version must be those of "
-            f"{short(settings.approved or '')}, got those of {short(evidence.approved.subject)}.",
+            f"{short(settings.approved or '')}, got those of "
+            f"{short(evidence.approved_losses.subject)}.",
             fix="Score the version of guards.approved.",
         )
     return _loss_margin(
         name,
         evidence.candidate,
-        evidence.approved,
+        evidence.approved_losses,
         margin_share=settings.approved_margin_share,
         alpha=alpha,
         block_length=block_length,
@@ -135,7 +139,10 @@ def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
     candidate, reference = evidence.candidate_metrics, evidence.reference_metrics
     if candidate is None or reference is None:
         return _insufficient(name, "the metrics of an arm were not computed")
-    candidate_SF, reference_SF = candidate.numbers(guard.metric), reference.numbers(guard.metric)
+    candidate_SF, reference_SF = (
+        candidate.values_of(guard.metric),
+        reference.values_of(guard.metric),
+    )
     if candidate_SF is None or reference_SF is None:
         known = sorted(candidate.values.keys() & reference.values.keys())
         return _insufficient(
@@ -221,7 +228,7 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("reference's losses", evidence.reference, None),
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
-        ("approved version's losses", evidence.approved, None),
+        ("approved version's losses", evidence.approved_losses, None),
         ("deployed ensemble's losses", evidence.deployed, candidate.subject),
         ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
     )

@@ -102,7 +102,7 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
     return clusters.set_index(["fold", "row"])["cluster"]
 
 
-def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
+def sort_by_time(keys: pd.DataFrame) -> pd.DataFrame:
     """Return the (fold, row) pairs in time order within each fold.
 
     Args:

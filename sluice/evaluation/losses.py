@@ -20,11 +20,11 @@ from sluice.base.settings import suggest_nearest
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
-    in_time_order,
     integer_column,
     loss_values,
     require_columns,
     row_labels,
+    sort_by_time,
 )
 
 SUFFIXES = (".parquet", ".csv")
@@ -232,7 +232,7 @@ class LossTable:
             )
         clusters = cluster_of_rows(frame, parsed)
         keys = parsed[["fold", "row"]].drop_duplicates()
-        keys = in_time_order(keys)
+        keys = sort_by_time(keys)
         seeds = tuple(int(s) for s in sorted(parsed["seed"].unique()))
         given_keys = pd.MultiIndex.from_frame(parsed[["seed", "fold", "row"]])
         fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)

@@ -143,11 +143,11 @@ def seeds_component(
     """
     if is_deterministic:
         return NO_VARIANCE
-    count = mean_loss_S.size
-    if count < 2:
+    num_seeds = mean_loss_S.size
+    if num_seeds < 2:
         return UNKNOWN_VARIANCE
     return VarianceComponent(
-        variance=float(mean_loss_S.var(ddof=1)) / count, degrees_of_freedom=float(count - 1)
+        variance=float(mean_loss_S.var(ddof=1)) / num_seeds, degrees_of_freedom=float(num_seeds - 1)
     )
 
 
@@ -194,8 +194,8 @@ def _recentred_variance(x_n: NDArray[np.float64], block_length: int) -> float:
 def _mean_square_of_sums(centred_n: NDArray[np.float64], length: int) -> float:
     """Return the mean over all circular blocks of the squared sum of a block."""
     n = centred_n.size
-    running = np.concatenate(
+    cumulative = np.concatenate(
         ([0.0], np.cumsum(np.concatenate((centred_n, centred_n[: length - 1]))))
     )
-    sums_n = running[length : length + n] - running[:n]
+    sums_n = cumulative[length : length + n] - cumulative[:n]
     return float(np.mean(sums_n**2))

@@ -43,11 +43,11 @@ class CodeComparison:
     differences: tuple[str, ...] = ()
     """Differences in the user's modules, one phrase each."""
 
-    others: tuple[str, ...] = ()
+    other_differences: tuple[str, ...] = ()
     """Other differences: packages, Sluice, data files."""
 
     def warning(self, who: str) -> str:
-        """Return a warning about ``others``, or that no comparison is possible; "" without one.
+        """Return a warning about ``other_differences`` or a missing comparison; "" without one.
 
         Differences in the user's modules are not repeated: ``require_same_code`` rejects them.
         """
@@ -56,8 +56,8 @@ class CodeComparison:
                 f"{who} was stored with the digest of its code only, so the current code cannot "
                 "be compared with it."
             )
-        if self.others:
-            return f"{who} was trained with: {'; '.join(self.others)} (then -> now)."
+        if self.other_differences:
+            return f"{who} was trained with: {'; '.join(self.other_differences)} (then -> now)."
         return ""
 
 
@@ -87,9 +87,9 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
     Raises:
         SettingsError: The architecture cannot be imported, or a declared data file is missing.
     """
-    own = collect_own_modules(workload, model)
+    own_modules = collect_own_modules(workload, model)
     on_disk = identify_code(workload, model)
-    digests = {name: digest_bytes(module.source) for name, module in own.items()}
+    digests = {name: digest_bytes(module.source) for name, module in own_modules.items()}
     now = on_disk.model_copy(update={"modules": on_disk.modules | digests})
     before = lineage.code_identity
     if before is None:
@@ -100,7 +100,9 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
         before=lineage.code,
         now=now.digest,
         differences=differences,
-        others=tuple(change for change in now.changes(before) if change not in differences),
+        other_differences=tuple(
+            change for change in now.changes(before) if change not in differences
+        ),
     )
 
 

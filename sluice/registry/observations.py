@@ -109,8 +109,8 @@ class Observations:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
             newest: Maximum number of samples; the newest samples are returned.
-            without_fault: Whether to return only requests without a fault. Failures are sampled more
-                often, so the failures of a single client could displace all other samples.
+            without_fault: Whether to return only requests without a fault. Failures are sampled
+                more often, so the failures of a single client could displace all other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
@@ -161,8 +161,8 @@ class Observations:
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
                 message = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
-                    f"The registry dropped {pluralize(len(new_samples), 'sample')} that it cannot store "
-                    f"({message}). State and counts of the server are stored.",
+                    f"The registry dropped {pluralize(len(new_samples), 'sample')} that it cannot "
+                    f"store ({message}). State and counts of the server are stored.",
                     cause="One of the samples contains text that the database cannot store.",
                     fix="Check the row keys that clients send.",
                 ) from error

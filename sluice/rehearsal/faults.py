@@ -126,7 +126,7 @@ def load_with_fault(
     plan: str,
     code: CodeSource = "current",
 ) -> DeployedModel:
-    """Load the model of a candidate digest with the planned fault; called in the challenger's process.
+    """Load the model of a candidate digest with the planned fault, in the challenger's process.
 
     Args:
         candidate: Candidate digest.

@@ -106,7 +106,7 @@ def load_request_rows(version: Version, current: Workload) -> RequestRows:
             check_round_trip(workload, codec, raw, frame, fold.test)
     if len(examples) < _MIN_ROWS:
         raise ContractError(
-            f"A rehearsal needs at least {_MIN_ROWS} held-out rows to request, got {len(examples)}.",
+            f"A rehearsal needs at least {_MIN_ROWS} held-out rows, got {len(examples)}.",
             fix="Give the pipeline more rows, or fewer folds.",
         )
     return RequestRows(

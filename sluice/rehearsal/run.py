@@ -60,7 +60,7 @@ _WARM_UP_S = 0.5
 _MAX_SYNC_S = 15.0
 """Maximum time in which the server must apply the end of the rollout [s]."""
 _COOL_DOWN_S = 1.0
-"""Duration of the traffic after the end of the rollout, which must not fail a request either [s]."""
+"""Duration of the traffic after the end of the rollout: that must not fail a request either [s]."""
 _LOAD_ALLOWANCE_S = 60.0
 """Extra time for a busy machine, mainly to load the challenger and to restart it after crashes [s].
 The fault ``no_traffic`` does not need it, because only the timeout of the step is awaited."""
@@ -169,9 +169,9 @@ def _require_labels(rows: RequestRows, min_labels: int) -> None:
     num_labelled = int(0.75 * len(rows.keys))
     if num_labelled < min_labels:
         raise ContractError(
-            f"To detect a worse model from labels the gate needs {min_labels} rows (gate.min_rows), "
-            f"but only about {num_labelled} of {len(rows.keys)} held-out rows get their labels "
-            "in time.",
+            f"To detect a worse model from labels the gate needs {min_labels} rows "
+            f"(gate.min_rows), but only about {num_labelled} of {len(rows.keys)} held-out rows "
+            "get their labels in time.",
             fix="Rehearse another fault, or give the pipeline more rows.",
         )
 
@@ -280,7 +280,7 @@ class _RehearsalRun:
         return transition.rollout.is_over or transition.rollout.phase == "paused"
 
     def _evaluate_labels(self) -> None:
-        """Run the gate on the rows whose labels have arrived: requested rows, delayed by the horizon."""
+        """Run the gate on the requested rows whose labels have arrived, delayed by the horizon."""
         if time.monotonic() < self.labels_due_at:
             return
         self.labels_due_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES

@@ -84,17 +84,17 @@ class Assessment:
         warnings = [reading for reading in self.guards if reading.verdict != "ok"]
         if warnings:
             yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
-        dropped = self.traffic.shadow_dropped
+        dropped, is_shadowed = self.traffic.shadow_dropped, self.rollout.current_step.is_shadowed
         compared = self.traffic.comparable
         num_compared = min(compared.challenger.requests, compared.production.requests)
         attempts = dropped + num_compared
-        if self.rollout.current_step.is_shadowed and dropped > settings.max_dropped_rate * attempts:
+        if is_shadowed and dropped > settings.max_dropped_rate * attempts:
             yield f"{dropped} of {attempts} shadow requests were dropped, as the server was busy."
         failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
             for counts in (self.traffic.challenger, self.traffic.production)
         )
-        if not self.rollout.current_step.is_shadowed and dropped > settings.max_dropped_rate * failures:
+        if not is_shadowed and dropped > settings.max_dropped_rate * failures:
             yield (
                 f"{dropped} of {failures} failures could not be compared with the other arm's "
                 "response, because the server was busy."

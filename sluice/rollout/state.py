@@ -48,7 +48,7 @@ class Rollout(Record):
     step: int = Field(ge=0, description="Index of the step, from 0.")
     epoch: int = Field(ge=1, description="Epoch of the traffic split; each change increases it.")
     revision: int = Field(
-        ge=0, description="Number of transitions after the start. Checks that only waited do not count."
+        ge=0, description="Number of transitions after the start, without checks that only waited."
     )
     started_at: AwareDatetime
     step_since: AwareDatetime = Field(description="Time at which the step began.")

@@ -135,7 +135,8 @@ def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Tran
         ContractError: The rollout does not await promotion.
     """
     _require_phase(rollout, "promoted", ("awaiting_promotion",))
-    return _manual_transition("promote", _with_changes(rollout, phase="promoted"), now, actor, reason)
+    promoted = _with_changes(rollout, phase="promoted")
+    return _manual_transition("promote", promoted, now, actor, reason)
 
 
 def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> Transition:

@@ -103,8 +103,7 @@ def rollout_page(
         f'<p class="soft">Replaces version {rollout.production_version}; '
         f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
         f"{_time(rollout.started_at)} UTC</p>",
-        f'<div class="card {tone}">'
-        f"{_summary(rollout, transitions, end)}</div>",
+        f'<div class="card {tone}">{_summary(rollout, transitions, end)}</div>',
         "<h2>Share of the users over time</h2>",
         f'<div class="card">{_timeline(transitions, end)}</div>',
         "<h2>Transitions</h2>",
@@ -140,7 +139,8 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
     num_pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
     progress = f"{num_passed} of {len(rollout.settings.steps)} steps passed"
     if num_pauses:
-        progress += f", and the rollout paused {'once' if num_pauses == 1 else f'{num_pauses} times'}"
+        times = "once" if num_pauses == 1 else f"{num_pauses} times"
+        progress += f", and the rollout paused {times}"
     duration = format_duration((end - rollout.started_at).total_seconds())
     state = {
         "rolling": f"The challenger answers {100 * rollout.share:g} % of the users since "

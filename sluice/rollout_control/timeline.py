@@ -55,7 +55,7 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
 
     ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
     steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
-    line = " ".join(f"{left:.1f},{top_y:.1f} {right:.1f},{top_y:.1f}" for left, right, top_y in steps)
+    line = " ".join(f"{left:.1f},{at:.1f} {right:.1f},{at:.1f}" for left, right, at in steps)
     area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
     parts = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT_HEIGHT + _BOTTOM}" role="img" '
@@ -98,7 +98,8 @@ def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
     for percent in (0, 25, 50, 75, 100):
         line_y = y(percent / 100)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{line_y:.1f}" y2="{line_y:.1f}"/>'
+            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" '
+            f'y1="{line_y:.1f}" y2="{line_y:.1f}"/>'
             f'<text x="{_LEFT - 8}" y="{line_y + 4:.1f}" text-anchor="end">{percent} %</text>'
         )
     tick_s = next((t for t in _TICKS_S if span_s / t <= _MAX_TICKS), None)

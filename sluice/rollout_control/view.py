@@ -114,12 +114,12 @@ def _headline(status: RolloutStatus) -> Text:
 def _share(rollout: Rollout) -> Text:
     share = rollout.users_share
     num_filled = round(_BAR_WIDTH * share)
-    shadow = " and shadow requests" if not rollout.is_over and rollout.current_step.is_shadowed else ""
+    is_shadowed = not rollout.is_over and rollout.current_step.is_shadowed
     return Text.assemble(
         "share        ",
         ("#" * num_filled, "green" if share else ""),
         ("-" * (_BAR_WIDTH - num_filled), "dim"),
-        f" {100 * share:g} % of the users{shadow}",
+        f" {100 * share:g} % of the users{' and shadow requests' if is_shadowed else ''}",
     )
 
 

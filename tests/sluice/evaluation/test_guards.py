@@ -159,7 +159,7 @@ def test_a_hard_limit_applies_to_the_observed_value():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_metric_that_is_missing_or_not_finite_never_passes(settings, bad):
     good = metric_arms(0.0)
-    value_SF = good["candidate_metrics"].numbers("f1")
+    value_SF = good["candidate_metrics"].values_of("f1")
     value_SF[0, 0] = bad
 
     broken = good | {"candidate_metrics": metric_table("candidate", value_SF)}
@@ -189,14 +189,14 @@ def test_the_approved_version_must_not_be_lost_against(gain, result):
     settings = asked(approved="approved", approved_margin_share=0.05 / LEVEL)
     approved = shifted(float(VERDICT.gain) - gain, "approved", seeds=5)
 
-    assert guard(settings, approved=approved).result == result
+    assert guard(settings, approved_losses=approved).result == result
 
 
 def test_the_approved_version_itself_passes_and_another_is_refused():
     assert guard(asked(approved="candidate")).passed
     assert guard(asked(approved="approved")).result == "insufficient"
     with pytest.raises(ContractError, match="must be those of approved, got those of other"):
-        guard(asked(approved="approved"), approved=shifted(0.0, "other"))
+        guard(asked(approved="approved"), approved_losses=shifted(0.0, "other"))
 
 
 @pytest.mark.parametrize(("gain", "result"), [(1.0, "pass"), (0.0, "insufficient"), (-1.0, "fail")])
@@ -236,7 +236,7 @@ def test_evidence_of_another_window_or_model_is_refused():
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")
     with pytest.raises(ContractError, match="approved version's losses"):
-        guard(asked(approved="approved"), approved=late)
+        guard(asked(approved="approved"), approved_losses=late)
 
 
 def test_without_guard_settings_no_guard_is_checked():

@@ -69,7 +69,7 @@ def test_the_interval_is_that_of_the_two_way_variance():
     rng = np.random.default_rng(3)
     candidate = metrics(rng=rng, sharpe=0.0)
     reference = metrics((), subject="r", sharpe=1.0)
-    value_SF = candidate.numbers("sharpe")
+    value_SF = candidate.values_of("sharpe")
     seeds = value_SF.mean(axis=1).var(ddof=1) / 5
     folds = value_SF.mean(axis=0).var(ddof=1) / FOLDS
     freedom = (seeds + folds) ** 2 / (seeds**2 / 4 + folds**2 / 3)

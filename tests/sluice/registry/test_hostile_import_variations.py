@@ -358,7 +358,8 @@ def test_rehearsal_does_not_contact_an_address_from_a_file(
     }
     forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
 
-    rows = load_request_rows(home.bring(file), resolve(find_pipeline(MODEL, defs_folder())).workload)
+    workload = resolve(find_pipeline(MODEL, defs_folder())).workload
+    rows = load_request_rows(home.bring(file), workload)
 
     assert paths == []
     assert len(rows.keys) > 50
