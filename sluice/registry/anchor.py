@@ -109,7 +109,7 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 
 
 def registry_identity(url: str) -> str:
-    """Return the digest of the parts of a URL that say which database the registry is in.
+    """Return the digest of the parts of a URL that identify the database of a registry.
 
     These are the backend, host, port, database, and the query parameters host, port and options
     (which may select a schema); not the user. The digest identifies the registry of an anchor. The
@@ -143,7 +143,7 @@ class FileAnchor:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(self.location, error) from error
+            raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
@@ -167,7 +167,7 @@ class FileAnchor:
             try:
                 self._replace(temporary, signed.line)
             except (OSError, StorageError) as error:
-                raise _not_stored(signed, self.location, error) from error
+                raise _not_stored_error(signed, self.location, error) from error
         finally:
             if temporary is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -211,7 +211,7 @@ class ObjectAnchor:
             newest = max((name for name in names if name.endswith(".json")), default=None)
             return None if newest is None else _parse_named(files.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
-            raise _unreadable(self.location, error) from error
+            raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
@@ -225,7 +225,7 @@ class ObjectAnchor:
             name = f"{root}/{_object_name(signed)}"
             files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
-            raise _not_stored(signed, self.location, error) from error
+            raise _not_stored_error(signed, self.location, error) from error
 
 
 def _parse(content: bytes, where: str) -> SignedLine:
@@ -262,7 +262,7 @@ def _removal_advice(where: str) -> str:
     )
 
 
-def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageError:
+def _not_stored_error(signed: SignedLine, location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The change was made and signed, but its line {signed.line} could not be stored at "
         f"{location} ({error}).",
@@ -271,7 +271,7 @@ def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageE
     )
 
 
-def _unreadable(location: str, error: Exception) -> StorageError:
+def _unreadable_error(location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The anchor {location} cannot be read ({error}).",
         cause="Without it, lost signed lines cannot be detected.",

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
 from sluice.registry.approval import approval_subject, approvers, is_approval, is_signed_approval
-from sluice.registry.approval_settings import strictest
+from sluice.registry.approval_settings import strictest_settings
 from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFinding
 from sluice.registry.tables import history, rollout_transitions, signatures
@@ -19,7 +19,7 @@ _FIX_APPROVAL = (
 
 
 def check_required(connection: Connection, models: Sequence[str]) -> Iterator[RegistryFinding]:
-    """Yield a finding for each promotion whose verdict required an approval and that has none.
+    """Yield a finding for each promotion that lacks the approval that its verdict required.
 
     Signatures are not verified; ``check_signers`` verifies them.
 
@@ -33,7 +33,7 @@ def check_required(connection: Connection, models: Sequence[str]) -> Iterator[Re
             linked = evidence.load_linked_receipts(connection, model, entry.to_version)
             receipts = [each.receipt for each in linked]
             verdict = next(each for each in receipts if each.digest == entry.receipt)
-            if not strictest(None, verdict).required:
+            if not strictest_settings(None, verdict).required:
                 continue
             subject = _subject_of(connection, entry)
             if not any(is_approval(each, subject) for each in receipts):

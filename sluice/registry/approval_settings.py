@@ -46,7 +46,7 @@ class ApprovalSettings(Settings):
         return {_ROLE: repr(self.expires_h)} if self.required else {}
 
 
-def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
+def strictest_settings(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
     """Return the strictest approval that a promotion requires by the settings or by its receipt.
 
     If neither requires an approval, the result has ``required=False``.

@@ -107,8 +107,8 @@ def load(
             for each in refusals.load(connection, since=since)
         ),
     ]
-    chosen = [record for record in records if since is None or record.at >= since]
-    return sorted(chosen, key=lambda record: (record.at, record.line or 0))
+    selected = [record for record in records if since is None or record.at >= since]
+    return sorted(selected, key=lambda record: (record.at, record.line or 0))
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
@@ -166,7 +166,7 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
 
 
 def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
-    """Return the approvals that are linked to a version without an entry of the history."""
+    """Return the approvals that are linked to a version but have no history entry."""
     in_history = sa.select(history.c.receipt).where(
         history.c.action == "approve", history.c.receipt.is_not(None)
     )

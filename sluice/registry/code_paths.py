@@ -67,8 +67,8 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
                 cause="Its settings were not written by Sluice, or were changed later.",
                 fix="Export it again from the registry that trained it.",
             )
-        top = path.partition(":")[0].partition(".")[0]
-        if top in sys.stdlib_module_names:
+        top_package = path.partition(":")[0].partition(".")[0]
+        if top_package in sys.stdlib_module_names:
             raise ContractError(
                 f"{who} names '{path}', which is in Python's standard library.",
                 cause="The standard library contains no workloads or networks, so the path would "
@@ -107,10 +107,10 @@ def accept_code(
         SettingsError: ``trust`` contains a path that the version does not name.
     """
     named = named_code(lineage)
-    unused = sorted(set(trust) - set(named))
-    if unused:
+    unknown_paths = sorted(set(trust) - set(named))
+    if unknown_paths:
         raise SettingsError(
-            f"--trust must name code of the version, but '{unused[0]}' is no such code: the "
+            f"--trust must name code of the version, but '{unknown_paths[0]}' is no such code: the "
             f"version names {', '.join(named) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )

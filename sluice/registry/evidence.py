@@ -59,8 +59,8 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
     """Store a receipt under its digest, unless one with that digest exists."""
-    known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
-    if connection.execute(known).first() is not None:
+    existing = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
+    if connection.execute(existing).first() is not None:
         return
     try:
         with connection.begin_nested():
@@ -73,7 +73,7 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
                 recorded_at=at,
             )
     except sa.exc.IntegrityError:  # another model's writer stored it concurrently
-        connection.execute(known).one()
+        connection.execute(existing).one()
 
 
 def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
@@ -116,9 +116,9 @@ def link_receipts(
     """
     linked = load_linked_receipts(connection, model, number)
     newest = {each.receipt.gate: each.receipt.digest for each in linked}
-    known = {each.receipt.digest for each in linked}
+    linked_digests = {each.receipt.digest for each in linked}
     for receipt in new_receipts:
-        if receipt.digest not in known:
+        if receipt.digest not in linked_digests:
             save_receipt(connection, receipt, at=at)
             log.append(
                 connection,
@@ -128,7 +128,7 @@ def link_receipts(
                 receipt=receipt.digest,
                 linked_at=at,
             )
-            known.add(receipt.digest)
+            linked_digests.add(receipt.digest)
         elif receipt.gate != "promotion" and newest[receipt.gate] != receipt.digest:
             record_receipt(connection, receipt, at=at)
         newest[receipt.gate] = receipt.digest
@@ -225,12 +225,16 @@ def require_consistent_decision(
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:
-    """Parse a stored receipt and verify its digest."""
+    """Parse a stored receipt and verify its digest.
+
+    Raises:
+        IntegrityError: The content cannot be parsed, or has another digest.
+    """
     try:
         receipt = Receipt.model_validate_json(payload)
         actual = receipt.digest
     except ValidationError as error:
-        actual = f"unreadable, {error.error_count()} fields"
+        actual = f"{error.error_count()} invalid fields"
     if actual != digest:
         raise IntegrityError(
             f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",

@@ -157,7 +157,7 @@ def _read_key(text: str, listed_in: Path) -> VerifyingKey:
 
 
 def _require_personal_keys(actors: Mapping[str, VerifyingKey], path: Path) -> None:
-    """Require public keys for approvals: with a shared secret, who can verify can also sign."""
+    """Require public keys: anyone who can verify with a shared secret can also sign with it."""
     with_secret = sorted(
         name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
     )

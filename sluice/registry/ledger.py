@@ -81,13 +81,19 @@ class Ledger(SignedLedger):
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known = queries.find_version(connection, model, candidate=lineage.candidate)
-            number = known.number if known else queries.insert_version(connection, lineage, at=at)
-            was_imported = known is not None and known.is_imported
-            if known is not None and was_imported:
-                queries.insert_own_lineage(connection, known, lineage, at=at)
-                reason = validation.registration_reason(reason, imported=known.lineage, own=lineage)
-            if known is None or was_imported:
+            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            number = (
+                known_version.number
+                if known_version
+                else queries.insert_version(connection, lineage, at=at)
+            )
+            was_imported = known_version is not None and known_version.is_imported
+            if known_version is not None and was_imported:
+                queries.insert_own_lineage(connection, known_version, lineage, at=at)
+                reason = validation.registration_reason(
+                    reason, imported=known_version.lineage, own=lineage
+                )
+            if known_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
@@ -106,11 +112,11 @@ class Ledger(SignedLedger):
                     evidence.require_consistent_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
-            old_state = known.state if known else "dev"
+            old_state = known_version.state if known_version else "dev"
             stage_changes.record_stage_change(
                 connection, version, before=old_state, at=at, actor=actor
             )
-        return Registration(version=version, created=known is None)
+        return Registration(version=version, created=known_version is None)
 
     @records_refusals("import")
     def import_version(
@@ -145,25 +151,25 @@ class Ledger(SignedLedger):
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known = queries.find_version(connection, model, candidate=lineage.candidate)
-            if known is not None and not known.is_imported:
-                return Registration(version=known, created=False)
+            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            if known_version is not None and not known_version.is_imported:
+                return Registration(version=known_version, created=False)
             entries: list[tuple[HistoryAction, str]] = [
                 *(("accept", path) for path in code.accepted),
                 *(("trust", path) for path in code.trusted),
             ]
-            if known is None:
+            if known_version is None:
                 number = queries.insert_version(connection, lineage, at=at)
                 entries.insert(0, ("import", reason))
                 evidence.save_imported_receipts(
                     connection, receipts, model=model, number=number, at=at
                 )
             else:
-                validation.require_same_results(known.lineage, lineage)
-                number = known.number
+                validation.require_same_results(known_version.lineage, lineage)
+                number = known_version.number
                 recorded = {
-                    *(("accept", path) for path in known.accepted_code),
-                    *(("trust", path) for path in known.trusted_code),
+                    *(("accept", path) for path in known_version.accepted_code),
+                    *(("trust", path) for path in known_version.trusted_code),
                 }
                 entries = [entry for entry in entries if entry not in recorded]
             for action, text in entries:
@@ -180,7 +186,7 @@ class Ledger(SignedLedger):
                     revision=None,
                 )
             version = queries.load_version(connection, model, number)
-        return Registration(version=version, created=known is None)
+        return Registration(version=version, created=known_version is None)
 
     def record_receipt(self, receipt: Receipt, *, actor: str | None = None) -> None:
         """Store a gate's receipt before a version exists to which it can be linked.
@@ -348,6 +354,7 @@ class Ledger(SignedLedger):
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
                 registry is inconsistent about the production version.
+            CodeMismatch, UntrustedCode: The version cannot be loaded by the code of this process.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
@@ -423,6 +430,8 @@ class Ledger(SignedLedger):
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: The earlier version cannot be loaded, or registry entries about the
                 pointer or that version contradict each other. The pointer is unchanged.
+            UntrustedCode: The earlier version was imported, and names code that is not accepted.
+                The pointer is unchanged.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:

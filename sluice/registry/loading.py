@@ -168,6 +168,7 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     Raises:
         IntegrityError: An artifact is missing or changed, or the networks of a version with the
             current code cannot be loaded.
+        UntrustedCode: The version was imported, and names code that was not accepted.
     """
     _require_artifacts(version, store)
     codec_problem = ""
@@ -204,15 +205,15 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
-    wrong = [
+    mismatched = [
         name
         for name, module in modules.items()
         if identity.modules.get(name) != digest_bytes(module.source)
     ]
-    if wrong or identity.digest != lineage.code:
+    if mismatched or identity.digest != lineage.code:
         raise IntegrityError(
             f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(wrong) or 'its list of modules'} does not match.",
+            f"{', '.join(mismatched) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )

@@ -103,8 +103,10 @@ def _add_signers(connection: Connection) -> None:
     existing = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):
         if column.name not in existing:  # step 1 creates the table with all columns
-            kind = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+            sql_type = column.type.compile(connection.dialect)
+            connection.execute(
+                sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {sql_type}")
+            )
     if connection.dialect.name == "postgresql":  # SQLite does not limit the length
         connection.execute(
             sa.text(f"ALTER TABLE {table.name} ALTER COLUMN signature TYPE VARCHAR(128)")

@@ -98,7 +98,7 @@ def require_evidence(
     require_rules(connection, version, pointer=pointer, rules=rules)
     linked = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
-    poc_subject = _search_start(linked, lineage) or subject
+    poc_subject = _subject_before_search(linked, lineage) or subject
     poc = _newest_receipt(linked, gate="poc", subject=poc_subject)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=poc_subject)
     reference = reference_of(connection, version.model, pointer)
@@ -148,7 +148,9 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
     return queries.load_version(connection, model, pointer.version).candidate
 
 
-def _search_start(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
+def _subject_before_search(
+    linked: Sequence[LinkedReceipt], lineage: Lineage
+) -> dict[str, str] | None:
     """Return the subject that the POC receipt must have after a search; None without a search.
 
     A search starts from settings that passed the POC gate, and ends with those of the version.

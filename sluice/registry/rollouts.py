@@ -254,9 +254,11 @@ class RolloutLedger(Ledger):
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
-        The pointer and the rollout change in one transaction. If the challenger can no longer be
-        promoted, or is damaged, the rollout is rolled back, and its transition says why. If only a
-        required approval is missing, the rollout still awaits promotion. An approval that was valid
+        The pointer and the rollout change in one transaction. If the evidence no longer allows the
+        promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
+        why. If only a required approval is missing, the rollout still awaits promotion. So it does
+        if this process has other code than the challenger: as for ``promote``, this error says
+        nothing about the challenger, and the servers may have its code. An approval that was valid
         when the rollout started does not expire during the rollout.
 
         Args:
@@ -278,7 +280,7 @@ class RolloutLedger(Ledger):
                 concurrently.
             RegistryInconsistent: The registry is inconsistent about the production version.
             CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
-                process. The rollout still awaits promotion.
+                process. Repeat the call where it can.
         """
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)

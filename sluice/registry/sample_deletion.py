@@ -1,8 +1,8 @@
 """Deletes client samples: all samples of one user at once, and old samples in small batches.
 
 Samples are the only rows that contain data sent by clients. They are not part of the signed hash
-chain, so their deletion does not invalidate it.
-Counts, verdicts and transitions are kept, because they aggregate many clients.
+chain, so their deletion does not invalidate it. Counts, verdicts and transitions are kept, because
+they aggregate many clients.
 """
 
 import json
@@ -32,7 +32,10 @@ class ErasureReport(Record):
         description="Number of deleted samples outside of rollouts, used for drift monitoring only."
     )
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
-    awaiting_label: int = Field(description="Number of deleted pairs that waited for a label.")
+    awaiting_label: int = Field(
+        description="Number of deleted pairs to which a label could be joined: the first pair of "
+        "each row with a key."
+    )
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
         description="Number of remaining samples that name no client, because an older version of "

@@ -259,8 +259,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Key of the row. Set only in the first sample of a row that has predictions of both arms; this
-    # sample waits for the label of the row. Null in all other samples.
+    # Key of the row. Set only in the first sample of a row that has predictions of both arms, to
+    # which the label of the row is joined. Null in all other samples.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),

@@ -26,7 +26,7 @@ from sluice.registry.tables import (
 
 
 @dataclass(slots=True)
-class _Missing:
+class _AbsentVersions:
     """Versions and artifacts that are missing in this home, reported as one finding."""
 
     versions: list[Version] = field(default_factory=list)
@@ -50,7 +50,7 @@ def check(
         store: Artifacts of this home.
         url: URL of the registry, for the message.
     """
-    absent = _Missing()
+    absent = _AbsentVersions()
     for model in models:
         numbers = connection.execute(
             sa.select(versions.c.number)
@@ -69,7 +69,7 @@ def check(
     yield from table_checks.check(connection)
 
 
-def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> RegistryFinding:
+def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) -> RegistryFinding:
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
@@ -90,7 +90,7 @@ def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> Regist
 
 
 def _check_version(
-    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Missing
+    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _AbsentVersions
 ) -> Iterator[RegistryFinding]:
     try:
         version = queries.load_version(connection, model, number)
@@ -122,7 +122,7 @@ def _check_version(
 
 
 def _check_tables(
-    connection: Connection, model: str, store: ArtifactStore, absent: _Missing
+    connection: Connection, model: str, store: ArtifactStore, absent: _AbsentVersions
 ) -> Iterator[RegistryFinding]:
     """Verify every table on which a decision is based."""
     rows = connection.execute(

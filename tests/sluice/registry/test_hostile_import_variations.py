@@ -430,7 +430,7 @@ def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
             actor="eve",
             key=None,
             trusted=trusted,
-            own=lambda _: [WORKLOAD],
+            local_paths_of=lambda _: [WORKLOAD],
             trust=(),
         )
 

@@ -56,7 +56,7 @@ def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None
         actor="eve",
         key=key,
         trusted=None,
-        own=lambda _: [str(SETTINGS["workload"])],
+        local_paths_of=lambda _: [str(SETTINGS["workload"])],
         trust=(),
     )
     return f"{done.version.number} {done.version.state} {done.created}"
