@@ -125,8 +125,8 @@ def watching(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
 
 def _traffic(counts: "RequestCounts") -> Text:
     return Text.assemble(
-        f"requests     {counts.sent:,} sent, {counts.answered:,} answered, ",
-        (f"{counts.failed:,} failed", "red" if counts.failed else ""),
+        f"requests     {counts.num_sent:,} sent, {counts.num_answered:,} answered, ",
+        (f"{counts.num_failed:,} failed", "red" if counts.num_failed else ""),
     )
 
 

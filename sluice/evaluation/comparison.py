@@ -119,7 +119,7 @@ def compare(
         gain=estimate.gain,
         standard_error=estimate.standard_error,
         seed_se=estimate.seed_se,
-        row_se=math.sqrt(estimate.rows.variance),
+        row_se=math.sqrt(estimate.row_component.variance),
         degrees_of_freedom=estimate.total.degrees_of_freedom,
         lower_bound=lower,
         upper_bound=upper,
@@ -232,9 +232,9 @@ def _remedy(
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),
         num_rows=candidate.num_rows,
-        seed_variance=estimate.candidate_seeds.variance,
-        reference_variance=estimate.reference_seeds.variance,
-        row_variance=estimate.rows.variance,
+        seed_variance=estimate.candidate_component.variance,
+        reference_variance=estimate.reference_component.variance,
+        row_variance=estimate.row_component.variance,
         observation=observation,
     )
     # A comparison whose gain is this number of standard errors from a threshold decides with the

@@ -152,9 +152,9 @@ def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
     gain_F = sign * (candidate_SF.mean(axis=0) - reference_SF.mean(axis=0))
     estimate = Estimate(
         gain=float(gain_F @ candidate.share_F),
-        candidate_seeds=candidate.seeds_component(guard.metric),
-        reference_seeds=reference.seeds_component(guard.metric),
-        rows=folds_component(gain_F, candidate.share_F),
+        candidate_component=candidate.seeds_component(guard.metric),
+        reference_component=reference.seeds_component(guard.metric),
+        row_component=folds_component(gain_F, candidate.share_F),
     )
     return _outcome_from_bounds(name, estimate, margin=guard.margin, alpha=alpha)
 

@@ -57,9 +57,9 @@ def _change_if_worse(
         return None
     low, high = Estimate(
         gain=difference,
-        candidate_seeds=candidate.seeds_component(name),
-        reference_seeds=reference.seeds_component(name),
-        rows=folds_component(difference_F, candidate.share_F),
+        candidate_component=candidate.seeds_component(name),
+        reference_component=reference.seeds_component(name),
+        row_component=folds_component(difference_F, candidate.share_F),
     ).bounds(_ALPHA_PER_SIDE)
     return MetricChange(
         metric=name,

@@ -87,7 +87,7 @@ def score_version(
         _require_same_target(
             workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
         )
-    note = "" if built.is_unchanged else _code_note(lineage, built, version_frame, store)
+    note = "" if built.has_unchanged_code else _code_note(lineage, built, version_frame, store)
     scores = score_members(
         version_workload,
         version_frame,
@@ -122,7 +122,7 @@ def require_scorable(
         CodeMismatch, ContractError, IntegrityError, UntrustedCode: See ``score_version``.
     """
     built = _build(version, store, code)
-    if _has_same_features(built.workload, workload) and not built.is_unchanged:
+    if _has_same_features(built.workload, workload) and not built.has_unchanged_code:
         _code_note(version.lineage, built, frame, store)
 
 
@@ -139,13 +139,16 @@ class _BuiltVersion:
     comparison: CodeComparison | None
     """Comparison with the current code; None if that code cannot be imported."""
 
-    is_stored: bool = False
+    uses_stored_code: bool = False
     """Whether the workload and the networks were built with the stored code."""
 
     @property
-    def is_unchanged(self) -> bool:
+    def has_unchanged_code(self) -> bool:
         """Whether the current code equals that of the version's training."""
-        return self.comparison is not None and self.comparison.before == self.comparison.now
+        return (
+            self.comparison is not None
+            and self.comparison.trained_digest == self.comparison.current_digest
+        )
 
 
 def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
@@ -177,7 +180,7 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
         workload=workload,
         load=lambda member: networks[member.weights],
         comparison=comparison,
-        is_stored=True,
+        uses_stored_code=True,
     )
 
 
@@ -239,7 +242,7 @@ def _count_reproduced(
                 "trained, so the comparison would be biased against the version.",
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
-                if built.is_stored
+                if built.uses_stored_code
                 else f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
                 f"({describe_commit(lineage)}); or use another pipeline name for the changed "
                 "workload.",
@@ -259,7 +262,7 @@ def _code_note(
     """
     name = _name(lineage)
     num_rows = _count_reproduced(lineage, built, frame, store)
-    if built.is_stored:
+    if built.uses_stored_code:
         return f"{name} was scored with its stored code.{_code_sentence(built)}"
     assert built.comparison is not None, "_build rejects code that cannot be imported"
     if num_rows:
@@ -295,7 +298,9 @@ def _code_sentence(built: _BuiltVersion) -> str:
     differences = (*built.comparison.differences, *built.comparison.other_differences)
     if not differences:
         return ""
-    digests = f"{short(built.comparison.before)}, now {short(built.comparison.now)}"
+    digests = (
+        f"{short(built.comparison.trained_digest)}, now {short(built.comparison.current_digest)}"
+    )
     return f" Its code differs ({digests}): {'; '.join(differences)}."
 
 

@@ -34,10 +34,10 @@ class CodeComparison:
     """"same" or "other" depending on whether the user's modules are equal; "unknown" for a version
     that was stored with the digest of its code only."""
 
-    before: str
+    trained_digest: str
     """Code digest with which the version was trained."""
 
-    now: str
+    current_digest: str
     """Code digest of this process."""
 
     differences: tuple[str, ...] = ()
@@ -93,12 +93,14 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
     now = on_disk.model_copy(update={"modules": on_disk.modules | digests})
     before = lineage.code_identity
     if before is None:
-        return CodeComparison(outcome="unknown", before=lineage.code, now=now.digest)
+        return CodeComparison(
+            outcome="unknown", trained_digest=lineage.code, current_digest=now.digest
+        )
     differences = _own_modules(now).changes(_own_modules(before))
     return CodeComparison(
         outcome="other" if differences else "same",
-        before=lineage.code,
-        now=now.digest,
+        trained_digest=lineage.code,
+        current_digest=now.digest,
         differences=differences,
         other_differences=tuple(
             change for change in now.changes(before) if change not in differences
@@ -119,8 +121,9 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
     """
     if comparison.outcome == "other":
         raise CodeMismatch(
-            f"{who} must run with the code that it was trained with ({short(comparison.before)}), "
-            f"but the current code is {short(comparison.now)}: "
+            f"{who} must run with the code that it was trained with "
+            f"({short(comparison.trained_digest)}), but the current code is "
+            f"{short(comparison.current_digest)}: "
             f"{'; '.join(comparison.differences)}.",
             cause="With other code, its weights give predictions that no gate has evaluated.",
             fix=f"Restore that code ({describe_commit(lineage)}) and start again, or train again, "
@@ -133,7 +136,7 @@ def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeCompariso
     if comparison.outcome == "other":
         return (
             f"The code was not rolled back: {who} was trained with other code "
-            f"({short(comparison.before)}; now {short(comparison.now)}): "
+            f"({short(comparison.trained_digest)}; now {short(comparison.current_digest)}): "
             f"{'; '.join(comparison.differences)}. This checkout cannot serve it until that code "
             f"is restored ({describe_commit(lineage)}); 'sluice serve' with --code stored can."
         )

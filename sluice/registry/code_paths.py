@@ -35,10 +35,10 @@ _SLUICE_CLASS = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.
 class CodeAcceptance:
     """Import paths of a version's user code, by the reason why this code may run here."""
 
-    accepted: tuple[str, ...]
+    accepted_paths: tuple[str, ...]
     """Import paths that the local pipeline uses as well."""
 
-    trusted: tuple[str, ...]
+    trusted_paths: tuple[str, ...]
     """Import paths that the person who imports the version trusts explicitly."""
 
 
@@ -92,18 +92,18 @@ def code_trained_here(versions: Iterable[Version]) -> set[str]:
 
 
 def accept_code(
-    lineage: Lineage, *, own: Collection[str], trust: Collection[str]
+    lineage: Lineage, *, local_paths: Collection[str], trust: Collection[str]
 ) -> CodeAcceptance:
     """Return why the code named by a version in a file may run here, or raise.
 
     Args:
         lineage: Lineage from the file.
-        own: Import paths that the local pipeline uses.
+        local_paths: Import paths that the local pipeline uses.
         trust: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version names a path that is in neither ``own`` nor ``trust``.
+        UntrustedCode: The version names a path that is in neither ``local_paths`` nor ``trust``.
         SettingsError: ``trust`` contains a path that the version does not name.
     """
     named = named_code(lineage)
@@ -114,14 +114,14 @@ def accept_code(
             f"version names {', '.join(named) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )
-    refused = [path for path in named if path not in trust and path not in own]
+    refused = [path for path in named if path not in trust and path not in local_paths]
     if refused:
         raise _untrusted_code_error(
             f"The version of {lineage.model} in the file {_only_accepted(refused)}", refused
         )
     return CodeAcceptance(
-        accepted=tuple(path for path in named if path not in trust),
-        trusted=tuple(path for path in named if path in trust),
+        accepted_paths=tuple(path for path in named if path not in trust),
+        trusted_paths=tuple(path for path in named if path in trust),
     )
 
 

@@ -155,8 +155,8 @@ class Ledger(SignedLedger):
             if known_version is not None and not known_version.is_imported:
                 return Registration(version=known_version, created=False)
             entries: list[tuple[HistoryAction, str]] = [
-                *(("accept", path) for path in code.accepted),
-                *(("trust", path) for path in code.trusted),
+                *(("accept", path) for path in code.accepted_paths),
+                *(("trust", path) for path in code.trusted_paths),
             ]
             if known_version is None:
                 number = queries.insert_version(connection, lineage, at=at)

@@ -16,7 +16,7 @@ from sluice.rollout.state import Rollout, Transition
 
 
 def load_last(connection: Connection, model: str) -> Rollout | None:
-    """Return the last rollout of a model, in its state after the last assessment; None without one.
+    """Return the last rollout of a model, in its state after the last check; None without one.
 
     Raises:
         IntegrityError: The rollout cannot be read, or does not match its last transition.
@@ -84,7 +84,7 @@ def insert_rollout(connection: Connection, transition: Transition, *, receipt: s
 
 
 def store_transition(connection: Connection, transition: Transition, *, revision: int) -> None:
-    """Store the result of an assessment if the rollout's revision is still ``revision``.
+    """Store the result of a check if the rollout's revision is still ``revision``.
 
     Raises:
         RolloutConflict: The rollout was changed meanwhile, or a newer rollout was started.
@@ -144,5 +144,5 @@ def _parse_rollout(text: str, model: str) -> Rollout:
 
 def _transition_fields(rollout: Rollout) -> dict[str, object]:
     """Return the fields of a rollout that only a transition may change."""
-    changed_by_assessments = {"evidence", "checked_at", "step_since", "step_times_out_at"}
-    return rollout.model_dump(mode="json", exclude=changed_by_assessments)
+    changed_by_checks = {"evidence", "checked_at", "step_since", "step_times_out_at"}
+    return rollout.model_dump(mode="json", exclude=changed_by_checks)

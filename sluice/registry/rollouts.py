@@ -54,7 +54,7 @@ class RolloutLedger(Ledger):
         return Observations(self._database)
 
     def rollout(self, model: str) -> Rollout | None:
-        """Return the last rollout of a model, in its state after the last assessment, or None.
+        """Return the last rollout of a model, in its state after the last check, or None.
 
         Raises:
             IntegrityError: The rollout was changed, but not by Sluice.
@@ -68,7 +68,7 @@ class RolloutLedger(Ledger):
             return rollout_rows.model_rollouts(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
-        """Return the transitions of a rollout, oldest first; assessments that wait have none."""
+        """Return the transitions of a rollout, oldest first; checks that only waited have none."""
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
@@ -78,25 +78,27 @@ class RolloutLedger(Ledger):
         Raises:
             RegistryInconsistent: See ``checked_traffic_split``.
         """
-        return self.checked_traffic_split(model, known=None).split
+        return self.checked_traffic_split(model, known_fingerprint=None).split
 
-    def checked_traffic_split(self, model: str, *, known: str | None) -> VerifiedTrafficSplit:
+    def checked_traffic_split(
+        self, model: str, *, known_fingerprint: str | None
+    ) -> VerifiedTrafficSplit:
         """Return the traffic split and the fingerprint of the verified state; polled by servers.
 
         Args:
             model: Name of the model.
-            known: Fingerprint of the last verification. While it is unchanged, the verification is
-                skipped. None to verify in any case.
+            known_fingerprint: Fingerprint of the last verification. While it is unchanged, the
+                verification is skipped. None to verify in any case.
 
         Raises:
             RegistryInconsistent: Registry entries about the served versions contradict each other;
                 or the ledger has a key, and a line is not signed.
         """
-        if known is not None:
+        if known_fingerprint is not None:
             with self._database.read() as connection:
-                if production_check.fingerprint(connection, model) == known:
+                if production_check.fingerprint(connection, model) == known_fingerprint:
                     return VerifiedTrafficSplit(
-                        split=_traffic_split(connection, model), fingerprint=known
+                        split=_traffic_split(connection, model), fingerprint=known_fingerprint
                     )
         anchor = self._read_anchor()
         with self._database.read() as connection:

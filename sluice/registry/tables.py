@@ -222,8 +222,8 @@ rollout_transitions = Table(
     Column("payload", Text, nullable=False),  # the whole transition with its evidence
 )
 
-# Last rollout of a model, in its state after the last assessment. Like the pointer, the row is
-# mutable: an assessment without a transition only updates this row. Phase changes are transitions.
+# Last rollout of a model, in its state after the last check. Like the pointer, the row is mutable:
+# a check without a transition only updates this row. Phase changes are transitions.
 rollout_heads = Table(
     "sluice_rollout_heads",
     metadata,

@@ -134,7 +134,7 @@ def import_version(
         *local_paths_of(lineage.model),
         *code_trained_here(ledger.versions(lineage.model)),
     }
-    code = accept_code(lineage, own=local_paths, trust=trust)
+    code = accept_code(lineage, local_paths=local_paths, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     entry = next((entry for entry in exported.history if entry.revision is None), None)

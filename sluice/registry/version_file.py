@@ -125,9 +125,9 @@ def read_version(
 
     Raises:
         StorageError: The file cannot be read, or is too large.
-        ContractError: The file is not a version file, or has another format.
-        IntegrityError: A part is missing, unexpected, changed, malformed or beyond a limit, or the
-            file is not signed as required.
+        ContractError: The archive is not a version file, or has another format.
+        IntegrityError: The file is not an archive, or is not signed as required; or a part is
+            missing, unexpected, changed, malformed or beyond a limit.
 
     Cost:
         Holds the whole version in memory twice.

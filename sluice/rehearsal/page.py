@@ -112,11 +112,11 @@ def _steps(rehearsal: Rehearsal) -> str:
         [
             f"{step.number}",
             f"{100 * step.share:g} %",
-            f"{100 * step.served:.3g} %" if math.isfinite(step.served) else "-",
-            f"{step.challenger:,}",
-            f"{step.production:,}",
+            f"{100 * step.served_share:.3g} %" if math.isfinite(step.served_share) else "-",
+            f"{step.challenger_requests:,}",
+            f"{step.production_requests:,}",
             f"{(step.until - step.since).total_seconds():.1f}",
-            _describe_reading(step.strongest),
+            _describe_reading(step.strongest_reading),
             tag(step.outcome.replace("_", " "), _TONE.get(step.outcome, "plain")),
         ]
         for step in steps

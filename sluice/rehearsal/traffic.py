@@ -19,9 +19,9 @@ _PAUSE_S = 0.05
 class RequestCounts:
     """Counts of the requests by outcome."""
 
-    sent: int = 0
-    answered: int = 0
-    failed: int = 0
+    num_sent: int = 0
+    num_answered: int = 0
+    num_failed: int = 0
     max_position: int = 0
     """Highest index of a requested row, from 0."""
     first_error: str = ""
@@ -86,7 +86,7 @@ class TrafficGenerator:
             counts = self.counts
             position = int((time.monotonic() - self._began) / self._row_s) % len(self._rows.keys)
             counts.max_position = max(counts.max_position, position)
-            counts.sent += 1
+            counts.num_sent += 1
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     if connection is None:
@@ -100,14 +100,14 @@ class TrafficGenerator:
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if status == 200:
-                counts.answered += 1
+                counts.num_answered += 1
             else:
                 self._count_failure(f"status {status}")
         if connection is not None:
             connection.close()
 
     def _count_failure(self, error: str) -> None:
-        self.counts.failed += 1
+        self.counts.num_failed += 1
         self.counts.first_error = self.counts.first_error or error
 
 

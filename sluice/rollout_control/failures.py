@@ -28,7 +28,7 @@ MAX_FAILURES = 200
 """Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Share of the labelled rows that is saved if the labels rejected the challenger."""
+"""Maximum share of the labelled rows that is saved if the labels rejected the challenger."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
     "errors": "the challenger raised an error",

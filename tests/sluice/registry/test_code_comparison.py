@@ -53,9 +53,9 @@ def test_a_changed_module_of_the_network_blocks_the_version(
         load_deployed(version, store)
 
     comparison = compare_version(version)
-    assert comparison.before[:12] in refused.value.what
-    assert comparison.now[:12] in refused.value.what
-    assert comparison.before != comparison.now
+    assert comparison.trained_digest[:12] in refused.value.what
+    assert comparison.current_digest[:12] in refused.value.what
+    assert comparison.trained_digest != comparison.current_digest
     assert "--code stored" in refused.value.fix
     assert "4f4f4f4f4f4f" in refused.value.fix
 

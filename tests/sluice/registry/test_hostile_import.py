@@ -48,7 +48,7 @@ from tests.sluice.registry.test_loading import with_settings
 from tests.support.synthetic import SineWorkload
 
 WORKLOAD = str(SETTINGS["workload"])
-NOTHING = CodeAcceptance(accepted=(), trusted=())
+NOTHING = CodeAcceptance(accepted_paths=(), trusted_paths=())
 
 
 class Home:

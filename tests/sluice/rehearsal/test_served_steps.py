@@ -109,7 +109,7 @@ def promoted() -> Rehearsal:
 def test_each_step_has_its_planned_and_its_served_share(promoted: Rehearsal) -> None:
     steps = served_steps(promoted.transitions)
 
-    assert [(step.number, step.share, step.served) for step in steps] == [
+    assert [(step.number, step.share, step.served_share) for step in steps] == [
         (1, 0.05, 0.04),
         (2, 0.25, 0.24),
         (3, 0.5, 0.49),
