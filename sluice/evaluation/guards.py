@@ -144,9 +144,10 @@ def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
         reference.values_of(guard.metric),
     )
     if candidate_SF is None or reference_SF is None:
-        known = sorted(candidate.values.keys() & reference.values.keys())
+        common_metrics = sorted(candidate.values.keys() & reference.values.keys())
         return _insufficient(
-            name, f"an arm does not have this metric; both have {', '.join(known) or 'none'}"
+            name,
+            f"an arm does not have this metric; both have {', '.join(common_metrics) or 'none'}",
         )
     sign = 1.0 if guard.better == "higher" else -1.0
     gain_F = sign * (candidate_SF.mean(axis=0) - reference_SF.mean(axis=0))

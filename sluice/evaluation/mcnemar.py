@@ -117,7 +117,7 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
         only_reference_wrong = int((reference_N & ~candidate_N).sum())
         method, p_value = _p_value(only_candidate_wrong, only_reference_wrong)
         results.append((only_candidate_wrong, only_reference_wrong, method, p_value))
-    adjusted = holm([p_value for *_, p_value in results])
+    adjusted_p_values = holm([p_value for *_, p_value in results])
     return McNemarReport(
         candidate=candidate.subject,
         reference=reference.subject,
@@ -133,7 +133,7 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
                 only_reference_wrong=only_reference_wrong,
                 method=method,
                 p_value=p_value,
-                adjusted_p=adjusted[index],
+                adjusted_p=adjusted_p_values[index],
             )
             for index, (only_candidate_wrong, only_reference_wrong, method, p_value) in enumerate(
                 results

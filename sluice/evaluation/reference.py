@@ -207,7 +207,7 @@ def _count_reproduced(
     """
     if "losses" not in lineage.artifacts:
         return 0
-    recorded = read_table_bytes(
+    recorded_losses = read_table_bytes(
         store.get(lineage.artifacts["losses"]),
         what=f"{_name(lineage)}: its recorded losses",
         kinds=RECORDED_LOSSES,
@@ -216,8 +216,8 @@ def _count_reproduced(
     workload = built.workload
     num_rows = 0
     for member in lineage.members:
-        expected = recorded[
-            (recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)
+        expected = recorded_losses[
+            (recorded_losses["seed"] == member.seed) & (recorded_losses["fold"] == member.fold_id)
         ]
         positions = labels.get_indexer(pd.Index(expected["row"]))
         if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():

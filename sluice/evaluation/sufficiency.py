@@ -76,8 +76,8 @@ def find_missing_evidence(
 def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     if np.isfinite(arm.loss_SN).all():
         return []
-    diverged = arm.diverged_seeds
-    seeds = f" in {len(diverged)} of {len(arm.seeds)} seeds ({', '.join(map(str, diverged))})"
+    diverged = ", ".join(map(str, arm.diverged_seeds))
+    seeds = f" in {len(arm.diverged_seeds)} of {len(arm.seeds)} seeds ({diverged})"
     return [
         MissingEvidence(
             f"the {name} has non-finite losses" + (seeds if arm.seeds else ""),

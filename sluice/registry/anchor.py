@@ -178,8 +178,10 @@ class FileAnchor:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
-                stored = self.read()
-                if stored is not None and stored.line > line:  # a later commit stored its line
+                stored_line = self.read()
+                if (
+                    stored_line is not None and stored_line.line > line
+                ):  # a later commit stored its line
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -241,14 +243,14 @@ def _parse(content: bytes, where: str) -> SignedLine:
 
 def _parse_named(content: bytes, where: str) -> SignedLine:
     """Parse an object and check its name, so that an added object cannot hide a newer line."""
-    stored = _parse(content, where)
-    if where.rsplit("/", 1)[-1] != _object_name(stored):
+    stored_line = _parse(content, where)
+    if where.rsplit("/", 1)[-1] != _object_name(stored_line):
         raise IntegrityError(
-            f"The object {where} contains line {stored.line}, which does not match its name.",
+            f"The object {where} contains line {stored_line.line}, which does not match its name.",
             cause="It was not written by Sluice.",
             fix=_removal_advice(where),
         )
-    return stored
+    return stored_line
 
 
 def _object_name(signed: SignedLine) -> str:

@@ -66,16 +66,19 @@ def create_approval(
     """
     subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
     subject[_APPROVED_AT] = at.isoformat()
-    signed = {}
+    signature_fields = {}
     if keys is not None and keys.actors:
         text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
-        signed = {"key_id": keys.signing.key_id, "signature": keys.signing.sign(GATE, text)}
+        signature_fields = {
+            "key_id": keys.signing.key_id,
+            "signature": keys.signing.sign(GATE, text),
+        }
     return Receipt(
         gate=GATE,
         outcome="pass",
         passed=True,
         subject=subject,
-        evidence={"actor": actor, **signed},
+        evidence={"actor": actor, **signature_fields},
         reason=reason,
         decided_at=at,
     )
@@ -175,15 +178,15 @@ def find_status(
         valid_at: Time at which the approval must not have expired, if it is not ``at``. At the end
             of a rollout, it is the start of the rollout.
     """
-    linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(each.receipt for each in linked if each.receipt.digest == promotion)
+    linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
+    receipt = next(each.receipt for each in linked_receipts if each.receipt.digest == promotion)
     rule = strictest_settings(settings, receipt)
     subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
-    approvals = [each.receipt for each in linked if each.receipt.gate == GATE]
+    approvals = [each.receipt for each in linked_receipts if each.receipt.gate == GATE]
     matching_approvals = [each for each in approvals if is_approval(each, subject)]
     needs_second_person = False
     if keys is not None and keys.actors:
-        key_ids = approvers(keys, linked, subject)
+        key_ids = approvers(keys, linked_receipts, subject)
         needs_second_person = keys.two_person_since is not None and at >= keys.two_person_since
         if needs_second_person:
             key_ids -= {keys.signing.key_id}
@@ -220,11 +223,11 @@ def find_status(
 
 
 def approvers(
-    keys: Keyring, linked: Sequence[LinkedReceipt], subject: Mapping[str, str]
+    keys: Keyring, linked_receipts: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
     """Return the key ids of the actors that approved a subject."""
     key_ids = set()
-    for receipt in (each.receipt for each in linked):
+    for receipt in (each.receipt for each in linked_receipts):
         key_id = keys.actors.get(str(receipt.evidence.get("actor")))
         if key_id is not None and is_signed_approval(keys, receipt, subject, key_id):
             key_ids.add(key_id)

@@ -30,8 +30,8 @@ def check_required(connection: Connection, models: Sequence[str]) -> Iterator[Re
         for entry in queries.load_history(connection, model):
             if entry.action != "promote":
                 continue
-            linked = evidence.load_linked_receipts(connection, model, entry.to_version)
-            receipts = [each.receipt for each in linked]
+            linked_receipts = evidence.load_linked_receipts(connection, model, entry.to_version)
+            receipts = [each.receipt for each in linked_receipts]
             verdict = next(each for each in receipts if each.digest == entry.receipt)
             if not strictest_settings(None, verdict).required:
                 continue
@@ -95,10 +95,10 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
 
 
 def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
-    linked = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
+    linked_receipts = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
     subject = _subject_of(connection, entry)
-    key_ids = approvers(keys, linked, subject)
-    for each in linked:  # an approval stays valid if its key was retired later
+    key_ids = approvers(keys, linked_receipts, subject)
+    for each in linked_receipts:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
         retired_at = keys.retired.get(key_id)
         if (

@@ -146,13 +146,15 @@ def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeCompariso
 
 def describe_commit(lineage: Lineage) -> str:
     """Return the git commit of a version for a message."""
-    changed = " with uncommitted changes" if lineage.git.dirty else ""
-    return f"git commit {lineage.git.commit[:12]}{changed}"
+    suffix = " with uncommitted changes" if lineage.git.dirty else ""
+    return f"git commit {lineage.git.commit[:12]}{suffix}"
 
 
 def _own_modules(identity: CodeIdentity) -> CodeIdentity:
-    own = {n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"}
-    return CodeIdentity(modules=own, distributions={}, data_files={})
+    own_modules = {
+        n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"
+    }
+    return CodeIdentity(modules=own_modules, distributions={}, data_files={})
 
 
 def _source(name: str, path: Path) -> bytes:

@@ -47,14 +47,14 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
         .outerjoin(last_recording, last_recording.c.receipt == receipts.c.digest)
         .where(version_receipts.c.model == model, version_receipts.c.number == number)
     ).all()
-    linked = []
+    linked_receipts = []
     for row in rows:
         receipt = parse_receipt(row.digest, row.payload)
         line = log.find_line_number(connection, version_receipts, row.link)
         if row.recording is not None and receipt.gate != "promotion":
             line = max(line, log.find_line_number(connection, recordings, row.recording))
-        linked.append(LinkedReceipt(receipt=receipt, line=line))
-    return sorted(linked, key=lambda each: each.line)
+        linked_receipts.append(LinkedReceipt(receipt=receipt, line=line))
+    return sorted(linked_receipts, key=lambda each: each.line)
 
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
@@ -114,9 +114,9 @@ def link_receipts(
     A receipt that is already linked is recorded again as the latest of its gate, except for a
     promotion receipt, which counts from its first link.
     """
-    linked = load_linked_receipts(connection, model, number)
-    newest = {each.receipt.gate: each.receipt.digest for each in linked}
-    linked_digests = {each.receipt.digest for each in linked}
+    linked_receipts = load_linked_receipts(connection, model, number)
+    newest = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
+    linked_digests = {each.receipt.digest for each in linked_receipts}
     for receipt in new_receipts:
         if receipt.digest not in linked_digests:
             save_receipt(connection, receipt, at=at)
@@ -203,9 +203,9 @@ def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime
         ContractError: The subject lacks candidate, reference or window.
     """
     key = validation.decision_key(receipt.subject)
-    decided = load_decision(connection, {"model": model} | key)
-    if decided is not None:
-        return decided
+    decision = load_decision(connection, {"model": model} | key)
+    if decision is not None:
+        return decision
     record_receipt(connection, receipt, at=at)
     log.append(connection, decisions, model=model, **key, receipt=receipt.digest, recorded_at=at)
     return receipt

@@ -152,8 +152,8 @@ def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | N
         return f"which is a receipt of the {receipt.gate} gate"
     if not receipt.passed:
         return f"whose outcome is {receipt.outcome}"
-    wrong = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
-    return f"which is about another {' and '.join(wrong)}" if wrong else ""
+    wrong_roles = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
+    return f"which is about another {' and '.join(wrong_roles)}" if wrong_roles else ""
 
 
 def _version_text(number: int | None) -> str:

@@ -167,11 +167,11 @@ class Ledger(SignedLedger):
             else:
                 validation.require_same_results(known_version.lineage, lineage)
                 number = known_version.number
-                recorded = {
+                recorded_entries = {
                     *(("accept", path) for path in known_version.accepted_code),
                     *(("trust", path) for path in known_version.trusted_code),
                 }
-                entries = [entry for entry in entries if entry not in recorded]
+                entries = [entry for entry in entries if entry not in recorded_entries]
             for action, text in entries:
                 queries.append_history(
                     connection,
@@ -218,16 +218,16 @@ class Ledger(SignedLedger):
         key = validation.decision_key(subject)
         while True:
             with self._database.read() as connection:
-                decided = evidence.load_decision(connection, {"model": model} | key)
-                earlier = evidence.load_decisions(connection, model)
-            if decided is not None:
-                return decided
-            receipt = judge(earlier)
+                decision = evidence.load_decision(connection, {"model": model} | key)
+                earlier_decisions = evidence.load_decisions(connection, model)
+            if decision is not None:
+                return decision
+            receipt = judge(earlier_decisions)
             validation.require_matching_receipt(receipt, key)
             at = self._clock()
             with self._write() as connection:
                 queries.lock_model(connection, model, at=at)
-                if evidence.count_decisions(connection, model) == len(earlier):
+                if evidence.count_decisions(connection, model) == len(earlier_decisions):
                     return evidence.decide(connection, model, receipt, at=at)
 
     def require_promotable(
@@ -257,8 +257,8 @@ class Ledger(SignedLedger):
                 registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -267,7 +267,7 @@ class Ledger(SignedLedger):
             approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -295,18 +295,18 @@ class Ledger(SignedLedger):
                 of a rollout, it is the start of the rollout.
         """
         with self._database.read() as connection:
-            registered = queries.load_version(connection, model, version)
+            registered_version = queries.load_version(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             try:
                 receipt = promotion.require_evidence(
-                    connection, registered, pointer=pointer, reinstate=True, rules=None
+                    connection, registered_version, pointer=pointer, reinstate=True, rules=None
                 )
             except GateBlocked:
                 return ApprovalStatus(required=False, approval=None)
             return approval.find_status(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer=pointer,
                 promotion=receipt,
                 settings=approvals,
@@ -358,15 +358,15 @@ class Ledger(SignedLedger):
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
-            spans.link_candidate(registered.candidate)
+            spans.link_candidate(registered_version.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, registered, pointer=pointer, rules=rules)
+            promotion.require_rules(connection, registered_version, pointer=pointer, rules=rules)
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -380,14 +380,14 @@ class Ledger(SignedLedger):
             approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
                 at=self._clock(),
                 reinstate=reinstate,
             )
-        _require_loadable(registered, store)
+        _require_loadable(registered_version, store)
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
@@ -396,7 +396,7 @@ class Ledger(SignedLedger):
             receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -405,7 +405,7 @@ class Ledger(SignedLedger):
             )
             return promotion.commit_move(
                 connection,
-                registered,
+                registered_version,
                 action="promote",
                 pointer=pointer,
                 at=at,
@@ -443,7 +443,7 @@ class Ledger(SignedLedger):
         code = _require_restorable(target, store)
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            moved = promotion.commit_move(
+            result = promotion.commit_move(
                 connection,
                 target,
                 action="rollback",
@@ -453,7 +453,7 @@ class Ledger(SignedLedger):
                 reason=reason,
                 receipt=None,
             )
-        return moved.model_copy(update={"code": code})
+        return result.model_copy(update={"code": code})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.
@@ -470,7 +470,7 @@ class Ledger(SignedLedger):
         with self._database.read() as connection:
             events = outbox.pending_events(connection, model, consumer)
         reasons: list[str] = []
-        delivered = 0
+        num_delivered = 0
         for event in events:
             result = deliver(event)
             reasons.append(result.reason)
@@ -478,9 +478,9 @@ class Ledger(SignedLedger):
                 break
             with self._database.write() as connection:
                 outbox.mark_delivered(connection, event, consumer, at=self._clock())
-            delivered += 1
+            num_delivered += 1
         return Publication(
-            delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
+            delivered=num_delivered, waiting=len(events) - num_delivered, reasons=tuple(reasons)
         )
 
     def restore_triggers(self) -> int:

@@ -278,11 +278,11 @@ def _load(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
-    trained = version.lineage.codec
-    if trained is not None:
+    trained_codec = version.lineage.codec
+    if trained_codec is not None:
         with wrap_user_errors("codec() of the workload"):
-            current = workload.codec().identity()
-        require_same_codec(_name(version), trained, current)
+            current_codec = workload.codec().identity()
+        require_same_codec(_name(version), trained_codec, current_codec)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 

@@ -207,10 +207,10 @@ def has_passed(connection: Connection, keys: Keyring, moment: datetime, *, line:
     A line was added after ``moment`` if an earlier line was signed after it. The timestamp of the
     line itself proves nothing, because its writer sets it.
     """
-    earlier = _select_by_known_keys(keys).where(
+    earlier_signatures = _select_by_known_keys(keys).where(
         signatures.c.line < line, signatures.c.signed_at > moment
     )
-    return connection.execute(earlier.limit(1)).first() is not None
+    return connection.execute(earlier_signatures.limit(1)).first() is not None
 
 
 def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:

@@ -182,8 +182,8 @@ class RolloutLedger(Ledger):
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -193,11 +193,11 @@ class RolloutLedger(Ledger):
             if last is not None and not last.is_over:
                 raise _active_rollout_error(connection, last)
             production_check.require_consistent_production(connection, model, version)
-            production = _require_other_production(connection, registered, pointer)
+            production = _require_other_production(connection, registered_version, pointer)
             receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -207,10 +207,12 @@ class RolloutLedger(Ledger):
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
             transition = transitions.first_transition(
-                rollout_id=digest_json([model, registered.candidate, production.candidate, epoch]),
+                rollout_id=digest_json(
+                    [model, registered_version.candidate, production.candidate, epoch]
+                ),
                 model=model,
                 version=version,
-                candidate=registered.candidate,
+                candidate=registered_version.candidate,
                 production=production.candidate,
                 production_version=production.number,
                 pointer_revision=pointer.revision,

@@ -50,7 +50,7 @@ class SignedLedger(RefusalRecordingLedger):
                 log_signatures.require_signed(connection, keys, head, anchor=anchor)
             yield connection
             if keys is not None:
-                signed = log_signatures.sign(
+                signed_line = log_signatures.sign(
                     connection,
                     keys,
                     since=head.num_lines,
@@ -58,8 +58,8 @@ class SignedLedger(RefusalRecordingLedger):
                     actor=signer,
                     at=self._clock(),
                 )
-                if signed is not None and anchor is not None:
-                    anchor_writing.enter_context(anchor.writing(signed))
+                if signed_line is not None and anchor is not None:
+                    anchor_writing.enter_context(anchor.writing(signed_line))
 
     def _require_valid_chain(self, connection: Connection) -> None:
         """Reject a signed move of the production pointer if any line of the log was changed.
@@ -111,11 +111,11 @@ class SignedLedger(RefusalRecordingLedger):
             log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
             log_signatures.require_no_findings(log_verification.check(connection))
             since = log_signatures.last_signed_line(connection, keys)
-            signed = log_signatures.sign(
+            signed_line = log_signatures.sign(
                 connection, keys, since=since, kind="bridge", actor=signer, at=self._clock()
             )
-            if signed is not None and anchor is not None:
-                anchor_writing.enter_context(anchor.writing(signed))
+            if signed_line is not None and anchor is not None:
+                anchor_writing.enter_context(anchor.writing(signed_line))
         return head
 
     def _require_keys(self) -> Keyring:
@@ -146,20 +146,20 @@ class SignedLedger(RefusalRecordingLedger):
                     fix="Give your own file with --key or SLUICE_REGISTRY_KEY. To create one: "
                     "openssl genpkey -algorithm ed25519 -out NAME.key",
                 )
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=True, rules=None
+                connection, registered_version, pointer=pointer, reinstate=True, rules=None
             )
             receipt = approval.create_approval(
                 connection,
                 keys,
-                registered,
+                registered_version,
                 pointer=pointer,
                 promotion=promotion_receipt,
                 actor=actor,

@@ -138,13 +138,13 @@ def import_version(
     for content in file.artifacts.values():
         store.put(content)
     entry = next((entry for entry in exported.history if entry.revision is None), None)
-    registered = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
+    registered_text = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
     result = ledger.import_version(
         lineage,
         exported.receipts,
         actor=actor,
         reason=f"imported from {source.name}: version {exported.number} of its "
-        f"registry{registered}; SHA-256 {file.digest}; {file.signed_by}",
+        f"registry{registered_text}; SHA-256 {file.digest}; {file.signed_by}",
         code=code,
     )
     return ImportedVersion(version=result.version, created=result.created, signed_by=file.signed_by)

@@ -76,7 +76,8 @@ def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) ->
     (first, *others) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
     listed = "; ".join(
-        f"{model} version{'s' * (len(own) > 1)} {', '.join(own)}" for model, own in numbers.items()
+        f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
+        for model, version_numbers in numbers.items()
     )
     return RegistryFinding(
         model=first.model if len(numbers) == 1 else "",
@@ -149,26 +150,26 @@ def _check_tables(
 
 def _check_receipts(connection: Connection, model: str) -> Iterator[RegistryFinding]:
     """Verify every receipt of the model's versions and decisions."""
-    linked = connection.execute(
+    linked_rows = connection.execute(
         sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
         .where(version_receipts.c.model == model)
         .order_by(version_receipts.c.id)
     ).all()
-    imported = connection.execute(
+    imported_rows = connection.execute(
         sa.select(imported_receipts.c.number, receipts.c.digest, receipts.c.payload)
         .join(receipts, receipts.c.digest == imported_receipts.c.receipt)
         .where(imported_receipts.c.model == model)
         .order_by(imported_receipts.c.id)
     ).all()
-    decided = connection.execute(
+    decision_rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
     ).all()
-    owners = {row.digest: row.number for row in (*imported, *linked)}
-    rows = (*linked, *imported, *decided)
+    owners = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
+    rows = (*linked_rows, *imported_rows, *decision_rows)
     for digest, payload in {row.digest: row.payload for row in rows}.items():
         try:
             evidence.parse_receipt(digest, payload)

@@ -41,9 +41,9 @@ class Assessment:
         return " ".join([*self._missing_counts(), *self._open_concerns()])
 
     def _harm_sentences(self) -> Iterator[str]:
-        breached = [reading for reading in self.guards if reading.verdict == "breach"]
-        if breached:
-            readings = describe_readings(breached, self.rollout.evidence)
+        breached_readings = [reading for reading in self.guards if reading.verdict == "breach"]
+        if breached_readings:
+            readings = describe_readings(breached_readings, self.rollout.evidence)
             yield f"The challenger is worse than production: {readings}."
         if self.drift is not None and self.drift.distance > self.drift.limit:
             yield (
@@ -67,12 +67,12 @@ class Assessment:
         )
         if not elapsed_s >= settings.min_step_s:
             yield f"{math.floor(elapsed_s)} of {settings.min_step_s:g} s have passed."
-        compared = traffic.comparable
+        comparable = traffic.comparable
         too_few = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
-                ("the challenger", compared.challenger),
-                ("production", compared.production),
+                ("the challenger", comparable.challenger),
+                ("production", comparable.production),
             )
             if counts.requests < settings.min_requests
         ]
@@ -84,24 +84,30 @@ class Assessment:
         warnings = [reading for reading in self.guards if reading.verdict != "ok"]
         if warnings:
             yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
-        dropped, is_shadowed = self.traffic.shadow_dropped, self.rollout.current_step.is_shadowed
-        compared = self.traffic.comparable
-        num_compared = min(compared.challenger.requests, compared.production.requests)
-        attempts = dropped + num_compared
-        if is_shadowed and dropped > settings.max_dropped_rate * attempts:
-            yield f"{dropped} of {attempts} shadow requests were dropped, as the server was busy."
+        num_dropped, is_shadowed = (
+            self.traffic.shadow_dropped,
+            self.rollout.current_step.is_shadowed,
+        )
+        comparable = self.traffic.comparable
+        num_compared = min(comparable.challenger.requests, comparable.production.requests)
+        attempts = num_dropped + num_compared
+        if is_shadowed and num_dropped > settings.max_dropped_rate * attempts:
+            yield (
+                f"{num_dropped} of {attempts} shadow requests were dropped, because the server was "
+                "busy."
+            )
         failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
             for counts in (self.traffic.challenger, self.traffic.production)
         )
-        if not is_shadowed and dropped > settings.max_dropped_rate * failures:
+        if not is_shadowed and num_dropped > settings.max_dropped_rate * failures:
             yield (
-                f"{dropped} of {failures} failures could not be compared with the other arm's "
+                f"{num_dropped} of {failures} failures could not be compared with the other arm's "
                 "response, because the server was busy."
             )
         if drift is not None and math.isnan(drift.distance):
             if drift.rows < settings.min_pairs:
-                reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
+                reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both arms"
             else:
                 reason = _describe_distance(drift)
             yield f"The distance between the predictions of both arms is unknown: {reason}."

@@ -244,11 +244,11 @@ def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
 def _evidence_at(
     traffic: TrafficCounts, log_evidence: dict[GuardName, tuple[float, ...]]
 ) -> HarmEvidence:
-    compared = traffic.comparable
+    comparable = traffic.comparable
     return HarmEvidence(
         until=traffic.until,
-        production=compared.production,
-        challenger=compared.challenger,
+        production=comparable.production,
+        challenger=comparable.challenger,
         servers=dict(traffic.by_server),
         log_evidence=log_evidence,
     )

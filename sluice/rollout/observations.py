@@ -127,10 +127,10 @@ class TrafficCounts(Record):
         another load and other users, so its production is not comparable with the challenger.
         """
         servers = self.by_server.values()
-        compared = [arms for arms in servers if arms.challenger.requests] or servers
+        compared_servers = [arms for arms in servers if arms.challenger.requests] or servers
         return BothArms(
-            production=_sum(arms.evidence.production for arms in compared),
-            challenger=_sum(arms.evidence.challenger for arms in compared),
+            production=_sum(arms.evidence.production for arms in compared_servers),
+            challenger=_sum(arms.evidence.challenger for arms in compared_servers),
         )
 
 

@@ -69,12 +69,12 @@ def advance(
             f"of {rollout.settings.lease_s:g} s, so the servers returned to production.",
             remedy="Find out why the rollout sensor did not run, then start the rollout again.",
         )
-    observed = _with_observations(rollout, traffic, now)
+    observed_rollout = _with_observations(rollout, traffic, now)
     assessment = Assessment(
-        rollout=observed,
+        rollout=observed_rollout,
         traffic=traffic,
         now=now,
-        guards=read_guards(observed.evidence, observed.settings),
+        guards=read_guards(observed_rollout.evidence, observed_rollout.settings),
         quality=quality,
         drift=drift,
     )
@@ -108,11 +108,11 @@ def _decide(assessment: Assessment) -> Transition:
         after = next_step(rollout)
         is_last = after.phase == "awaiting_promotion"
         status = "The challenger waits to be promoted" if is_last else "The rollout continues"
-        compared = assessment.traffic.comparable
+        comparable = assessment.traffic.comparable
         reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
-            f"{compared.challenger.requests:,} requests of the challenger and "
-            f"{compared.production.requests:,} of production. {status}."
+            f"{comparable.challenger.requests:,} requests of the challenger and "
+            f"{comparable.production.requests:,} of production. {status}."
         )
         return _transition("advance", assessment, after, reason)
     if assessment.now >= rollout.step_times_out_at:

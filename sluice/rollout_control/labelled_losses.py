@@ -51,23 +51,23 @@ def labelled_losses(
         ContractError: Outputs do not fit the workload, or a row's label is not unique.
     """
     pairs = pairs_by_position(samples, frame)
-    labelled = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
-    if not labelled:
+    row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
+    if not row_pairs:
         return None
-    span = RowRange(start=labelled[0][0], stop=labelled[-1][0] + 1)
+    span = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
     examples = workload.examples(frame, span)
     example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
-    labelled = [(row, pair) for row, pair in labelled if row in example_of_row]
-    if not labelled:
+    row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]
+    if not row_pairs:
         return None
-    rows_P = np.array([row for row, _ in labelled])
-    y = examples.targets[[example_of_row[row] for row, _ in labelled]]
+    rows_P = np.array([row for row, _ in row_pairs])
+    y = examples.targets[[example_of_row[row] for row, _ in row_pairs]]
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 
     def table(arm: ArmName, subject: str) -> LossTable:
-        output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in labelled], arm)
+        output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in row_pairs], arm)
         losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
             subject=subject,

@@ -239,8 +239,8 @@ def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficC
             ("challenger", step_traffic.challenger, challenger_share),
             ("production", step_traffic.production, 1 - challenger_share),
         ):
-            served = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
-            rows.append([step if arm == "challenger" else "", arm, served, *_counts(counts)])
+            served_text = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
+            rows.append([step if arm == "challenger" else "", arm, served_text, *_counts(counts)])
     names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
     note = (
         '<p class="soft">Served: share of the requests that were routed to the arm, including '

@@ -62,5 +62,5 @@ def save_rollout_page(
 def _newest_state(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
     """Return the rollout with the evidence of the last check, which may have made no transition."""
     last = transitions[-1].rollout
-    checked = ledger.rollout(last.model)
-    return checked if checked is not None and checked.id == last.id else last
+    current = ledger.rollout(last.model)
+    return current if current is not None and current.id == last.id else last
