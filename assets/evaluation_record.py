@@ -99,8 +99,8 @@ class Evaluation(Record):
             candidate_metrics=self.candidate.metric_table,
             reference_metrics=self.reference.metric_table,
             approved_losses=read(self.approved) if self.approved else None,
-            deployed=read(self.candidate.deployed),
-            reference_deployed=read(self.reference.deployed),
+            deployed_losses=read(self.candidate.deployed),
+            reference_deployed_losses=read(self.reference.deployed),
         )
 
     def mistakes(self, store: ArtifactStore) -> tuple[LossTable, LossTable] | None:

@@ -136,8 +136,8 @@ def _decide(
         candidate_metrics=evaluated.candidate.by_seed.metric_table,
         reference_metrics=evaluated.reference.by_seed.metric_table,
         approved_losses=None,
-        deployed=evaluated.candidate.deployed.losses,
-        reference_deployed=evaluated.reference.deployed.losses,
+        deployed_losses=evaluated.candidate.deployed.losses,
+        reference_deployed_losses=evaluated.reference.deployed.losses,
     )
     uncovered_code = "" if identity is None else identity.gap
     rules = promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())

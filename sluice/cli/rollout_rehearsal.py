@@ -78,7 +78,7 @@ def rehearse(
     if as_json:
         content = rehearsal.model_dump(mode="json")
         conclusion = {
-            "as_expected": rehearsal.as_expected,
+            "as_expected": rehearsal.is_as_expected,
             "flaws": rehearsal.deviations,
             "remedy": rehearsal.remedy,
             "report": report,
@@ -86,7 +86,7 @@ def rehearse(
         print_json(content | conclusion)
     else:
         _show(rehearsal, report)
-    if not rehearsal.as_expected:
+    if not rehearsal.is_as_expected:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -148,8 +148,8 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     from sluice.rollout_control.view import transitions_table
 
     console = results(markup=True)
-    colour = "green" if rehearsal.as_expected else "red"
-    word = "as expected" if rehearsal.as_expected else "NOT as expected"
+    colour = "green" if rehearsal.is_as_expected else "red"
+    word = "as expected" if rehearsal.is_as_expected else "NOT as expected"
     console.print()
     console.print(f"[bold]{rehearsal.model}[/bold]: [{colour}]{word}[/{colour}].")
     console.print(f"  end      {rehearsal.summary}", markup=False)

@@ -32,10 +32,10 @@ class GuardEvidence:
     approved_losses: LossTable | None = None
     """Losses of the version that ``GuardSettings.approved`` names, on the same rows."""
 
-    deployed: LossTable | None = None
+    deployed_losses: LossTable | None = None
     """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
-    reference_deployed: LossTable | None = None
+    reference_deployed_losses: LossTable | None = None
     """Losses of the reference's deployed ensemble; for a baseline without seeds, its losses."""
 
 
@@ -66,8 +66,8 @@ def check_guards(
         outcomes.append(
             _loss_margin(
                 "deployed ensemble against the deployed reference",
-                evidence.deployed,
-                evidence.reference_deployed,
+                evidence.deployed_losses,
+                evidence.reference_deployed_losses,
                 margin_share=settings.deployed_margin_share,
                 alpha=alpha,
                 block_length=block_length,
@@ -230,8 +230,12 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
         ("approved version's losses", evidence.approved_losses, None),
-        ("deployed ensemble's losses", evidence.deployed, candidate.subject),
-        ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
+        ("deployed ensemble's losses", evidence.deployed_losses, candidate.subject),
+        (
+            "reference's deployed losses",
+            evidence.reference_deployed_losses,
+            evidence.reference.subject,
+        ),
     )
     for name, table, subject in entries:
         if table is None:

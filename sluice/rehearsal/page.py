@@ -47,8 +47,8 @@ def save_rehearsal(rehearsal: Rehearsal, *, home: Home, environ: Mapping[str, st
 def rehearsal_page(rehearsal: Rehearsal) -> str:
     """Return the HTML document."""
     heading = f"Rollout rehearsal of {rehearsal.model}: {rehearsal.fault}"
-    tone: Tone = "good" if rehearsal.as_expected else "bad"
-    verdict = "as expected" if rehearsal.as_expected else "not as expected"
+    tone: Tone = "good" if rehearsal.is_as_expected else "bad"
+    verdict = "as expected" if rehearsal.is_as_expected else "not as expected"
     deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
     remedy = f"<p>What to do: {escape(rehearsal.remedy)}</p>" if rehearsal.remedy else ""
     parts = [

@@ -118,7 +118,7 @@ class Rehearsal(Record):
         return tuple(deviations)
 
     @property
-    def as_expected(self) -> bool:
+    def is_as_expected(self) -> bool:
         """Whether there are no deviations from the expected result."""
         return not self.deviations
 
@@ -129,7 +129,7 @@ class Rehearsal(Record):
         The advice of the last transition is that for a rollout of real users. The sandbox is
         removed at the end, so nothing in it can be resumed or aborted.
         """
-        if self.as_expected:
+        if self.is_as_expected:
             return ""
         command = f"sluice rollout rehearse {self.model} --fault {self.fault}"
         longer_command = f"{command} --seconds {min(2 * self.seconds, MAX_SECONDS):g}"

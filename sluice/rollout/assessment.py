@@ -111,7 +111,7 @@ class Assessment:
             else:
                 reason = _describe_distance(drift)
             yield f"The distance between the predictions of both arms is unknown: {reason}."
-        if self.rollout.at_last_step and settings.needs_quality:
+        if self.rollout.is_at_last_step and settings.needs_quality:
             outcome = "none yet" if self.quality is None else self.quality.outcome
             if outcome != "PROMOTE":
                 yield (

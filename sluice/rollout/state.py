@@ -64,7 +64,7 @@ class Rollout(Record):
         return self.phase in ("promoted", "rolled_back")
 
     @property
-    def at_last_step(self) -> bool:
+    def is_at_last_step(self) -> bool:
         """Whether the current step is the last one."""
         return self.step == len(self.settings.steps) - 1
 

@@ -70,7 +70,7 @@ def next_step(rollout: Rollout) -> Rollout:
 
     After the last step, the rollout awaits promotion with the same traffic split.
     """
-    if rollout.at_last_step:
+    if rollout.is_at_last_step:
         return _with_changes(rollout, phase="awaiting_promotion")
     return _with_changes(
         rollout,

@@ -53,7 +53,10 @@ def metric_arms(gain: float, *, size: float = 0.01) -> dict[str, MetricTable]:
 def guard(settings: GuardSettings, **evidence):
     (outcome,) = check_guards(
         GuardEvidence(
-            candidate=CANDIDATE, reference=REFERENCE, reference_deployed=REFERENCE, **evidence
+            candidate=CANDIDATE,
+            reference=REFERENCE,
+            reference_deployed_losses=REFERENCE,
+            **evidence,
         ),
         settings,
         alpha=0.05,
@@ -203,7 +206,7 @@ def test_the_approved_version_itself_passes_and_another_is_refused():
 def test_the_deployed_ensemble_must_pass_separately(gain, result):
     settings = asked(deployed_margin_share=0.0)
 
-    found = guard(settings, deployed=shifted(gain, "candidate"))
+    found = guard(settings, deployed_losses=shifted(gain, "candidate"))
 
     assert found.result == result
     assert "deployed ensemble" in found.name
@@ -212,15 +215,17 @@ def test_the_deployed_ensemble_must_pass_separately(gain, result):
 def test_the_margin_of_what_is_deployed_is_a_share_of_the_references_loss():
     worse = shifted(-0.5, "candidate")
 
-    assert guard(asked(deployed_margin_share=0.6 / LEVEL), deployed=worse).passed
-    assert not guard(asked(deployed_margin_share=0.4 / LEVEL), deployed=worse).passed
+    assert guard(asked(deployed_margin_share=0.6 / LEVEL), deployed_losses=worse).passed
+    assert not guard(asked(deployed_margin_share=0.4 / LEVEL), deployed_losses=worse).passed
 
 
 def test_one_bad_loss_of_what_is_deployed_never_passes():
     deployed = shifted(1.0, "candidate")
     deployed.loss_SN[0, 3] = math.nan
 
-    assert guard(asked(deployed_margin_share=0.5), deployed=deployed).result == ("insufficient")
+    assert guard(asked(deployed_margin_share=0.5), deployed_losses=deployed).result == (
+        "insufficient"
+    )
     assert guard(asked(deployed_margin_share=0.5)).result == "insufficient"
 
 

@@ -135,8 +135,8 @@ def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
         GuardEvidence(
             candidate=candidate,
             reference=reference,
-            deployed=as_one(candidate),
-            reference_deployed=as_one(reference),
+            deployed_losses=as_one(candidate),
+            reference_deployed_losses=as_one(reference),
             candidate_metrics=metrics(
                 subject=candidate.subject, window=candidate.window, sharpe=0.45
             ),

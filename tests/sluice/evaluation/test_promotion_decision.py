@@ -28,8 +28,8 @@ def evidence(candidate=CANDIDATE, reference=REFERENCE, **more) -> GuardEvidence:
         **{
             "candidate": candidate,
             "reference": reference,
-            "deployed": as_one(candidate),
-            "reference_deployed": as_one(reference),
+            "deployed_losses": as_one(candidate),
+            "reference_deployed_losses": as_one(reference),
         }
         | more
     )
@@ -95,11 +95,11 @@ def test_a_worse_artifact_of_a_better_recipe_is_not_promoted():
         deterministic=True,
     )
 
-    verdict = decide(evidence(deployed=worse))
+    verdict = decide(evidence(deployed_losses=worse))
 
     assert verdict.outcome == "REJECT"
     assert "'deployed ensemble against the deployed reference' fails" in verdict.reason
-    missing = decide(evidence(deployed=None))
+    missing = decide(evidence(deployed_losses=None))
     assert missing.outcome == "INCONCLUSIVE"
     assert "were not computed" in missing.reason
 
