@@ -227,7 +227,7 @@ def suite_metadata(
             "suite": f"{result.name} v{result.version}",
             "scored": f"{len(result.rows)} of {result.num_rows}",
             **{change: result.count(change) for change in CHANGES},
-            "data suspected": result.suspects("data"),
+            "data suspected": result.count_suspects("data"),
             "gain": result.gain.gain,
             "outcome": result.gain.outcome,
         }
