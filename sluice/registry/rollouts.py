@@ -260,10 +260,10 @@ class RolloutLedger(Ledger):
 
         The pointer and the rollout change in one transaction. If the evidence no longer allows the
         promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
-        why. If only a required approval is missing, the rollout still awaits promotion. So it does
-        if this process has other code than the challenger: as for ``promote``, this error says
-        nothing about the challenger, and the servers may have its code. An approval that was valid
-        when the rollout started does not expire during the rollout.
+        why. If only a required approval is missing, the rollout still awaits promotion. An approval
+        that was valid when the rollout started does not expire during the rollout. The rollout also
+        awaits promotion if this process has other code than the challenger. As for ``promote``,
+        this is no fault of the challenger: servers with its code can serve it.
 
         Args:
             model: Name of the model.
