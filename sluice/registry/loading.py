@@ -120,7 +120,7 @@ def load_members(
     *,
     code: CodeSource = "current",
 ) -> tuple[Workload, list[nn.Module]]:
-    """Return the workload of a version and the networks of some of its members, in their order.
+    """Return a version's workload and the networks of the given members, in their order.
 
     Args:
         version: The version.

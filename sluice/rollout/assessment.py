@@ -57,8 +57,8 @@ class Assessment:
         rollout, traffic, settings = self.rollout, self.traffic, self.rollout.settings
         if traffic.epoch != rollout.epoch:
             yield (
-                f"The counts of the servers are of epoch {traffic.epoch}, but the traffic split is "
-                f"of epoch {rollout.epoch}."
+                f"The servers have counts for epoch {traffic.epoch}, but the traffic split has "
+                f"epoch {rollout.epoch}."
             )
             return
         elapsed_s = min(

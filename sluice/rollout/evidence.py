@@ -154,15 +154,14 @@ def update_log_evidence(
         mass: Evidence added before this check, for all odds ratios together.
 
     Assumes:
-        Requests are routed to the arms at random, independently of their outcome. Given the number
-        of requests of each arm of a server and the number of faults among them, the challenger's
-        number of faults then has a hypergeometric distribution, even if the fault rate changed
-        meanwhile. The expectation of a convex function is at most that for the binomial
-        distribution (Hoeffding), so the binomial distribution is conservative. With shadow traffic
-        both arms get every request, and a fault of only one arm is equally likely on either arm.
-        Clients that know their arm and target it violate this assumption. Therefore faults that
-        both arms have are excluded, and the faults of one client count up to a limit only
-        (``EvidenceCounts``).
+        Requests are routed to the arms at random, independently of their outcome. Then the
+        challenger's faults on a server have a hypergeometric distribution, given the requests per
+        arm and the total faults, even if the fault rate changed meanwhile. The expectation of a
+        convex function is at most that for the binomial distribution (Hoeffding), so the binomial
+        distribution is conservative. With shadow traffic both arms get every request, and a fault
+        of only one arm is equally likely on either arm. Clients that know their arm and target it
+        violate this assumption. Therefore faults that both arms have are excluded, and the faults
+        of one client count up to a limit only (``EvidenceCounts``).
 
     Source:
         Ville (1939); Hoeffding (1963), JASA 58(301), theorem 4; Ramdas, Gruenwald, Vovk & Shafer

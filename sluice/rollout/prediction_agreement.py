@@ -21,8 +21,8 @@ from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 
 _MIN_SPREAD_SHARE = 0.05
-"""Minimum of the unit in which distances are measured, as a part of the standard deviation of
-production's predictions. Without a minimum, small differences of a retrained model whose
+"""Minimum unit for distances, as a share of the standard deviation of production's predictions.
+Without a minimum, small differences of a retrained model whose
 predictions are almost equal would be a breach."""
 
 _MAX_CLIENT_FACTOR = 5

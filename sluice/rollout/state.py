@@ -124,7 +124,7 @@ class PredictionDrift(Record):
 
 
 class Transition(Record):
-    """Result of one check of a rollout or of a person's request: outcome, reason and evidence."""
+    """Result of a check or of a person's request: outcome, reason and evidence."""
 
     outcome: TransitionOutcome
     rollout: Rollout = Field(description="State after the transition.")

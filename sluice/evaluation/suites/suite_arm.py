@@ -14,7 +14,7 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTED_ROWS = "were used to select these rows"
-"""End of the problem of an arm whose seeds all selected the rows of a suite."""
+"""End of the message for an arm whose seeds all selected the suite's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
