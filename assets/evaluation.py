@@ -253,7 +253,7 @@ def suite_metadata(
             "suite": f"{result.name} v{result.version}",
             "scored": f"{len(result.rows)} of {result.num_rows}",
             **{change: result.count(change) for change in CHANGES},
-            "suspected data errors": result.suspects("data"),
+            "suspected data errors": result.count_suspects("data"),
             "gain": result.gain.gain,
             "outcome": result.gain.outcome,
         }

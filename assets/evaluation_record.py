@@ -98,9 +98,9 @@ class Evaluation(Record):
             reference=read(self.reference.losses),
             candidate_metrics=self.candidate.metric_table,
             reference_metrics=self.reference.metric_table,
-            approved=read(self.approved) if self.approved else None,
-            deployed=read(self.candidate.deployed),
-            reference_deployed=read(self.reference.deployed),
+            approved_losses=read(self.approved) if self.approved else None,
+            deployed_losses=read(self.candidate.deployed),
+            reference_deployed_losses=read(self.reference.deployed),
         )
 
     def mistakes(self, store: ArtifactStore) -> tuple[LossTable, LossTable] | None:

@@ -102,7 +102,7 @@ def promotion_verdict_asset(
                 gate,
                 guards,
                 suite_guards=suites.guard_outcomes,
-                earlier=[Verdict.of(receipt) for receipt in earlier],
+                earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
                 directions=workload.metric_directions,
                 horizon_rows=workload.horizon_rows,
                 unit=workload.loss_unit,

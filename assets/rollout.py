@@ -113,7 +113,7 @@ def steps_rows(rollout: Rollout) -> list[dict[str, object]]:
         {
             "step": number,
             "share": step.share,
-            "shadow": "yes" if step.shadow else "no",
+            "shadow": "yes" if step.is_shadowed else "no",
             "minimum": f"{settings.min_step_s:g} s and {settings.min_requests} requests",
         }
         for number, step in enumerate(settings.steps, start=1)

@@ -49,7 +49,7 @@ def with_rehearsal(
     except SluiceError as error:
         is_good, text = False, f"the rehearsal did not run: {error}"
     else:
-        is_good = rehearsal.as_expected
+        is_good = rehearsal.is_as_expected
         text = " ".join(
             [
                 f"rehearsed, fault {rehearsal.summary}.",

@@ -135,9 +135,9 @@ def _decide(
         reference=evaluated.reference_losses,
         candidate_metrics=evaluated.candidate.by_seed.metric_table,
         reference_metrics=evaluated.reference.by_seed.metric_table,
-        approved=None,
-        deployed=evaluated.candidate.deployed.losses,
-        reference_deployed=evaluated.reference.deployed.losses,
+        approved_losses=None,
+        deployed_losses=evaluated.candidate.deployed.losses,
+        reference_deployed_losses=evaluated.reference.deployed.losses,
     )
     uncovered_code = "" if identity is None else identity.coverage_warning
     rules = promotion_rules(BaselineSettings(), gate, guards, SuiteSettings())
@@ -148,7 +148,7 @@ def _decide(
             evidence,
             gate,
             guards,
-            earlier=[Verdict.of(receipt) for receipt in earlier],
+            earlier_verdicts=[Verdict.of(receipt) for receipt in earlier],
             directions=workload.metric_directions,
             horizon_rows=workload.horizon_rows,
             unit=workload.loss_unit,

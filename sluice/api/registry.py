@@ -1,7 +1,8 @@
 """``sluice.Registry``: versions of models, and the one in production."""
 
+import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -76,13 +77,13 @@ class Registry:
 
     def models(self) -> list[str]:
         """Return the names of all models, sorted; [] for a registry that does not exist yet."""
-        with naming_extras("The registry"), self._open(create=True) as ledger:
-            return ledger.models()
+        with naming_extras("The registry"), self._open_existing() as ledger:
+            return [] if ledger is None else ledger.models()
 
     def versions(self, model: str) -> "list[Version]":
         """Return the versions of a model, sorted by number; [] for an unknown model."""
-        with naming_extras("The registry"), self._open(create=True) as ledger:
-            return ledger.versions(model)
+        with naming_extras("The registry"), self._open_existing() as ledger:
+            return [] if ledger is None else ledger.versions(model)
 
     def production(self, model: str) -> "Version | None":
         """Return the verified version in production, or None.
@@ -90,13 +91,13 @@ class Registry:
         Raises:
             RegistryInconsistent: Pointer, history, log or receipts contradict each other.
         """
-        with naming_extras("The registry"), self._open(create=True) as ledger:
-            return ledger.production(model)
+        with naming_extras("The registry"), self._open_existing() as ledger:
+            return None if ledger is None else ledger.production(model)
 
     def history(self, model: str) -> "Sequence[HistoryEntry]":
         """Return all changes of a model: who registered, promoted or rolled back what, and why."""
-        with naming_extras("The registry"), self._open(create=True) as ledger:
-            return ledger.history(model)
+        with naming_extras("The registry"), self._open_existing() as ledger:
+            return [] if ledger is None else ledger.history(model)
 
     def register(
         self,
@@ -217,6 +218,17 @@ class Registry:
     @property
     def _store(self) -> ArtifactStore:
         return ArtifactStore(self._home.artifacts)
+
+    @contextlib.contextmanager
+    def _open_existing(self) -> "Iterator[Ledger | None]":
+        """Yield the ledger without creating its database; None if it does not exist yet."""
+        try:
+            ledger = self._open()
+        except UnknownVersion:
+            yield None
+            return
+        with ledger:
+            yield ledger
 
     def _open(self, *, create: bool = False) -> "Ledger":
         from sluice.registry.ledger import Ledger

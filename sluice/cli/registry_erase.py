@@ -48,7 +48,7 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
         Text(
             f"Deleted {pluralize(erased.samples, 'sample')} of the user: {erased.drift} for drift, "
             f"{erased.pairs} answered by both arms of a rollout, {erased.awaiting_label} of them "
-            f"with a row that waited for its label. {pluralize(erased.kept, 'sample')} of {model} "
+            f"to be joined with labels. {pluralize(erased.kept, 'sample')} of {model} "
             f"{'stays' if erased.kept == 1 else 'stay'}.{unnamed}"
         )
     )

@@ -171,7 +171,7 @@ def import_file(
             actor=actor or current_user(),
             key=read_key(key),
             trusted=None if trusted_keys is None else TrustedKeys.read(trusted_keys),
-            own=pipeline_import_paths,
+            local_paths_of=pipeline_import_paths,
             trust=trust or (),
         )
     version = imported.version
@@ -242,13 +242,13 @@ def sign(
         ledger.sign(head, actor=actor or current_user())
     if as_json:
         covered = [line.model_dump(mode="json") for line in lines]
-        print_json({"lines": head.lines, "digest": head.digest, "covered": covered})
+        print_json({"lines": head.num_lines, "digest": head.digest, "covered": covered})
     elif lines:
         show_result(Text(f"Signed {pluralize(len(lines), 'line')}; the last one is {head.digest}."))
     else:
         show_result(
             Text(
-                f"All lines are signed already ({pluralize(head.lines, 'line')}); the last one is "
-                f"{head.digest}."
+                f"All lines are signed already ({pluralize(head.num_lines, 'line')}); the last one "
+                f"is {head.digest}."
             )
         )

@@ -78,7 +78,7 @@ def rehearse(
     if as_json:
         content = rehearsal.model_dump(mode="json")
         outcome = {
-            "as_expected": rehearsal.as_expected,
+            "as_expected": rehearsal.is_as_expected,
             "flaws": rehearsal.deviations,
             "remedy": rehearsal.remedy,
             "report": report,
@@ -86,7 +86,7 @@ def rehearse(
         print_json(content | outcome)
     else:
         _show(rehearsal, report)
-    if not rehearsal.as_expected:
+    if not rehearsal.is_as_expected:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
@@ -125,8 +125,8 @@ def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
 
 def _traffic(counts: "RequestCounts") -> Text:
     return Text.assemble(
-        f"requests     {counts.sent:,} sent, {counts.answered:,} answered, ",
-        (f"{counts.failed:,} failed", "red" if counts.failed else ""),
+        f"requests     {counts.num_sent:,} sent, {counts.num_answered:,} answered, ",
+        (f"{counts.num_failed:,} failed", "red" if counts.num_failed else ""),
     )
 
 
@@ -148,8 +148,8 @@ def _show(rehearsal: "Rehearsal", report: str) -> None:
     from sluice.rollout_control.view import transitions_table
 
     console = results_console(markup=True)
-    colour = "green" if rehearsal.as_expected else "red"
-    conclusion = "as expected" if rehearsal.as_expected else "NOT as expected"
+    colour = "green" if rehearsal.is_as_expected else "red"
+    conclusion = "as expected" if rehearsal.is_as_expected else "NOT as expected"
     console.print()
     console.print(f"[bold]{rehearsal.model}[/bold]: [{colour}]{conclusion}[/{colour}].")
     console.print(f"  end      {rehearsal.summary}", markup=False)

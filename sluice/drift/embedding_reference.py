@@ -29,8 +29,8 @@ from sluice.drift.reference import OnProgress
 from sluice.evaluation.outputs import (
     LoadMember,
     complete_seeds,
+    own_member_selector,
     select_members,
-    select_own_member,
 )
 from sluice.models.embedding import MAX_WIDTH, embed
 from sluice.serving.model_arrays import as_arrays, element_digests
@@ -106,7 +106,7 @@ def build_embedding_reference(
     """
     last_fold = max(folds, key=lambda fold: fold.fold_id)
     seed = min(complete_seeds(folds, members))
-    select_member = select_own_member(workload, frame, members)
+    select_member = own_member_selector(workload, frame, members)
     (member,) = select_members([last_fold], [seed], select_member).values()
     network = load(member)
     source = workload.examples(frame, last_fold.test).x

@@ -33,8 +33,8 @@ from sluice.evaluation.outputs import (
     complete_seeds,
     mean_output,
     member_outputs,
+    own_member_selector,
     select_members,
-    select_own_member,
 )
 from sluice.evaluation.unseen_members import position_through, row_labels
 from sluice.models.embedding import REFERENCE_ROLE
@@ -221,7 +221,7 @@ def _predict_held_out_in_chunks(
     """
     seeds = complete_seeds(folds, members)
     last_fold = max(folds, key=lambda fold: fold.fold_id)
-    selected = select_members([last_fold], seeds, select_own_member(workload, frame, members))
+    selected = select_members([last_fold], seeds, own_member_selector(workload, frame, members))
     examples = workload.examples(frame, last_fold.test)
     sources = [PredictedRows(load(member), examples.x) for member in selected.values()]
     losses, responses = [], []

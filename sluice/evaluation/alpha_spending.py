@@ -38,7 +38,7 @@ power is left after a week of daily attempts.
 
 
 def spent_alpha(alpha: float, attempt: int) -> float:
-    """Return the share of ``alpha`` that one attempt on a window may spend [rate].
+    """Return the part of ``alpha`` that one attempt on a window may spend [rate].
 
     >>> round(spent_alpha(0.05, 1), 4), round(spent_alpha(0.05, 30), 6)
     (0.0219, 9.5e-05)
@@ -60,7 +60,9 @@ def spent_alpha(alpha: float, attempt: int) -> float:
     return alpha * share
 
 
-def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch | None], *, overlap: float) -> int:
+def count_attempt(
+    rows: RowSketch, earlier_rows: Iterable[RowSketch | None], *, overlap: float
+) -> int:
     """Return the number of a new attempt on this window, 1 for the first.
 
     A window with a few additional rows is still the same window. Otherwise every day of data would
@@ -68,11 +70,11 @@ def count_attempt(rows: RowSketch, earlier: Iterable[RowSketch | None], *, overl
 
     Args:
         rows: Sketch of the window's rows.
-        earlier: Sketches of the rows of all earlier decisions. None for a decision without a
+        earlier_rows: Sketches of the rows of all earlier decisions. None for a decision without a
             sketch; it is counted, because it may have been made on these rows.
         overlap: A decision counts if it contains at least this share of the window's rows [rate].
     """
-    return 1 + sum(sketch is None or rows.share_in(sketch) >= overlap for sketch in earlier)
+    return 1 + sum(sketch is None or rows.share_in(sketch) >= overlap for sketch in earlier_rows)
 
 
 def settings_for_attempt(settings: GateSettings, attempt: int) -> GateSettings:

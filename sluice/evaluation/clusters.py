@@ -54,13 +54,13 @@ def fold_scale(table: LossTable, fold: int) -> float:
 
 
 def _require_one_fold(fold_C: NDArray[np.int64], label_C: NDArray[np.str_]) -> None:
-    names, count = np.unique(label_C, return_counts=True)
-    if (count > 1).any():
-        name = str(names[count > 1][0])
+    names, counts = np.unique(label_C, return_counts=True)
+    if (counts > 1).any():
+        name = str(names[counts > 1][0])
         folds = ", ".join(map(str, fold_C[label_C == name]))
         raise ContractError(
-            f"A cluster must be in one fold, got {pluralize(int((count > 1).sum()), 'cluster')} in "
-            f"several folds, first {name!r} in folds {folds}.",
+            f"A cluster must be in one fold, got {pluralize(int((counts > 1).sum()), 'cluster')} "
+            f"in several folds, first {name!r} in folds {folds}.",
             cause="Folds are assumed to be independent, but the rows of a cluster are dependent.",
             fix="Split the folds by cluster, or use a single fold.",
         )

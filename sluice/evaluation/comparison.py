@@ -73,20 +73,21 @@ def compare(
         statistic can detect it.
     """
     reference = reference.aligned_to(candidate)
-    rows, clustered = candidate, candidate.cluster_N is not None
-    observation = "cluster" if clustered else "test row"
+    row_losses, is_clustered = candidate, candidate.cluster_N is not None
+    observation = "cluster" if is_clustered else "test row"
     candidate, reference = aggregate_clusters(candidate), aggregate_clusters(reference)
-    ours, theirs, fold_N = ArmLosses.of(candidate), ArmLosses.of(reference), candidate.fold_N
-    gain_N = mean_gain(ours, theirs)
+    candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
+    fold_N = candidate.fold_N
+    gain_N = mean_gain(candidate_arm, reference_arm)
     centred_N = _centred_by_fold(gain_N, fold_N)
     # The rounding errors of a gain are proportional to the losses, of which it is the difference.
-    rounding = 8 * np.finfo(np.float64).eps * float(np.abs(theirs.loss_SN).max())
+    rounding = 8 * np.finfo(np.float64).eps * float(np.abs(reference_arm.loss_SN).max())
     is_constant = bool(np.abs(centred_N).max() <= rounding)
     block_length = _block_length(centred_N, settings, horizon_rows, is_constant=is_constant)
 
-    estimate = estimate_gain(ours, theirs, fold_N, block_length=block_length)
+    estimate = estimate_gain(candidate_arm, reference_arm, fold_N, block_length=block_length)
     lower, upper = estimate.bounds(settings.alpha)
-    margin = settings.equivalence_margin_share * abs(float(theirs.loss_SN.mean()))
+    margin = settings.equivalence_margin_share * abs(float(reference_arm.loss_SN.mean()))
     missing = find_missing_evidence(
         candidate,
         reference,
@@ -113,12 +114,12 @@ def compare(
         reference=reference.subject,
         window=candidate.window,
         unit=unit,
-        candidate_loss=float(ours.loss_SN.mean()),
-        reference_loss=float(theirs.loss_SN.mean()),
+        candidate_loss=float(candidate_arm.loss_SN.mean()),
+        reference_loss=float(reference_arm.loss_SN.mean()),
         gain=estimate.gain,
         standard_error=estimate.standard_error,
         seed_se=estimate.seed_se,
-        row_se=math.sqrt(estimate.rows.variance),
+        row_se=math.sqrt(estimate.row_component.variance),
         degrees_of_freedom=estimate.total.degrees_of_freedom,
         lower_bound=lower,
         upper_bound=upper,
@@ -127,16 +128,18 @@ def compare(
         p_value=estimate.p_value(settings.min_gain),
         alpha=settings.alpha,
         alpha_of_all=settings.alpha,
-        rows=RowSketch.of(rows.label_N),
+        rows=RowSketch.of(row_losses.label_N),
         effect_size=_effect_size(gain_N, is_constant=is_constant),
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),
         diverged_seeds=candidate.diverged_seeds,
         diverged_reference_seeds=reference.diverged_seeds,
-        num_rows=rows.num_rows,
-        num_clusters=candidate.num_rows if clustered else None,
+        num_rows=row_losses.num_rows,
+        num_clusters=candidate.num_rows if is_clustered else None,
         block_length=block_length,
-        folds=_fold_gains(rows, ours, theirs, fold_N, block_length, settings.alpha),
+        folds=_fold_gains(
+            row_losses, candidate_arm, reference_arm, fold_N, block_length, settings.alpha
+        ),
         lacking=tuple(item.what for item in missing),
         reason=reason,
         remedy=remedy,
@@ -216,28 +219,29 @@ def _remedy(
     if gain < -margin:
         # A larger sample would reject the candidate, which helps nobody.
         return (
-            "Leave production unchanged. The mean loss of the candidate is higher than that of "
-            f"what it is compared with, by {-gain:.4g} {unit}: with more seeds or rows, it would "
-            "probably be rejected. Improve its inputs, model or training first. If a simple rule "
+            "Leave production unchanged. The mean loss of the candidate is higher than that of the "
+            f"reference, by {-gain:.4g} {unit}. With more seeds or rows, it would probably be "
+            "rejected. Improve its inputs, model or training first. If a simple rule "
             "is already nearly perfect, use that rule: a network can hardly be better."
         )
-    # Distance from the observed gain to the threshold of PROMOTE if the gain is sufficient. Else to
-    # the more distant threshold of REJECT and EQUIVALENT, which requires the smaller sample.
+    # If the gain is sufficient, this is its distance to the threshold of PROMOTE. Otherwise, it is
+    # the distance to the threshold of REJECT or EQUIVALENT, whichever is farther away, because a
+    # longer distance requires a smaller sample.
     distance = gain - required if gain > required else max(required - gain, margin - abs(gain))
     evidence = PowerInputs(
         num_seeds=len(candidate.seeds),
         num_reference_seeds=len(reference.seeds),
         num_rows=candidate.num_rows,
-        seed_variance=estimate.candidate_seeds.variance,
-        reference_variance=estimate.reference_seeds.variance,
-        row_variance=estimate.rows.variance,
+        seed_variance=estimate.candidate_component.variance,
+        reference_variance=estimate.reference_component.variance,
+        row_variance=estimate.row_component.variance,
         observation=observation,
     )
-    # At this distance in standard errors from a threshold, a comparison decides with the advised
-    # power.
-    required_errors = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
+    # A comparison whose gain is this number of standard errors from a threshold decides with the
+    # advised power.
+    decisive_distance_se = estimate.quantile(settings.alpha) + float(ndtri(settings.advised_power))
     return "Leave production unchanged. " + advise_sample_size(
-        evidence, distance=distance, required_errors=required_errors
+        evidence, distance=distance, decisive_distance_se=decisive_distance_se
     )
 
 
@@ -249,7 +253,7 @@ def _effect_size(gain_N: NDArray[np.float64], *, is_constant: bool) -> float:
 
 
 def _fold_gains(
-    rows: LossTable,
+    row_losses: LossTable,
     candidate: ArmLosses,
     reference: ArmLosses,
     fold_N: NDArray[np.int64],
@@ -260,20 +264,20 @@ def _fold_gains(
     for fold in np.unique(fold_N):
         rows_N = fold_N == fold
         estimate = estimate_gain(
-            candidate.rows(rows_N),
-            reference.rows(rows_N),
+            candidate.select_rows(rows_N),
+            reference.select_rows(rows_N),
             fold_N[rows_N],
             block_length=block_length,
         )
         low, high = estimate.bounds(alpha)
-        scale = fold_scale(rows, int(fold))
+        scale = fold_scale(row_losses, int(fold))
         gains.append(
             FoldGain(
                 fold_id=int(fold),
                 gain=scale * estimate.gain,
                 low=scale * low,
                 high=scale * high,
-                num_rows=int((rows.fold_N == fold).sum()),
+                num_rows=int((row_losses.fold_N == fold).sum()),
             )
         )
     return tuple(gains)

@@ -41,8 +41,8 @@ class ArmLosses:
         clean_SN = np.where(np.isfinite(loss_SN), loss_SN, np.nan)
         return cls(loss_SN=clean_SN, is_deterministic=table.is_deterministic)
 
-    def rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
-        """Return the losses of selected rows."""
+    def select_rows(self, rows_N: NDArray[np.bool_]) -> "ArmLosses":
+        """Return the losses of the rows of a mask (N,)."""
         return ArmLosses(loss_SN=self.loss_SN[:, rows_N], is_deterministic=self.is_deterministic)
 
     def seeds_component(self) -> VarianceComponent:
@@ -55,14 +55,19 @@ class Estimate:
     """Mean gain [loss units] with its independent variance components [loss units squared]."""
 
     gain: float
-    candidate_seeds: VarianceComponent
-    reference_seeds: VarianceComponent
-    rows: VarianceComponent
+    candidate_component: VarianceComponent
+    """Component due to the seeds of the candidate."""
+
+    reference_component: VarianceComponent
+    """Component due to the seeds of the reference."""
+
+    row_component: VarianceComponent
+    """Component due to the test rows, or to the folds for a metric that is no mean over rows."""
 
     @property
     def total(self) -> VarianceComponent:
         """Variance of the gain over seeds and rows."""
-        return pooled((self.candidate_seeds, self.reference_seeds, self.rows))
+        return pooled((self.candidate_component, self.reference_component, self.row_component))
 
     @property
     def standard_error(self) -> float:
@@ -72,7 +77,7 @@ class Estimate:
     @property
     def seed_se(self) -> float:
         """Standard error component of the seeds of both arms [loss units]."""
-        return math.sqrt(self.candidate_seeds.variance + self.reference_seeds.variance)
+        return math.sqrt(self.candidate_component.variance + self.reference_component.variance)
 
     def quantile(self, alpha: float) -> float:
         """Return the distance of a one-sided bound at ``alpha`` from the gain [standard errors]."""
@@ -113,9 +118,9 @@ def estimate_gain(
     fold_masks = [fold_N == fold for fold in np.unique(fold_N)]
     return Estimate(
         gain=float(gain_N.mean()),
-        candidate_seeds=candidate.seeds_component(),
-        reference_seeds=reference.seeds_component(),
-        rows=pooled(
+        candidate_component=candidate.seeds_component(),
+        reference_component=reference.seeds_component(),
+        row_component=pooled(
             scaled(rows_component(gain_N[rows_N], block_length), float(rows_N.mean()))
             for rows_N in fold_masks
         ),

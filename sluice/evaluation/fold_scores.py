@@ -22,7 +22,8 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.training.prediction import iter_outputs
 from sluice.workloads.workload import Examples, Workload
 
-_Measure = Callable[[Tensor, Tensor], Tensor | None]
+_ExampleFunction = Callable[[Tensor, Tensor], Tensor | None]
+"""Function of outputs and targets that returns one number for each example; None if undefined."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,7 +44,7 @@ def score_output(workload: Workload, frame: pd.DataFrame, part: FoldOutput) -> F
     """Return the scores of a whole output.
 
     Raises:
-        ContractError: A measure of the workload does not return one number for each example.
+        ContractError: The workload's losses or mistakes are not one number for each example.
     """
     y = part.examples.targets
     with wrap_user_errors("mistakes() of the workload"):
@@ -81,7 +82,7 @@ def score_chunks(
         with_ensemble: Whether the scores of the mean output follow those of the models.
 
     Raises:
-        ContractError: An output has the wrong shape, or a measure of the workload does not return
+        ContractError: An output has the wrong shape, or the workload's losses or mistakes are not
             one number for each example.
     """
     num_models = len(sources) + with_ensemble
@@ -125,9 +126,11 @@ def _from_parts(
     )
 
 
-def _per_example(measure: _Measure, name: str, output: Tensor, y: Tensor) -> NDArray[np.float64]:
+def _per_example(
+    function: _ExampleFunction, name: str, output: Tensor, y: Tensor
+) -> NDArray[np.float64]:
     with wrap_user_errors(f"{name}() of the workload"):
-        values, count = measure(output, y), len(y)
+        values, count = function(output, y), len(y)
     if values is None or values.shape != (count,):
         raise ContractError(
             f"The workload's {name} must have shape ({count},), one per example, got "

@@ -102,7 +102,7 @@ def gate_page_of(
 
 def _decision(v: Verdict) -> str:
     seeds = f"{v.num_seeds} / {v.num_reference_seeds or 'none'}"
-    diverged = len(v.diverged_seeds) + len(v.diverged_reference_seeds)
+    num_diverged = len(v.diverged_seeds) + len(v.diverged_reference_seeds)
     rows = (
         ("Gain", f"{_number(v.gain)} {v.unit}", f"required above {_number(v.required)}"),
         (
@@ -123,7 +123,7 @@ def _decision(v: Verdict) -> str:
         ),
         ("p-value", _number(v.p_value), "one-sided, for a true gain of at most the required one"),
         ("Effect size", _number(v.effect_size), "Cohen's d over rows"),
-        ("Seeds", seeds, f"candidate / reference; {diverged} diverged"),
+        ("Seeds", seeds, f"candidate / reference; {num_diverged} diverged"),
         ("Test rows", v.rows_summary, ""),
         ("Alpha", v.alpha_summary, "false promotion rate spent on this decision"),
     )
@@ -137,8 +137,8 @@ def _guards(verdict: Verdict) -> str:
         [escape(guard.name), tag(guard.result, _TONE[guard.result]), escape(guard.reason)]
         for guard in verdict.guards
     ]
-    shown = table(("guard", "", "reason"), rows)
-    return f'<h2>Guards</h2>\n<div class="card">{shown}</div>'
+    guards_table = table(("guard", "", "reason"), rows)
+    return f'<h2>Guards</h2>\n<div class="card">{guards_table}</div>'
 
 
 def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
@@ -172,10 +172,11 @@ def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
 
 def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
     reference = reference.aligned_to(candidate)
-    ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference)
-    gain_N = mean_gain(ours, theirs)
-    worst = [row for row in np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS] if gain_N[row] < 0]
-    if not worst:
+    candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
+    gain_N = mean_gain(candidate_arm, reference_arm)
+    lowest_N = np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS]
+    worst_rows = [row for row in lowest_N if gain_N[row] < 0]
+    if not worst_rows:
         return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
@@ -183,10 +184,14 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
             escape(str(candidate.label_N[row])),
             *(
                 _number(float(values_N[row]))
-                for values_N in (ours.loss_SN.mean(axis=0), theirs.loss_SN.mean(axis=0), gain_N)
+                for values_N in (
+                    candidate_arm.loss_SN.mean(axis=0),
+                    reference_arm.loss_SN.mean(axis=0),
+                    gain_N,
+                )
             ),
         ]
-        for row in worst
+        for row in worst_rows
     ]
     names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]")
     return table(names, rows, numbers=frozenset({2, 3, 4}))

@@ -15,7 +15,7 @@ from sluice.evaluation.plots import OUTCOME_COLOUR
 from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_figure, set_headline
 from sluice.verdicts.verdict import Verdict
 
-GROUPS = 10
+_NUM_GROUPS = 10
 """Number of groups into which rows are divided by difficulty."""
 _NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
@@ -29,10 +29,12 @@ def gain_by_difficulty(candidate: LossTable, reference: LossTable) -> NDArray[np
     Raises:
         ContractError: The tables contain different rows.
     """
-    ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference.aligned_to(candidate))
-    gain_N = mean_gain(ours, theirs)
-    order_N = np.argsort(ours.loss_SN.mean(axis=0) + theirs.loss_SN.mean(axis=0), kind="stable")
-    parts = np.array_split(gain_N[order_N], min(GROUPS, gain_N.size))
+    candidate_arm = ArmLosses.of(candidate)
+    reference_arm = ArmLosses.of(reference.aligned_to(candidate))
+    gain_N = mean_gain(candidate_arm, reference_arm)
+    difficulty_N = candidate_arm.loss_SN.mean(axis=0) + reference_arm.loss_SN.mean(axis=0)
+    order_N = np.argsort(difficulty_N, kind="stable")
+    parts = np.array_split(gain_N[order_N], min(_NUM_GROUPS, gain_N.size))
     return np.array([part.mean() for part in parts])
 
 
@@ -62,7 +64,11 @@ def difficulty_png(candidate: LossTable, reference: LossTable, *, unit: str) -> 
 
 
 def power_curve(
-    verdict: Verdict, gain_G: NDArray[np.float64], *, seeds: float = 1.0, rows: float = 1.0
+    verdict: Verdict,
+    gain_G: NDArray[np.float64],
+    *,
+    seed_factor: float = 1.0,
+    row_factor: float = 1.0,
 ) -> NDArray[np.float64]:
     """Return the power, the probability of a PROMOTE, at each true gain (G,).
 
@@ -72,15 +78,15 @@ def power_curve(
     Args:
         verdict: Verdict with the variance components of seeds and rows.
         gain_G: True gains [unit].
-        seeds: Factor by which the number of seeds of both arms is multiplied.
-        rows: Factor by which the number of test rows is multiplied.
+        seed_factor: Factor by which the number of seeds of both arms is multiplied.
+        row_factor: Factor by which the number of test rows is multiplied.
     """
-    error = math.sqrt(verdict.seed_se**2 / seeds + verdict.row_se**2 / rows)
-    degrees_of_freedom = verdict.degrees_of_freedom * min(seeds, rows)
-    if not error > 0 or not math.isfinite(degrees_of_freedom):
+    standard_error = math.sqrt(verdict.seed_se**2 / seed_factor + verdict.row_se**2 / row_factor)
+    degrees_of_freedom = verdict.degrees_of_freedom * min(seed_factor, row_factor)
+    if not standard_error > 0 or not math.isfinite(degrees_of_freedom):
         return np.full(gain_G.shape, math.nan)
     critical_t = float(stdtrit(degrees_of_freedom, 1 - verdict.alpha))
-    score_G = (gain_G - verdict.required) / error - critical_t
+    score_G = (gain_G - verdict.required) / standard_error - critical_t
     return np.asarray(stdtr(degrees_of_freedom, score_G), np.float64)
 
 
@@ -92,14 +98,14 @@ def power_png(verdict: Verdict, *, power: float) -> bytes:
         power: Target power, which a line marks [rate].
     """
     figure, axes = new_figure(height_in=2.9)
-    error = verdict.standard_error
-    if math.isfinite(error) and error > 0:
-        largest_gain = max(verdict.required + 5 * error, 1.15 * verdict.gain)
+    standard_error = verdict.standard_error
+    if math.isfinite(standard_error) and standard_error > 0:
+        largest_gain = max(verdict.required + 5 * standard_error, 1.15 * verdict.gain)
         gain_G = np.linspace(min(0.0, verdict.required), largest_gain, 200)
         for factors, colour, width, label in (
             ({}, INK, 2.0, "this evidence"),
-            ({"seeds": 2.0}, VALIDATION, 1.4, "twice the seeds"),
-            ({"rows": 2.0}, MUTED, 1.4, "twice the test rows"),
+            ({"seed_factor": 2.0}, VALIDATION, 1.4, "twice the seeds"),
+            ({"row_factor": 2.0}, MUTED, 1.4, "twice the test rows"),
         ):
             power_G = power_curve(verdict, gain_G, **factors)
             axes.plot(gain_G, power_G, color=colour, linewidth=width, label=label)

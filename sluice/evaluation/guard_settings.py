@@ -20,7 +20,7 @@ class MetricMargin(Settings):
 
 
 class HardLimit(Settings):
-    """Limits of a metric of the candidate, independent of the reference."""
+    """Limits for a candidate's metric, independent of the reference."""
 
     metric: str = Field(min_length=1, description="Name of a metric of the workload.")
     minimum: float | None = Field(None, description="Minimum allowed value [metric units].")

@@ -29,13 +29,13 @@ class GuardEvidence:
     candidate_metrics: MetricTable | None = None
     reference_metrics: MetricTable | None = None
 
-    approved: LossTable | None = None
+    approved_losses: LossTable | None = None
     """Losses of the version that ``GuardSettings.approved`` names, on the same rows."""
 
-    deployed: LossTable | None = None
+    deployed_losses: LossTable | None = None
     """Losses of the ensemble that a promotion would deploy, on the same rows; without seeds."""
 
-    reference_deployed: LossTable | None = None
+    reference_deployed_losses: LossTable | None = None
     """Losses of the reference's deployed ensemble; for a baseline without seeds, its losses."""
 
 
@@ -66,8 +66,8 @@ def check_guards(
         outcomes.append(
             _loss_margin(
                 "deployed ensemble against the deployed reference",
-                evidence.deployed,
-                evidence.reference_deployed,
+                evidence.deployed_losses,
+                evidence.reference_deployed_losses,
                 margin_share=settings.deployed_margin_share,
                 alpha=alpha,
                 block_length=block_length,
@@ -113,16 +113,20 @@ def _approved_margin(
             required=0.0,
             reason=f"The guard '{name}' passes: the candidate is the approved version.",
         )
-    if evidence.approved is not None and evidence.approved.subject != settings.approved:
+    if (
+        evidence.approved_losses is not None
+        and evidence.approved_losses.subject != settings.approved
+    ):
         raise ContractError(
             f"The losses of the approved version must be those of "
-            f"{short(settings.approved or '')}, got those of {short(evidence.approved.subject)}.",
+            f"{short(settings.approved or '')}, got those of "
+            f"{short(evidence.approved_losses.subject)}.",
             fix="Score the version of guards.approved.",
         )
     return _loss_margin(
         name,
         evidence.candidate,
-        evidence.approved,
+        evidence.approved_losses,
         margin_share=settings.approved_margin_share,
         alpha=alpha,
         block_length=block_length,
@@ -135,19 +139,23 @@ def _metric_margin(guard: MetricMargin, evidence: GuardEvidence, *, alpha: float
     candidate, reference = evidence.candidate_metrics, evidence.reference_metrics
     if candidate is None or reference is None:
         return _insufficient(name, "the metrics of an arm were not computed")
-    candidate_SF, reference_SF = candidate.numbers(guard.metric), reference.numbers(guard.metric)
+    candidate_SF, reference_SF = (
+        candidate.values_of(guard.metric),
+        reference.values_of(guard.metric),
+    )
     if candidate_SF is None or reference_SF is None:
-        known = sorted(candidate.values.keys() & reference.values.keys())
+        common_metrics = sorted(candidate.values.keys() & reference.values.keys())
         return _insufficient(
-            name, f"an arm does not have this metric; both have {', '.join(known) or 'none'}"
+            name,
+            f"an arm does not have this metric; both have {', '.join(common_metrics) or 'none'}",
         )
     sign = 1.0 if guard.better == "higher" else -1.0
     gain_F = sign * (candidate_SF.mean(axis=0) - reference_SF.mean(axis=0))
     estimate = Estimate(
         gain=float(gain_F @ candidate.share_F),
-        candidate_seeds=candidate.seeds_component(guard.metric),
-        reference_seeds=reference.seeds_component(guard.metric),
-        rows=folds_component(gain_F, candidate.share_F),
+        candidate_component=candidate.seeds_component(guard.metric),
+        reference_component=reference.seeds_component(guard.metric),
+        row_component=folds_component(gain_F, candidate.share_F),
     )
     return _outcome_from_bounds(name, estimate, margin=guard.margin, alpha=alpha)
 
@@ -221,9 +229,13 @@ def _require_same_window(evidence: GuardEvidence) -> None:
         ("reference's losses", evidence.reference, None),
         ("candidate's metrics", evidence.candidate_metrics, candidate.subject),
         ("reference's metrics", evidence.reference_metrics, evidence.reference.subject),
-        ("approved version's losses", evidence.approved, None),
-        ("deployed ensemble's losses", evidence.deployed, candidate.subject),
-        ("reference's deployed losses", evidence.reference_deployed, evidence.reference.subject),
+        ("approved version's losses", evidence.approved_losses, None),
+        ("deployed ensemble's losses", evidence.deployed_losses, candidate.subject),
+        (
+            "reference's deployed losses",
+            evidence.reference_deployed_losses,
+            evidence.reference.subject,
+        ),
     )
     for name, table, subject in entries:
         if table is None:

@@ -74,22 +74,22 @@ def normalize_predictions(table: pd.DataFrame, index: pd.Index, *, what: str) ->
             f"repeated row is {repeated[0]}.",
             fix="Remove the duplicates.",
         )
-    text = [str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"]
-    if text:
+    text_columns = [str(name) for name in outputs.columns if outputs[name].dtype.kind not in "iuf"]
+    if text_columns:
         raise ContractError(
-            f"{what} must be numbers, but these columns are not: {', '.join(text)}.",
-            fix=f"Remove them, or name the column of the labels '{ROW}'.",
+            f"{what} must be numbers, but these columns are not: {', '.join(text_columns)}.",
+            fix=f"Remove these columns, or name the column of the labels '{ROW}'.",
         )
     values = outputs.to_numpy(np.float64)
-    wrong = np.flatnonzero(~np.isfinite(values).all(axis=1))
-    if len(wrong):
+    nonfinite_rows = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    if len(nonfinite_rows):
         raise ContractError(
-            f"{what} must be finite, but {len(wrong)} of {len(values)} rows are not; the first is "
-            f"row {labels[wrong[0]]}.",
+            f"{what} must be finite, but {len(nonfinite_rows)} of {len(values)} rows are not; the "
+            f"first is row {labels[nonfinite_rows[0]]}.",
             fix="Predict every row.",
         )
-    named = {str(i): values[:, i] for i in range(values.shape[1])}
-    return pd.DataFrame({ROW: labels.to_numpy(object), **named})
+    columns = {str(i): values[:, i] for i in range(values.shape[1])}
+    return pd.DataFrame({ROW: labels.to_numpy(object), **columns})
 
 
 def outputs_by_fold(
@@ -112,18 +112,18 @@ def outputs_by_fold(
     Raises:
         ContractError: A test row has no prediction, or the number of outputs is wrong.
     """
-    labels, known = row_labels(frame.index), pd.Index(table[ROW])
+    labels, predicted_labels = row_labels(frame.index), pd.Index(table[ROW])
     values = table.drop(columns=ROW).to_numpy(np.float64)
     outputs = {}
     for fold, examples in examples_of(workload, frame, folds):
-        wanted = labels[examples.rows]
-        positions = known.get_indexer(pd.Index(wanted))
+        test_labels = labels[examples.rows]
+        positions = predicted_labels.get_indexer(pd.Index(test_labels))
         missing = np.flatnonzero(positions < 0)
         if len(missing):
             raise ContractError(
-                f"{what} must have a prediction for each of the {len(wanted)} test rows of fold "
-                f"{fold.fold_id}, but {len(missing)} are missing; the first is row "
-                f"{wanted[missing[0]]}. {_describe_rows(known)}",
+                f"{what} must have a prediction for each of the {len(test_labels)} test rows of "
+                f"fold {fold.fold_id}, but {len(missing)} are missing; the first is row "
+                f"{test_labels[missing[0]]}. {_describe_rows(predicted_labels)}",
                 cause="The rows of the source are newer than the predictions, or labelled in "
                 "another way.",
                 fix="Predict on the current rows of the source, and import the predictions again.",

@@ -56,16 +56,18 @@ def probability_of_improvement(
     Source:
         Agarwal et al. (2021), NeurIPS 34; Brunner & Munzel (2000), Biometrical Journal 42(1).
     """
-    ours, theirs = candidate.loss_SN, reference.loss_SN
-    if not (np.isfinite(ours).all() and np.isfinite(theirs).all()):
+    candidate_SN, reference_TN = candidate.loss_SN, reference.loss_SN
+    if not (np.isfinite(candidate_SN).all() and np.isfinite(reference_TN).all()):
         return Improvement(math.nan, math.nan, math.nan)
     probability_N = np.zeros(fold_N.size)
-    probability_ST = np.empty((len(ours), len(theirs)))
-    for s, our_N in enumerate(ours):
-        for t, their_N in enumerate(theirs):
-            is_better_N = 0.5 * (np.sign(their_N - our_N) + 1)  # 0.5 for equal losses
-            probability_N += is_better_N
-            probability_ST[s, t] = is_better_N.mean()
+    probability_ST = np.empty((len(candidate_SN), len(reference_TN)))
+    for s, candidate_N in enumerate(candidate_SN):
+        for t, reference_N in enumerate(reference_TN):
+            score_N = 0.5 * (
+                np.sign(reference_N - candidate_N) + 1
+            )  # 1, or 0.5 if losses are equal
+            probability_N += score_N
+            probability_ST[s, t] = score_N.mean()
     probability_N /= probability_ST.size
     total = pooled(
         (

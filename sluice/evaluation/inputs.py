@@ -55,12 +55,14 @@ def open_evaluation_inputs(
     Cost:
         Reading and building the networks of two versions takes milliseconds each.
     """
-    opened, code = [], subject["code"]
+    descriptions, code = [], subject["code"]
     production = ledger.production(model)
-    if production is not None and not _is_reproduced(
+    if production is not None and not _will_be_reproduced(
         production.lineage, ledger.url, store, subject=subject, seeds=seeds
     ):
-        opened.append(_open_version(production, "in production", ledger.url, store, code=code))
+        descriptions.append(
+            _open_version(production, "in production", ledger.url, store, code=code)
+        )
     if approved is not None and (production is None or production.candidate != approved):
         version = ledger.version_of(model, approved)
         if version is None:
@@ -71,25 +73,25 @@ def open_evaluation_inputs(
                 fix="Import that version (sluice registry import), correct guards.approved in the "
                 "pipeline's YAML, or remove it.",
             )
-        opened.append(_open_version(version, "approved", ledger.url, store, code=code))
+        descriptions.append(_open_version(version, "approved", ledger.url, store, code=code))
     suites = library.newest()
-    opened += [f"suite '{entry.suite.name}' version {entry.version}" for entry in suites]
+    descriptions += [f"suite '{entry.suite.name}' version {entry.version}" for entry in suites]
     # The hard suite counts as known, because the evaluation itself creates it.
-    known = {HARD_SUITE, *(entry.suite.name for entry in suites)}
+    known_suites = {HARD_SUITE, *(entry.suite.name for entry in suites)}
     for name in guarded_suites:
-        if name not in known:
+        if name not in known_suites:
             raise GateBlocked(
                 f"Suite '{name}' has a guard but does not exist. Suites in this home: "
-                f"{', '.join(sorted(known - {HARD_SUITE})) or 'only the hard suite'}.",
+                f"{', '.join(sorted(known_suites - {HARD_SUITE})) or 'only the hard suite'}.",
                 cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
                 "in the registry.",
                 fix="Add the suite (sluice suites add --help), or remove its guard from the "
                 "pipeline's YAML.",
             )
-    return tuple(opened)
+    return tuple(descriptions)
 
 
-def _is_reproduced(
+def _will_be_reproduced(
     lineage: Lineage,
     url: str,
     store: ArtifactStore,

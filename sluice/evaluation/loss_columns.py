@@ -102,7 +102,7 @@ def cluster_of_rows(frame: pd.DataFrame, parsed: pd.DataFrame) -> "pd.Series[str
     return clusters.set_index(["fold", "row"])["cluster"]
 
 
-def in_time_order(keys: pd.DataFrame) -> pd.DataFrame:
+def sort_by_time(keys: pd.DataFrame) -> pd.DataFrame:
     """Return the (fold, row) pairs in time order within each fold.
 
     Args:
@@ -138,14 +138,14 @@ def _require_text_order(keys: pd.DataFrame) -> None:
     text would destroy the order in time and hide the serial dependence.
     """
     previous = keys.groupby("fold", sort=False)["row"].shift()
-    unsorted = np.flatnonzero((previous.notna() & (keys["row"] < previous)).to_numpy(bool))
-    if unsorted.size:
-        first = int(unsorted[0])
+    unsorted_rows = np.flatnonzero((previous.notna() & (keys["row"] < previous)).to_numpy(bool))
+    if unsorted_rows.size:
+        first = int(unsorted_rows[0])
         raise ContractError(
             "The time order of the rows is unknown: labels must be numbers or ISO dates, or the "
             f"table must be sorted by label; got {keys['row'].iloc[first]!r} after "
             f"{previous.iloc[first]!r} in fold {keys['fold'].iloc[first]} "
-            f"({pluralize(unsorted.size, 'such row')}).",
+            f"({pluralize(unsorted_rows.size, 'such row')}).",
             cause="Dates or numbers in other formats do not sort in time order.",
             fix="Write dates as 2024-12-31 and numbers as plain numbers. Sort the table by label "
             "only if the rows are independent.",

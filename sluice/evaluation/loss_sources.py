@@ -45,8 +45,8 @@ def losses_of(
     """
     if isinstance(source, LossTable):
         return source
-    has_own_rows = isinstance(source, str | Path | pd.DataFrame)
-    if has_own_rows and not (fold_N is None and cluster_N is None):
+    is_table = isinstance(source, str | Path | pd.DataFrame)
+    if is_table and not (fold_N is None and cluster_N is None):
         raise ContractError(
             f"The folds and clusters of the {what} must be columns of its table, but were passed "
             "as arguments.",

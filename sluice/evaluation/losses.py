@@ -20,11 +20,11 @@ from sluice.base.settings import suggest_nearest
 from sluice.evaluation.loss_columns import (
     CLUSTER,
     cluster_of_rows,
-    in_time_order,
     integer_column,
     loss_values,
     require_columns,
     row_labels,
+    sort_by_time,
 )
 
 SUFFIXES = (".parquet", ".csv")
@@ -109,8 +109,8 @@ class LossTable:
     @property
     def diverged_seeds(self) -> tuple[int, ...]:
         """Seeds with at least one non-finite loss; they are counted, never excluded."""
-        diverged = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
-        return tuple(self.seeds[index] for index in diverged) if self.seeds else ()
+        diverged_indices = np.flatnonzero(~np.isfinite(self.loss_SN).all(axis=1))
+        return tuple(self.seeds[index] for index in diverged_indices) if self.seeds else ()
 
     @property
     def num_distinct_seeds(self) -> int:
@@ -128,14 +128,14 @@ class LossTable:
         )
         if has_same_order and self.window == other.window:
             return self._require_same_clusters(other)
-        mine = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
-        theirs = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
-        only_mine, only_theirs = mine.difference(theirs), theirs.difference(mine)
-        if len(only_mine) or len(only_theirs):
+        own_keys = pd.MultiIndex.from_arrays([self.fold_N, self.label_N])
+        other_keys = pd.MultiIndex.from_arrays([other.fold_N, other.label_N])
+        only_own, only_other = own_keys.difference(other_keys), other_keys.difference(own_keys)
+        if len(only_own) or len(only_other):
             raise ContractError(
-                f"Both arms must be scored on the same (fold, row) pairs: {len(only_mine)} are "
-                f"only in {self.display_name}{_first_key(only_mine)}, {len(only_theirs)} only in "
-                f"{other.display_name}{_first_key(only_theirs)}.",
+                f"Both arms must be scored on the same (fold, row) pairs: {len(only_own)} are "
+                f"only in {self.display_name}{_first_key(only_own)}, {len(only_other)} only in "
+                f"{other.display_name}{_first_key(only_other)}.",
                 fix="Score both models on the same rows; label the rows the same way.",
             )
         if self.window != other.window:
@@ -145,7 +145,7 @@ class LossTable:
                 cause="The data changed between the two evaluations.",
                 fix="Score both models again on the same data and folds.",
             )
-        order_N = mine.get_indexer(theirs)
+        order_N = own_keys.get_indexer(other_keys)
         return LossTable(
             subject=self.subject,
             window=self.window,
@@ -159,9 +159,10 @@ class LossTable:
 
     def _require_same_clusters(self, other: "LossTable") -> "LossTable":
         """Return this table if its clusters equal those of ``other``; raise an error otherwise."""
-        mine, theirs = self.cluster_N, other.cluster_N
-        if (mine is None) != (theirs is None) or not np.array_equal(
-            [] if mine is None else mine, [] if theirs is None else theirs
+        own_clusters, other_clusters = self.cluster_N, other.cluster_N
+        if (own_clusters is None) != (other_clusters is None) or not np.array_equal(
+            [] if own_clusters is None else own_clusters,
+            [] if other_clusters is None else other_clusters,
         ):
             raise ContractError(
                 f"Both arms must have the same clusters; those of {self.display_name} and "
@@ -232,7 +233,7 @@ class LossTable:
             )
         clusters = cluster_of_rows(frame, parsed)
         keys = parsed[["fold", "row"]].drop_duplicates()
-        keys = in_time_order(keys)
+        keys = sort_by_time(keys)
         seeds = tuple(int(s) for s in sorted(parsed["seed"].unique()))
         given_keys = pd.MultiIndex.from_frame(parsed[["seed", "fold", "row"]])
         fold_N, label_N = keys["fold"].to_numpy(np.int64), keys["row"].to_numpy(np.str_)

@@ -39,7 +39,7 @@ class SeedTest(Record):
 
 
 class McNemarReport(Record):
-    """Tests of all seeds; ``better`` and ``worse`` control the family-wise error at ``alpha``.
+    """Tests of all seeds; both counts control the family-wise error rate at ``alpha``.
 
     Each network of the candidate is compared with one classifier of the reference.
     """
@@ -51,7 +51,7 @@ class McNemarReport(Record):
     tests: tuple[SeedTest, ...]
 
     @property
-    def better(self) -> int:
+    def num_better(self) -> int:
         """Number of candidate networks with a significantly lower error rate."""
         return sum(
             t.adjusted_p <= self.alpha and t.only_candidate_wrong < t.only_reference_wrong
@@ -59,7 +59,7 @@ class McNemarReport(Record):
         )
 
     @property
-    def worse(self) -> int:
+    def num_worse(self) -> int:
         """Number of candidate networks with a significantly higher error rate."""
         return sum(
             t.adjusted_p <= self.alpha and t.only_candidate_wrong > t.only_reference_wrong
@@ -69,9 +69,10 @@ class McNemarReport(Record):
     def __str__(self) -> str:
         smallest = min(t.adjusted_p for t in self.tests)
         return (
-            f"McNemar's test on {self.num_rows} rows: of {len(self.tests)} networks, {self.better} "
-            f"have a significantly lower error rate than the reference and {self.worse} a higher "
-            f"one (family-wise alpha {self.alpha:g}, Holm); smallest adjusted p {smallest:.2g}."
+            f"McNemar's test on {self.num_rows} rows: of {len(self.tests)} networks, "
+            f"{self.num_better} have a significantly lower error rate than the reference and "
+            f"{self.num_worse} a higher one (family-wise alpha {self.alpha:g}, Holm); "
+            f"smallest adjusted p {smallest:.2g}."
         )
 
 
@@ -85,8 +86,8 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
     would count each row S times.
 
     If the reference has seeds, the seeds of both arms are paired in their order. If the reference
-    has fewer seeds, its first seed follows after its last one. Any fixed pairing is equally valid,
-    because seeds of two trainings have nothing in common.
+    has fewer seeds, they are reused cyclically. Any fixed pairing is equally valid, because seeds
+    of two trainings have nothing in common.
 
     The test is exact (binomial) up to 1,000 discordant rows, and chi-square with continuity
     correction beyond; both are two-sided.
@@ -106,15 +107,17 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
         McNemar (1947), Psychometrika 12(2); Holm (1979), Scandinavian Journal of Statistics 6(2).
     """
     reference = reference.aligned_to(candidate)
-    wrong_SN = _mistakes(candidate, "candidate")
-    other_SN = _mistakes(reference, "reference")
+    candidate_SN = _mistakes(candidate, "candidate")
+    reference_SN = _mistakes(reference, "reference")
     seeds = candidate.seeds or (0,)
     results = []
-    for index, wrong_N in enumerate(wrong_SN):
-        other_N = other_SN[index % len(other_SN)]
-        only_ours, only_theirs = int((wrong_N & ~other_N).sum()), int((other_N & ~wrong_N).sum())
-        results.append((only_ours, only_theirs, *_p_value(only_ours, only_theirs)))
-    adjusted = holm([p_value for *_, p_value in results])
+    for index, candidate_N in enumerate(candidate_SN):
+        reference_N = reference_SN[index % len(reference_SN)]
+        only_candidate_wrong = int((candidate_N & ~reference_N).sum())
+        only_reference_wrong = int((reference_N & ~candidate_N).sum())
+        method, p_value = _p_value(only_candidate_wrong, only_reference_wrong)
+        results.append((only_candidate_wrong, only_reference_wrong, method, p_value))
+    adjusted_p_values = holm([p_value for *_, p_value in results])
     return McNemarReport(
         candidate=candidate.subject,
         reference=reference.subject,
@@ -123,14 +126,18 @@ def mcnemar(candidate: LossTable, reference: LossTable, *, alpha: float) -> McNe
         tests=tuple(
             SeedTest(
                 seed=seeds[index],
-                reference_seed=reference.seeds[index % len(other_SN)] if reference.seeds else None,
-                only_candidate_wrong=only_ours,
-                only_reference_wrong=only_theirs,
+                reference_seed=reference.seeds[index % len(reference_SN)]
+                if reference.seeds
+                else None,
+                only_candidate_wrong=only_candidate_wrong,
+                only_reference_wrong=only_reference_wrong,
                 method=method,
                 p_value=p_value,
-                adjusted_p=adjusted[index],
+                adjusted_p=adjusted_p_values[index],
             )
-            for index, (only_ours, only_theirs, method, p_value) in enumerate(results)
+            for index, (only_candidate_wrong, only_reference_wrong, method, p_value) in enumerate(
+                results
+            )
         ),
     )
 
@@ -141,21 +148,24 @@ def _mistakes(table: LossTable, name: str) -> NDArray[np.bool_]:
     if is_invalid_SN.any():
         seed, row = np.unravel_index(int(is_invalid_SN.argmax()), is_invalid_SN.shape)
         raise ContractError(
-            f"McNemar's test needs losses of 0 and 1, got {int(is_invalid_SN.sum())} others in the "
-            f"{name}, first {loss_SN[seed, row]:g} at row {table.label_N[row]}.",
+            f"McNemar's test needs losses of 0 and 1, got {int(is_invalid_SN.sum())} other values "
+            f"in those of the {name}, first {loss_SN[seed, row]:g} at row {table.label_N[row]}.",
             cause="The table contains other losses, or the model diverged.",
             fix="Use 1 where the predicted class is wrong and 0 where it is right.",
         )
     return np.asarray(loss_SN == 1)
 
 
-def _p_value(only_ours: int, only_theirs: int) -> tuple[Method, float]:
+def _p_value(only_candidate_wrong: int, only_reference_wrong: int) -> tuple[Method, float]:
     # Imported here, because statsmodels takes two seconds and Dagster loads every module.
     from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 
-    if only_ours + only_theirs == 0:
+    if only_candidate_wrong + only_reference_wrong == 0:
         return "exact", 1.0  # both are wrong on exactly the same rows
-    is_exact = only_ours + only_theirs <= MAX_EXACT_ROWS
-    table = [[0, only_ours], [only_theirs, 0]]  # concordant rows do not affect the test
+    is_exact = only_candidate_wrong + only_reference_wrong <= MAX_EXACT_ROWS
+    table = [
+        [0, only_candidate_wrong],
+        [only_reference_wrong, 0],
+    ]  # concordant rows do not affect the test
     result = statsmodels_mcnemar(table, exact=is_exact, correction=True)
     return ("exact" if is_exact else "chi-square"), min(1.0, float(result.pvalue))

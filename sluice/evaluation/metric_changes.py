@@ -1,4 +1,4 @@
-"""Finds metrics of a workload that are worse for the candidate, with confidence intervals.
+"""Finds metrics that are worse for the candidate than for the reference, with intervals.
 
 The gate decides on losses only. Deteriorated metrics are reported with the verdict, even without a
 guard for them.
@@ -48,18 +48,18 @@ def find_worse_metrics(
 def _change_if_worse(
     name: str, candidate: MetricTable, reference: MetricTable, direction: Direction
 ) -> MetricChange | None:
-    our_SF, their_SF = candidate.numbers(name), reference.numbers(name)
-    if our_SF is None or their_SF is None:
+    candidate_SF, reference_SF = candidate.values_of(name), reference.values_of(name)
+    if candidate_SF is None or reference_SF is None:
         return None
-    difference_F = our_SF.mean(axis=0) - their_SF.mean(axis=0)
+    difference_F = candidate_SF.mean(axis=0) - reference_SF.mean(axis=0)
     difference = float(difference_F @ candidate.share_F)
     if not (difference < 0 if direction == "higher" else difference > 0):  # also false for NaN
         return None
     low, high = Estimate(
         gain=difference,
-        candidate_seeds=candidate.seeds_component(name),
-        reference_seeds=reference.seeds_component(name),
-        rows=folds_component(difference_F, candidate.share_F),
+        candidate_component=candidate.seeds_component(name),
+        reference_component=reference.seeds_component(name),
+        row_component=folds_component(difference_F, candidate.share_F),
     ).bounds(_ALPHA_PER_SIDE)
     return MetricChange(
         metric=name,

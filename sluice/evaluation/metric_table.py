@@ -42,7 +42,7 @@ class MetricTable(Record):
                 )
         return self
 
-    def numbers(self, name: str) -> NDArray[np.float64] | None:
+    def values_of(self, name: str) -> NDArray[np.float64] | None:
         """Return the values of a metric (S, F), with NaN for infinity; None if it is unknown."""
         if name not in self.values:
             return None
@@ -75,7 +75,7 @@ class MetricTable(Record):
 
     def seeds_component(self, name: str) -> VarianceComponent:
         """Return the variance component of a metric due to the seeds."""
-        value_SF = self.numbers(name)
+        value_SF = self.values_of(name)
         if value_SF is None:
             return UNKNOWN_VARIANCE
         return seeds_component(value_SF @ self.share_F, is_deterministic=not self.seeds)
@@ -97,13 +97,13 @@ def folds_component(
         The component; ``UNKNOWN_VARIANCE`` for fewer than three folds. With two folds, a guard with
         a nominal error rate of 2.2 % would pass 4 % of the candidates that violate it.
     """
-    count = difference_F.size
-    if count < MIN_FOLDS:
+    num_folds = difference_F.size
+    if num_folds < MIN_FOLDS:
         return UNKNOWN_VARIANCE
     deviation_F = difference_F - float(difference_F @ share_F)
-    variance = count / (count - 1) * math.fsum((share_F * deviation_F) ** 2)
+    variance = num_folds / (num_folds - 1) * math.fsum((share_F * deviation_F) ** 2)
     return (
-        VarianceComponent(variance=variance, degrees_of_freedom=count - 1.0)
+        VarianceComponent(variance=variance, degrees_of_freedom=num_folds - 1.0)
         if variance != 0
         else NO_VARIANCE
     )

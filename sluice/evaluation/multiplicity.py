@@ -29,9 +29,9 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     order = np.argsort(p_values, kind="stable")
     factors = np.arange(len(order), 0, -1)
     ascending = np.minimum(1.0, np.maximum.accumulate(factors * np.asarray(p_values)[order]))
-    adjusted = np.empty(len(order))
-    adjusted[order] = ascending
-    return tuple(adjusted.tolist())
+    adjusted_p_values = np.empty(len(order))
+    adjusted_p_values[order] = ascending
+    return tuple(adjusted_p_values.tolist())
 
 
 def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
@@ -54,8 +54,8 @@ def benjamini_hochberg(p_values: Sequence[float]) -> tuple[float, ...]:
 
     raw = np.asarray(p_values, np.float64)
     without_nan = np.where(np.isnan(raw), 1.0, raw)  # an unknown p-value counts as a test
-    adjusted = np.where(np.isnan(raw), np.nan, false_discovery_control(without_nan))
-    return tuple(adjusted.tolist())
+    adjusted_p_values = np.where(np.isnan(raw), np.nan, false_discovery_control(without_nan))
+    return tuple(adjusted_p_values.tolist())
 
 
 def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict, ...]:
@@ -79,10 +79,10 @@ def adjust_cohort(verdicts: Sequence[Verdict], *, alpha: float) -> tuple[Verdict
             f"{pluralize(len(candidates), 'candidate')}.",
             fix="Evaluate each candidate once, all on the same window.",
         )
-    adjusted = holm([verdict.p_value for verdict in verdicts])
+    adjusted_p_values = holm([verdict.p_value for verdict in verdicts])
     return tuple(
         _adjust(verdict, p_value, alpha=alpha, cohort_size=len(verdicts))
-        for verdict, p_value in zip(verdicts, adjusted, strict=True)
+        for verdict, p_value in zip(verdicts, adjusted_p_values, strict=True)
     )
 
 

@@ -85,10 +85,10 @@ def complete_seeds(folds: Sequence[Fold], members: Sequence[Member]) -> tuple[in
     return tuple(seeds)
 
 
-def select_own_member(
+def own_member_selector(
     workload: Workload, frame: pd.DataFrame, members: Sequence[Member]
 ) -> SelectMember:
-    """Return the function that selects the member of a seed and a fold.
+    """Return the function that selects the member trained on a seed and a fold.
 
     The function raises a ``ContractError`` if the member was trained on the fold's test rows.
     """
@@ -110,7 +110,7 @@ def member_outputs(
 ) -> tuple[tuple[int, ...], list[list[FoldOutput]]]:
     """Return the seeds and, for each seed, the outputs of its members on their test rows."""
     seeds = complete_seeds(folds, members)
-    select_member = select_own_member(workload, frame, members)
+    select_member = own_member_selector(workload, frame, members)
     return seeds, outputs_of(workload, frame, folds, seeds, select_member, load)
 
 
@@ -123,11 +123,11 @@ def outputs_of(
     load: LoadMember,
 ) -> list[list[FoldOutput]]:
     """Return for each seed and fold the output of the member that ``select_member`` returns."""
-    selected = select_members(folds, seeds, select_member)
+    members = select_members(folds, seeds, select_member)
     outputs_by_seed: list[list[FoldOutput]] = [[] for _ in seeds]
     for fold, examples in examples_of(workload, frame, folds):
         for seed, outputs in zip(seeds, outputs_by_seed, strict=True):
-            output = predict(load(selected[seed, fold.fold_id]), examples.x)
+            output = predict(load(members[seed, fold.fold_id]), examples.x)
             require_shape(workload, output, examples, f"seed {seed}, fold {fold.fold_id}")
             outputs.append(FoldOutput(fold=fold, examples=examples, output=output))
     return outputs_by_seed

@@ -30,27 +30,29 @@ class PowerInputs:
     """Singular name of what ``num_rows`` counts, for messages."""
 
 
-def advise_sample_size(evidence: PowerInputs, *, distance: float, required_errors: float) -> str:
+def advise_sample_size(
+    evidence: PowerInputs, *, distance: float, decisive_distance_se: float
+) -> str:
     """Return a sentence that says which sample size to increase, and to what number.
 
     Each variance component is inversely proportional to its sample size. The advised sample size is
-    the one that reduces the standard error to ``distance / required_errors`` with the smallest
+    the one that reduces the standard error to ``distance / decisive_distance_se`` with the smallest
     relative increase. If no single sample size is sufficient, all of them are listed.
 
     Args:
         evidence: Sample sizes and variance components.
         distance: Distance of the observed gain from the decision threshold, > 0 [loss units].
-        required_errors: Distance from the threshold at which a comparison decides with the desired
-            power, > 0 [standard errors].
+        decisive_distance_se: Distance of the gain from the threshold at which a comparison decides
+            with the desired power, > 0 [standard errors].
     """
-    target_variance = (distance / required_errors) ** 2
+    target_variance = (distance / decisive_distance_se) ** 2
     sources = (
         ("seeds of the candidate", evidence.num_seeds, evidence.seed_variance),
         ("seeds of the reference", evidence.num_reference_seeds, evidence.reference_variance),
         (f"{evidence.observation}s", evidence.num_rows, evidence.row_variance),
     )
     total = math.fsum(variance for _, _, variance in sources)
-    # For each sample size that suffices alone: the factor by which to increase it, name and number.
+    # Of each sample size that suffices alone: the factor by which it must grow, name and value.
     options = [
         (variance / (target_variance - (total - variance)), name, count)
         for name, count, variance in sources

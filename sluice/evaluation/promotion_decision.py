@@ -23,7 +23,7 @@ def decide_promotion(
     guards: GuardSettings,
     *,
     suite_guards: Sequence[GuardOutcome] = (),
-    earlier: Sequence[Verdict] = (),
+    earlier_verdicts: Sequence[Verdict] = (),
     directions: Mapping[str, Direction] | None = None,
     horizon_rows: int,
     unit: str,
@@ -36,7 +36,7 @@ def decide_promotion(
         guards: Guards and their margins.
         suite_guards: Outcomes of the guards on regression suites.
         directions: Directions in which the workload's own metrics improve, by name.
-        earlier: All earlier verdicts on the model, with any candidate and reference.
+        earlier_verdicts: All earlier verdicts on the model, with any candidate and reference.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
         unit: Unit of the losses, for messages.
 
@@ -48,7 +48,7 @@ def decide_promotion(
     attempt = count_attempt(
         rows,
         # A verdict with missing evidence could not promote, so it spent no alpha.
-        [verdict.rows for verdict in earlier if not verdict.lacking],
+        [verdict.rows for verdict in earlier_verdicts if not verdict.lacking],
         overlap=gate.window_overlap,
     )
     settings = settings_for_attempt(gate, attempt)
@@ -56,11 +56,11 @@ def decide_promotion(
     outcomes = check_guards(
         evidence, guards, alpha=settings.alpha, block_length=verdict.block_length
     )
-    worse = find_worse_metrics(
+    worse_metrics = find_worse_metrics(
         evidence.candidate_metrics, evidence.reference_metrics, declared=directions or {}
     )
     return (
         verdict.model_copy(update={"attempt": attempt, "alpha_of_all": gate.alpha})
         .with_guards([*outcomes, *suite_guards])
-        .with_worse_metrics(worse)
+        .with_worse_metrics(worse_metrics)
     )

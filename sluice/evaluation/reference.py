@@ -87,7 +87,7 @@ def score_version(
         _require_same_target(
             workload, frame, fold, version_workload, version_frame, version_fold, _name(lineage)
         )
-    note = "" if built.is_unchanged else _code_note(lineage, built, version_frame, store)
+    note = "" if built.has_unchanged_code else _code_note(lineage, built, version_frame, store)
     scores = score_members(
         version_workload,
         version_frame,
@@ -95,7 +95,7 @@ def score_version(
         lineage.members,
         built.load,
         subject=lineage.candidate,
-        measured_by=(workload, frame, folds),
+        scored_with=(workload, frame, folds),
     )
     return replace(scores, note=note)
 
@@ -119,10 +119,10 @@ def require_scorable(
         code: "stored" to build a version with other code from the modules that are stored with it.
 
     Raises:
-        CodeMismatch, ContractError, IntegrityError: See ``score_version``.
+        CodeMismatch, ContractError, IntegrityError, UntrustedCode: See ``score_version``.
     """
     built = _build(version, store, code)
-    if _has_same_features(built.workload, workload) and not built.is_unchanged:
+    if _has_same_features(built.workload, workload) and not built.has_unchanged_code:
         _code_note(version.lineage, built, frame, store)
 
 
@@ -139,13 +139,16 @@ class _BuiltVersion:
     comparison: CodeComparison | None
     """Comparison with the current code; None if that code cannot be imported."""
 
-    is_stored: bool = False
+    uses_stored_code: bool = False
     """Whether the workload and the networks were built with the stored code."""
 
     @property
-    def is_unchanged(self) -> bool:
+    def has_unchanged_code(self) -> bool:
         """Whether the current code equals that of the version's training."""
-        return self.comparison is not None and self.comparison.before == self.comparison.now
+        return (
+            self.comparison is not None
+            and self.comparison.trained_digest == self.comparison.current_digest
+        )
 
 
 def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVersion:
@@ -177,7 +180,7 @@ def _build(version: Version, store: ArtifactStore, code: CodeSource) -> _BuiltVe
         workload=workload,
         load=lambda member: networks[member.weights],
         comparison=comparison,
-        is_stored=True,
+        uses_stored_code=True,
     )
 
 
@@ -204,7 +207,7 @@ def _count_reproduced(
     """
     if "losses" not in lineage.artifacts:
         return 0
-    recorded = read_table_bytes(
+    recorded_losses = read_table_bytes(
         store.get(lineage.artifacts["losses"]),
         what=f"{_name(lineage)}: its recorded losses",
         kinds=RECORDED_LOSSES,
@@ -213,8 +216,8 @@ def _count_reproduced(
     workload = built.workload
     num_rows = 0
     for member in lineage.members:
-        expected = recorded[
-            (recorded["seed"] == member.seed) & (recorded["fold"] == member.fold_id)
+        expected = recorded_losses[
+            (recorded_losses["seed"] == member.seed) & (recorded_losses["fold"] == member.fold_id)
         ]
         positions = labels.get_indexer(pd.Index(expected["row"]))
         if len(positions) == 0 or (positions < 0).any() or (np.diff(positions) != 1).any():
@@ -224,24 +227,27 @@ def _count_reproduced(
         if not np.array_equal(examples.rows, positions):
             continue  # rows without an example cannot be compared either
         losses = ensemble_losses(workload, [built.load(member)], examples).numpy()
-        differs = ~np.isclose(losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9)
-        if differs.any():
-            first = int(np.flatnonzero(differs)[0])
+        is_different = ~np.isclose(
+            losses, expected["loss"].to_numpy(), rtol=REPRODUCED_RTOL, atol=1e-9
+        )
+        if is_different.any():
+            first = int(np.flatnonzero(is_different)[0])
             raise ContractError(
                 f"{_name(lineage)} does not reproduce its recorded losses: seed "
                 f"{member.seed}, fold {member.fold_id}, row {expected['row'].iloc[first]} has "
                 f"{losses[first]:.6g}, recorded {expected['loss'].iloc[first]:.6g} "
-                f"({int(differs.sum())} of {differs.size} rows differ).{_code_sentence(built)}",
+                f"({int(is_different.sum())} of {is_different.size} rows differ)."
+                f"{_code_sentence(built)}",
                 cause="The code, the packages or the rows have changed since the version was "
                 "trained, so the comparison would be biased against the version.",
                 fix="Restore the rows and packages of its training, or use another pipeline name "
                 "for the changed workload."
-                if built.is_stored
+                if built.uses_stored_code
                 else f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
                 f"({describe_commit(lineage)}); or use another pipeline name for the changed "
                 "workload.",
             )
-        num_rows += differs.size
+        num_rows += is_different.size
     return num_rows
 
 
@@ -256,7 +262,7 @@ def _code_note(
     """
     name = _name(lineage)
     num_rows = _count_reproduced(lineage, built, frame, store)
-    if built.is_stored:
+    if built.uses_stored_code:
         return f"{name} was scored with its stored code.{_code_sentence(built)}"
     assert built.comparison is not None, "_build rejects code that cannot be imported"
     if num_rows:
@@ -267,26 +273,34 @@ def _code_note(
     if built.comparison.outcome == "other":
         raise CodeMismatch(
             f"{name} must be scored with the code of its training: its recorded losses cannot be "
-            "compared with those of the current code, because their rows are no longer available."
+            f"compared with those of the current code, because {_why_not_compared(lineage)}."
             f"{_code_sentence(built)}",
             cause="The current code may compute other features or build another network.",
             fix=f"Score it with its stored code: {_STORED_CODE_OPTION}; or restore that code "
             f"({describe_commit(lineage)}).",
         )
     return (
-        f"{built.comparison.warning(name)} Its recorded losses cannot be compared, because their "
-        "rows are no longer available."
+        f"{built.comparison.warning(name)} Its recorded losses cannot be compared, because "
+        f"{_why_not_compared(lineage)}."
     ).strip()
+
+
+def _why_not_compared(lineage: Lineage) -> str:
+    if "losses" not in lineage.artifacts:
+        return "none were stored with it"
+    return "their rows are no longer available"
 
 
 def _code_sentence(built: _BuiltVersion) -> str:
     """Return a sentence on the code differences, with a leading space; "" without differences."""
     if built.comparison is None:
         return " The current code cannot import its workload or network."
-    differences = (*built.comparison.differences, *built.comparison.others)
+    differences = (*built.comparison.differences, *built.comparison.other_differences)
     if not differences:
         return ""
-    digests = f"{short(built.comparison.before)}, now {short(built.comparison.now)}"
+    digests = (
+        f"{short(built.comparison.trained_digest)}, now {short(built.comparison.current_digest)}"
+    )
     return f" Its code differs ({digests}): {'; '.join(differences)}."
 
 
@@ -328,12 +342,13 @@ def _require_same_target(
     version_fold: Fold,
     name: str,
 ) -> None:
-    ours = workload.examples(frame, fold.test)
-    theirs = version_workload.examples(version_frame, version_fold.test)
+    examples = workload.examples(frame, fold.test)
+    version_examples = version_workload.examples(version_frame, version_fold.test)
     has_same_rows = np.array_equal(
-        row_labels(frame.index)[ours.rows], row_labels(version_frame.index)[theirs.rows]
+        row_labels(frame.index)[examples.rows],
+        row_labels(version_frame.index)[version_examples.rows],
     )
-    if not has_same_rows or not torch.equal(ours.targets, theirs.targets):
+    if not has_same_rows or not torch.equal(examples.targets, version_examples.targets):
         raise ContractError(
             f"{name} must predict the target of the current workload, but the targets differ on "
             f"fold {fold.fold_id}.",

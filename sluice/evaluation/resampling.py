@@ -99,9 +99,9 @@ def _fold_totals(
 def _circular_sums(loss_Sn: NDArray[np.float64], length: int) -> NDArray[np.float64]:
     """Return the sum (n, S) of the block that starts at each row and wraps around the end."""
     num_seeds, n = loss_Sn.shape
-    running = np.zeros((n + length, num_seeds))
-    np.cumsum(np.concatenate((loss_Sn, loss_Sn[:, : length - 1]), axis=1).T, 0, out=running[1:])
-    return running[length:] - running[:n]
+    cumulative = np.zeros((n + length, num_seeds))
+    np.cumsum(np.concatenate((loss_Sn, loss_Sn[:, : length - 1]), axis=1).T, 0, out=cumulative[1:])
+    return cumulative[length:] - cumulative[:n]
 
 
 def _mean_of_drawn_seeds(

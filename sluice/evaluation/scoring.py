@@ -23,9 +23,9 @@ from sluice.evaluation.outputs import (
     examples_of,
     mean_output,
     outputs_of,
+    own_member_selector,
     require_shape,
     select_members,
-    select_own_member,
 )
 from sluice.evaluation.simple_rules import Baseline
 from sluice.evaluation.unseen_members import latest_unseen, row_labels
@@ -45,15 +45,6 @@ class Scores:
 
     metric_table: MetricTable
     """Metrics of the workload for each seed and fold."""
-
-    def on(self, window: str) -> "Scores":
-        """Return the same scores for a window with the same rows but another digest."""
-        mistakes = self.mistakes
-        return Scores(
-            losses=replace(self.losses, window=window),
-            mistakes=None if mistakes is None else replace(mistakes, window=window),
-            metric_table=self.metric_table.model_copy(update={"window": window}),
-        )
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -100,10 +91,10 @@ def score_candidate(
             was trained on test rows.
     """
     seeds = complete_seeds(folds, members)
-    select_member = select_own_member(workload, frame, members)
+    select_member = own_member_selector(workload, frame, members)
     if not workload.keep_outputs:
-        measure = _Measure(workload, frame, folds, subject)
-        return _chunked_scores(workload, frame, folds, seeds, select_member, load, measure)
+        context = _ScoringContext(workload, frame, folds, subject)
+        return _chunked_scores(workload, frame, folds, seeds, select_member, load, context)
     outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
     return _seed_and_ensemble_scores(workload, frame, folds, seeds, outputs_by_seed, subject)
 
@@ -116,7 +107,7 @@ def score_members(
     load: LoadMember,
     *,
     subject: str,
-    measured_by: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
+    scored_with: tuple[Workload, pd.DataFrame, Sequence[Fold]] | None = None,
 ) -> ModelScores:
     """Score a registered version on the test rows of the current folds.
 
@@ -132,9 +123,9 @@ def score_members(
         members: Members of the version.
         load: Returns the trained network of a member.
         subject: Digest of the version.
-        measured_by: Workload, frame and folds of the candidate, with the same rows and targets. The
+        scored_with: Workload, frame and folds of the candidate, with the same rows and targets. The
             losses and metrics of this workload are applied to the outputs, so that both arms are
-            measured in the same way. None to use those of ``workload``.
+            scored in the same way. None to use those of ``workload``.
 
     Raises:
         ContractError: All members of a seed have seen the test rows of a fold.
@@ -145,21 +136,20 @@ def score_members(
         candidates = [member for member in members if member.seed == seed]
         return latest_unseen(candidates, frame.index, fold, horizon_rows=workload.horizon_rows)
 
-    measuring = (workload, frame, folds) if measured_by is None else measured_by
-    if not measuring[0].keep_outputs:
-        measure = _Measure(*measuring, subject)
-        return _chunked_scores(workload, frame, folds, tuple(seeds), select_member, load, measure)
+    context = _ScoringContext(*(scored_with or (workload, frame, folds)), subject)
+    if not context.workload.keep_outputs:
+        return _chunked_scores(workload, frame, folds, tuple(seeds), select_member, load, context)
     outputs_by_seed = outputs_of(workload, frame, folds, seeds, select_member, load)
-    if measured_by is not None:
-        workload, frame, folds = measured_by
+    if scored_with is not None:
+        workload, frame, folds = scored_with
         tests = {fold.fold_id: (fold, rows) for fold, rows in examples_of(workload, frame, folds)}
 
-        def with_measured_examples(output: FoldOutput) -> FoldOutput:
+        def with_scored_examples(output: FoldOutput) -> FoldOutput:
             fold, examples = tests[output.fold.fold_id]
             return replace(output, fold=fold, examples=examples)
 
         outputs_by_seed = [
-            [with_measured_examples(output) for output in outputs] for outputs in outputs_by_seed
+            [with_scored_examples(output) for output in outputs] for outputs in outputs_by_seed
         ]
     return _seed_and_ensemble_scores(workload, frame, folds, tuple(seeds), outputs_by_seed, subject)
 
@@ -194,8 +184,8 @@ def window_digest(frame: pd.DataFrame, folds: Sequence[Fold]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Measure:
-    """Workload, frame and folds whose losses and metrics are applied to outputs."""
+class _ScoringContext:
+    """Workload, frame and folds whose losses and metrics are applied to the outputs of a model."""
 
     workload: Workload
     frame: pd.DataFrame
@@ -210,34 +200,39 @@ def _chunked_scores(
     seeds: tuple[int, ...],
     select_member: SelectMember,
     load: LoadMember,
-    measure: _Measure,
+    context: _ScoringContext,
 ) -> ModelScores:
     """Return the scores without keeping an output; the networks of a fold are loaded together."""
-    selected = select_members(folds, seeds, select_member)
+    members = select_members(folds, seeds, select_member)
     tests = {
         fold.fold_id: (fold, rows)
-        for fold, rows in examples_of(measure.workload, measure.frame, measure.folds)
+        for fold, rows in examples_of(context.workload, context.frame, context.folds)
     }
     parts_S: list[list[FoldScores]] = [[] for _ in seeds]
     ensemble = []
     for fold, examples in examples_of(workload, frame, folds):
-        measured_fold, measured = tests[fold.fold_id]
+        scored_fold, scored_examples = tests[fold.fold_id]
         sources = {
             f"seed {seed}, fold {fold.fold_id}": PredictedRows(
-                load(selected[seed, fold.fold_id]), examples.x
+                load(members[seed, fold.fold_id]), examples.x
             )
             for seed in seeds
         }
         *by_seed, mean = score_chunks(
-            measure.workload, measure.frame, measured_fold, measured, sources, with_ensemble=True
+            context.workload,
+            context.frame,
+            scored_fold,
+            scored_examples,
+            sources,
+            with_ensemble=True,
         )
         ensemble.append(mean)
         for parts, part in zip(parts_S, by_seed, strict=True):
             parts.append(part)
-    args = measure.workload, measure.frame, measure.folds
+    args = context.workload, context.frame, context.folds
     return ModelScores(
-        by_seed=_collect(*args, seeds, parts_S, measure.subject),
-        deployed=_collect(*args, (), [ensemble], measure.subject),
+        by_seed=_collect(*args, seeds, parts_S, context.subject),
+        deployed=_collect(*args, (), [ensemble], context.subject),
     )
 
 

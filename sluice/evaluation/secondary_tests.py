@@ -94,28 +94,30 @@ def run_secondary_tests(
         aggregate_clusters(reference.aligned_to(candidate)),
         aggregate_clusters(candidate),
     )
-    ours, theirs = ArmLosses.of(candidate), ArmLosses.of(reference)
+    candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
     fold_N, block_length = candidate.fold_N, verdict.block_length
     interval_rng, signs_rng = np.random.default_rng(settings.seed).spawn(2)
     low, high = two_way_interval(
-        ours,
-        theirs,
+        candidate_arm,
+        reference_arm,
         fold_N,
         block_length=block_length,
         alpha=verdict.alpha,
         resamples=settings.resamples,
         rng=interval_rng,
     )
-    dm_test = diebold_mariano(mean_gain(ours, theirs), fold_N, horizon_rows=horizon_rows)
+    dm_test = diebold_mariano(
+        mean_gain(candidate_arm, reference_arm), fold_N, horizon_rows=horizon_rows
+    )
     improvement = probability_of_improvement(
-        ours, theirs, fold_N, block_length=block_length, alpha=verdict.alpha
+        candidate_arm, reference_arm, fold_N, block_length=block_length, alpha=verdict.alpha
     )
     return SecondaryTests(
         percentile_low=low,
         percentile_high=high,
         sign_flip_p=sign_flip_p(
-            ours,
-            theirs,
+            candidate_arm,
+            reference_arm,
             fold_N,
             block_length=block_length,
             resamples=settings.resamples,
@@ -123,7 +125,7 @@ def run_secondary_tests(
         ),
         diebold_mariano=dm_test.statistic,
         diebold_mariano_p=dm_test.p_value,
-        seed_effect_size=_seed_effect_size(ours, theirs, verdict.gain),
+        seed_effect_size=_seed_effect_size(candidate_arm, reference_arm, verdict.gain),
         improvement=improvement.probability,
         improvement_low=improvement.low,
         improvement_high=improvement.high,

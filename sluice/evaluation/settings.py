@@ -44,6 +44,6 @@ class GateSettings(Settings):
         0.8,
         ge=0.5,
         lt=1,
-        description="Target power of the sample size advice: probability to detect the observed "
-        "gain [rate].",
+        description="Target power of the sample size advice: probability of a decision if the true "
+        "gain equals the observed one [rate].",
     )

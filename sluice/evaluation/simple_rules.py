@@ -130,16 +130,22 @@ def best_rule(
     rules = _rules(val, settings)
     # The default baseline is first, so that the simplest rule is selected if losses are equal.
     validation_fold = fold.model_copy(update={"test": fold.val})
-    losses = {_default_name(val): _loss(workload, _baseline(workload, frame, validation_fold), val)}
-    known = _with_past(workload, frame, fold.val, val, settings)
+    losses = {
+        _default_rule_name(val): _loss(workload, _baseline(workload, frame, validation_fold), val)
+    }
+    known_rows = _with_past(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
         with contextlib.suppress(_RuleNotApplicable):
-            losses[name] = _loss(workload, rule(workload, train, known, val), val)
-    finite = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
-    best = min(finite, key=lambda name: finite[name]) if finite else next(iter(losses))
+            losses[name] = _loss(workload, rule(workload, train, known_rows, val), val)
+    finite_losses = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
+    best = (
+        min(finite_losses, key=lambda name: finite_losses[name])
+        if finite_losses
+        else next(iter(losses))
+    )
     if best in rules:
-        known = _with_past(workload, frame, fold.test, test, settings)
-        output = rules[best](workload, train, known, test)
+        known_rows = _with_past(workload, frame, fold.test, test, settings)
+        output = rules[best](workload, train, known_rows, test)
     else:
         output = _baseline(workload, frame, fold)
     return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
@@ -153,7 +159,7 @@ def _rules(rows: _RuleData, settings: BaselineSettings) -> dict[str, BaselineRul
     return {
         "last value": _last_value,
         "linear": linear,
-        **{name: _seasonal(season) for name, season in seasons.items()},
+        **{name: _seasonal_rule(season) for name, season in seasons.items()},
     }
 
 
@@ -234,7 +240,7 @@ def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
     return read_all_as_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
-def _default_name(rows: _RuleData) -> str:
+def _default_rule_name(rows: _RuleData) -> str:
     return "train mean" if rows.y.is_floating_point() else "class shares"
 
 
@@ -243,41 +249,41 @@ def _loss(workload: Workload, output: Tensor, rows: _RuleData) -> float:
 
 
 def _last_value(
-    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
 ) -> Tensor:
     """Predict the newest known target, which is ``horizon_rows`` earlier."""
-    return _earlier_target(workload, train, known, to_predict, lag=workload.horizon_rows)
+    return _earlier_target(workload, train, known_rows, to_predict, lag=workload.horizon_rows)
 
 
-def _seasonal(season: int) -> BaselineRule:
+def _seasonal_rule(season: int) -> BaselineRule:
     """Return the rule that predicts the newest known target of the same season."""
 
     def rule(
-        workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+        workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
     ) -> Tensor:
         lag = math.ceil(workload.horizon_rows / season) * season
         if lag == workload.horizon_rows:
             raise _RuleNotApplicable  # the rule would be the same as "last value"
-        return _earlier_target(workload, train, known, to_predict, lag=lag)
+        return _earlier_target(workload, train, known_rows, to_predict, lag=lag)
 
     return rule
 
 
 def _earlier_target(
-    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData, *, lag: int
+    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData, *, lag: int
 ) -> Tensor:
     """Predict the target of ``lag`` rows earlier, or the train mean where it is unknown."""
     has_target_shape = tuple(workload.output_shape(to_predict.y)) == tuple(to_predict.y.shape)
     if not (to_predict.y.is_floating_point() and has_target_shape):
         raise _RuleNotApplicable  # the output is not a prediction of the target itself
-    is_known, position = _find_earlier(workload, known, to_predict, lag=lag)
+    is_known, position = _find_earlier(workload, known_rows, to_predict, lag=lag)
     output = train.y.mean(dim=0, keepdim=True).expand_as(to_predict.y).clone()
-    output[is_known] = known.y[position][is_known]
+    output[is_known] = known_rows.y[position][is_known]
     return output
 
 
 def _last_class(
-    workload: Workload, train: _RuleData, known: _RuleData, to_predict: _RuleData
+    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
 ) -> Tensor:
     """Predict log frequencies (N, C) of the classes that follow the newest known class."""
     shape = workload.output_shape(to_predict.y)
@@ -292,28 +298,30 @@ def _last_class(
         (transitions[0], transitions[1]), torch.ones(transitions.shape[1]), accumulate=True
     )
     class_counts = torch.bincount(train.y.long(), minlength=num_classes) + 1
-    is_known, position = _find_earlier(workload, known, to_predict, lag=lag)
+    is_known, position = _find_earlier(workload, known_rows, to_predict, lag=lag)
     share_NC = (class_counts / class_counts.sum()).expand(len(to_predict.y), num_classes).clone()
     share_after_class = counts / counts.sum(dim=1, keepdim=True)
-    share_NC[is_known] = share_after_class[known.y[position][is_known].long()]
+    share_NC[is_known] = share_after_class[known_rows.y[position][is_known].long()]
     return share_NC.log()
 
 
 def _find_earlier(
-    workload: Workload, known: _RuleData, to_predict: _RuleData, *, lag: int
+    workload: Workload, known_rows: _RuleData, to_predict: _RuleData, *, lag: int
 ) -> tuple[Tensor, Tensor]:
     """Return for each row to predict whether the row ``lag`` before is known, and its position."""
     if lag < 1 or workload.cluster_column is not None:
         # The rows have no order in time, or there are several rows per time.
         raise _RuleNotApplicable
-    position = torch.from_numpy(pd.Index(known.rows).get_indexer(pd.Index(to_predict.rows - lag)))
+    position = torch.from_numpy(
+        pd.Index(known_rows.rows).get_indexer(pd.Index(to_predict.rows - lag))
+    )
     return position >= 0, position
 
 
 def _linear(
     workload: Workload,
     train: _RuleData,
-    known: _RuleData,  # noqa: ARG001 - signature of all rules
+    known_rows: _RuleData,  # noqa: ARG001 - signature of all rules
     to_predict: _RuleData,
     *,
     settings: BaselineSettings,
@@ -362,8 +370,8 @@ def _logistic(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
 
-    present = np.unique(y_N)
-    if len(present) < 2 or present.min() < 0 or present.max() >= num_classes:
+    train_classes = np.unique(y_N)
+    if len(train_classes) < 2 or train_classes.min() < 0 or train_classes.max() >= num_classes:
         raise _RuleNotApplicable
     with warnings.catch_warnings():  # a baseline is valid even if it has not converged
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -40,29 +40,29 @@ def find_missing_evidence(
         is_dependent: Whether gains are autocorrelated although each row is a separate block.
         observation: Singular name of a row of the tables, for messages.
     """
-    lacking = []
+    missing = []
     if candidate.subject == reference.subject:
-        lacking.append(
+        missing.append(
             MissingEvidence(
                 "candidate and reference are the same model", "There is nothing to promote."
             )
         )
     for name, arm in (("candidate", candidate), ("reference", reference)):
-        lacking += _nonfinite_losses(name, arm)
+        missing += _nonfinite_losses(name, arm)
         # The reference may be a rule without seeds. The candidate needs seeds even if it is a rule,
         # because only a model with seeds can be promoted.
         if arm is candidate or not arm.is_deterministic:
-            lacking += _too_few_seeds(name, arm, settings.min_seeds)
-    lacking += _too_few_rows(candidate, settings.min_rows, block_length, observation)
+            missing += _too_few_seeds(name, arm, settings.min_seeds)
+    missing += _too_few_rows(candidate, settings.min_rows, block_length, observation)
     if is_constant:
-        lacking.append(
+        missing.append(
             MissingEvidence(
                 "the gain is the same on every row of a fold, so its variance is unknown",
                 "Check that the two models have different predictions.",
             )
         )
     if is_dependent:
-        lacking.append(
+        missing.append(
             MissingEvidence(
                 "rows are declared independent, but gains of neighbouring rows are significantly "
                 "autocorrelated",
@@ -70,14 +70,14 @@ def find_missing_evidence(
                 "block_length to the number of dependent rows.",
             )
         )
-    return tuple(lacking)
+    return tuple(missing)
 
 
 def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
     if np.isfinite(arm.loss_SN).all():
         return []
-    diverged = arm.diverged_seeds
-    seeds = f" in {len(diverged)} of {len(arm.seeds)} seeds ({', '.join(map(str, diverged))})"
+    diverged = ", ".join(map(str, arm.diverged_seeds))
+    seeds = f" in {len(arm.diverged_seeds)} of {len(arm.seeds)} seeds ({diverged})"
     return [
         MissingEvidence(
             f"the {name} has non-finite losses" + (seeds if arm.seeds else ""),
@@ -87,10 +87,10 @@ def _nonfinite_losses(name: str, arm: LossTable) -> list[MissingEvidence]:
 
 
 def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvidence]:
-    distinct = arm.num_distinct_seeds
-    if distinct >= required:
+    num_distinct = arm.num_distinct_seeds
+    if num_distinct >= required:
         return []
-    num_copies = len(arm.seeds) - distinct
+    num_copies = len(arm.seeds) - num_distinct
     if num_copies:
         return [
             MissingEvidence(
@@ -102,8 +102,8 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
         ]
     return [
         MissingEvidence(
-            f"the {name} has {pluralize(distinct, 'seed')}, required {required}",
-            f"Train it with {pluralize(required - distinct, 'more seed')}.",
+            f"the {name} has {pluralize(num_distinct, 'seed')}, required {required}",
+            f"Train it with {pluralize(required - num_distinct, 'more seed')}.",
         )
     ]
 
@@ -111,10 +111,10 @@ def _too_few_seeds(name: str, arm: LossTable, required: int) -> list[MissingEvid
 def _too_few_rows(
     candidate: LossTable, required: int, block_length: int, observation: str
 ) -> list[MissingEvidence]:
-    lacking = []
+    missing = []
     short_name = observation.removeprefix("test ")
     if candidate.num_rows < required:
-        lacking.append(
+        missing.append(
             MissingEvidence(
                 f"the window has {pluralize(candidate.num_rows, observation)}, required {required}",
                 f"Score {pluralize(required - candidate.num_rows, f'more {short_name}')}.",
@@ -129,5 +129,5 @@ def _too_few_rows(
                 f": two blocks of the {block_length} {short_name}s over which gains depend on each "
                 "other"
             )
-        lacking.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
-    return lacking
+        missing.append(MissingEvidence(what, "Use fewer folds or a longer test window."))
+    return missing

@@ -31,11 +31,15 @@ def latest_unseen(
         ContractError: Every member has seen the test rows, or the type of a label does not match
             the index.
     """
-    through = [position_through(index, member.trained_through) for member in members]
+    last_positions = [position_through(index, member.trained_through) for member in members]
     # Members with the same last row are ordered by fold id, so that the result does not depend on
     # the order of the members.
-    ranked = sorted(zip(through, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id))
-    unseen = [member for last, member in ranked if fold.test.start - last > horizon_rows]
+    ranked = sorted(
+        zip(last_positions, members, strict=True), key=lambda pair: (pair[0], pair[1].fold_id)
+    )
+    unseen = [
+        member for last_position, member in ranked if fold.test.start - last_position > horizon_rows
+    ]
     if not unseen:
         raise ContractError(
             f"Seed {members[0].seed} needs a member whose training ends more than {horizon_rows} "

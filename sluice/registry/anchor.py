@@ -109,7 +109,7 @@ def anchor_of(keys: Keyring, url: str) -> Anchor | None:
 
 
 def registry_identity(url: str) -> str:
-    """Return the digest of the parts of a URL that say which database the registry is in.
+    """Return the digest of the parts of a URL that identify the database of a registry.
 
     These are the backend, host, port, database, and the query parameters host, port and options
     (which may select a schema); not the user. The digest identifies the registry of an anchor. The
@@ -143,7 +143,7 @@ class FileAnchor:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _unreadable(self.location, error) from error
+            raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
@@ -167,7 +167,7 @@ class FileAnchor:
             try:
                 self._replace(temporary, signed.line)
             except (OSError, StorageError) as error:
-                raise _not_stored(signed, self.location, error) from error
+                raise _not_stored_error(signed, self.location, error) from error
         finally:
             if temporary is not None:
                 with contextlib.suppress(FileNotFoundError):
@@ -178,8 +178,10 @@ class FileAnchor:
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
             with contextlib.suppress(IntegrityError):
-                stored = self.read()
-                if stored is not None and stored.line > line:  # a later commit stored its line
+                stored_line = self.read()
+                if (
+                    stored_line is not None and stored_line.line > line
+                ):  # a later commit stored its line
                     return
             os.replace(temporary, self.path)
             os.fsync(folder)
@@ -211,7 +213,7 @@ class ObjectAnchor:
             newest = max((name for name in names if name.endswith(".json")), default=None)
             return None if newest is None else _parse_named(files.cat_file(newest), newest)
         except (OSError, ImportError, ValueError) as error:
-            raise _unreadable(self.location, error) from error
+            raise _unreadable_error(self.location, error) from error
 
     @contextlib.contextmanager
     def writing(self, signed: SignedLine) -> Iterator[None]:
@@ -225,7 +227,7 @@ class ObjectAnchor:
             name = f"{root}/{_object_name(signed)}"
             files.pipe_file(name, signed.model_dump_json().encode(), mode="create")
         except (OSError, ImportError, ValueError) as error:
-            raise _not_stored(signed, self.location, error) from error
+            raise _not_stored_error(signed, self.location, error) from error
 
 
 def _parse(content: bytes, where: str) -> SignedLine:
@@ -241,14 +243,14 @@ def _parse(content: bytes, where: str) -> SignedLine:
 
 def _parse_named(content: bytes, where: str) -> SignedLine:
     """Parse an object and check its name, so that an added object cannot hide a newer line."""
-    stored = _parse(content, where)
-    if where.rsplit("/", 1)[-1] != _object_name(stored):
+    stored_line = _parse(content, where)
+    if where.rsplit("/", 1)[-1] != _object_name(stored_line):
         raise IntegrityError(
-            f"The object {where} contains line {stored.line}, which does not match its name.",
+            f"The object {where} contains line {stored_line.line}, which does not match its name.",
             cause="It was not written by Sluice.",
             fix=_removal_advice(where),
         )
-    return stored
+    return stored_line
 
 
 def _object_name(signed: SignedLine) -> str:
@@ -262,7 +264,7 @@ def _removal_advice(where: str) -> str:
     )
 
 
-def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageError:
+def _not_stored_error(signed: SignedLine, location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The change was made and signed, but its line {signed.line} could not be stored at "
         f"{location} ({error}).",
@@ -271,7 +273,7 @@ def _not_stored(signed: SignedLine, location: str, error: Exception) -> StorageE
     )
 
 
-def _unreadable(location: str, error: Exception) -> StorageError:
+def _unreadable_error(location: str, error: Exception) -> StorageError:
     return StorageError(
         f"The anchor {location} cannot be read ({error}).",
         cause="Without it, lost signed lines cannot be detected.",

@@ -20,7 +20,7 @@ from sluice.base.digests import digest_json
 from sluice.base.errors import ApprovalMissing
 from sluice.base.receipts import Receipt
 from sluice.registry import evidence, log
-from sluice.registry.approval_settings import ApprovalSettings, strictest
+from sluice.registry.approval_settings import ApprovalSettings, strictest_settings
 from sluice.registry.keyring import Keyring
 from sluice.registry.promotion import reference_of, require_evidence
 from sluice.registry.records import (
@@ -66,16 +66,19 @@ def create_approval(
     """
     subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
     subject[_APPROVED_AT] = at.isoformat()
-    signed = {}
+    signature_fields = {}
     if keys is not None and keys.actors:
         text = _signed_text(subject, actor=keys.require_own_actor(actor), reason=reason)
-        signed = {"key_id": keys.signing.key_id, "signature": keys.signing.sign(GATE, text)}
+        signature_fields = {
+            "key_id": keys.signing.key_id,
+            "signature": keys.signing.sign(GATE, text),
+        }
     return Receipt(
         gate=GATE,
         outcome="pass",
         passed=True,
         subject=subject,
-        evidence={"actor": actor, **signed},
+        evidence={"actor": actor, **signature_fields},
         reason=reason,
         decided_at=at,
     )
@@ -175,25 +178,28 @@ def find_status(
         valid_at: Time at which the approval must not have expired, if it is not ``at``. At the end
             of a rollout, it is the start of the rollout.
     """
-    linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = next(each.receipt for each in linked if each.receipt.digest == promotion)
-    rule = strictest(settings, receipt)
+    linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
+    receipt = next(each.receipt for each in linked_receipts if each.receipt.digest == promotion)
+    rule = strictest_settings(settings, receipt)
     subject = approval_subject(connection, version, pointer=pointer, promotion=promotion)
-    recorded = [each.receipt for each in linked if each.receipt.gate == GATE]
-    matching = [each for each in recorded if is_approval(each, subject)]
-    needs_other = False
+    approvals = [each.receipt for each in linked_receipts if each.receipt.gate == GATE]
+    matching_approvals = [each for each in approvals if is_approval(each, subject)]
+    needs_second_person = False
     if keys is not None and keys.actors:
-        key_ids = approvers(keys, linked, subject)
-        needs_other = keys.two_person_since is not None and at >= keys.two_person_since
-        if needs_other:
+        key_ids = approvers(keys, linked_receipts, subject)
+        needs_second_person = keys.two_person_since is not None and at >= keys.two_person_since
+        if needs_second_person:
             key_ids -= {keys.signing.key_id}
-        matching = [
-            each for each in matching for k in key_ids if is_signed_approval(keys, each, subject, k)
+        matching_approvals = [
+            each
+            for each in matching_approvals
+            for key_id in key_ids
+            if is_signed_approval(keys, each, subject, key_id)
         ]
-    newest = _as_approval(matching[-1], rule) if matching else None
+    newest = _as_approval(matching_approvals[-1], rule) if matching_approvals else None
     problem = remedy = ""
     name, command = f"{version.model} version {version.number}", "sluice registry approve"
-    if needs_other and newest is None:
+    if needs_second_person and newest is None:
         problem = (
             f"The promotion of {name} requires the approval of an actor other than its promoter, "
             "and no such approval against the current production version is recorded."
@@ -205,20 +211,23 @@ def find_status(
     elif rule.required and (newest is None or not newest.is_valid_at(valid_at or at)):
         problem = (
             f"{name} waits for an approval, which is valid for {rule.expires_h:g} h. "
-            f"{_describe(newest, recorded)}"
+            f"{_describe_missing(newest, approvals)}"
         )
         remedy = f"Run: {command} {version.model} {version.number} --reason '...'"
     return ApprovalStatus(
-        required=needs_other or rule.required, approval=newest, problem=problem, remedy=remedy
+        required=needs_second_person or rule.required,
+        approval=newest,
+        problem=problem,
+        remedy=remedy,
     )
 
 
 def approvers(
-    keys: Keyring, linked: Sequence[LinkedReceipt], subject: Mapping[str, str]
+    keys: Keyring, linked_receipts: Sequence[LinkedReceipt], subject: Mapping[str, str]
 ) -> set[str]:
     """Return the key ids of the actors that approved a subject."""
     key_ids = set()
-    for receipt in (each.receipt for each in linked):
+    for receipt in (each.receipt for each in linked_receipts):
         key_id = keys.actors.get(str(receipt.evidence.get("actor")))
         if key_id is not None and is_signed_approval(keys, receipt, subject, key_id):
             key_ids.add(key_id)
@@ -275,14 +284,14 @@ def _as_approval(receipt: Receipt, rule: ApprovalSettings) -> Approval:
     )
 
 
-def _describe(newest: Approval | None, recorded: Sequence[Receipt]) -> str:
+def _describe_missing(newest: Approval | None, approvals: Sequence[Receipt]) -> str:
     """Return a sentence that says why no recorded approval is valid."""
     if newest is not None and newest.expires_at is not None:
         return f"The approval by {newest.actor} expired at {_format_time(newest.expires_at)}."
     if newest is not None:
         return f"The approval by {newest.actor} does not record its time."
-    if recorded:
-        last = recorded[-1]
+    if approvals:
+        last = approvals[-1]
         return (
             f"The approval by {last.evidence.get('actor')} at {_format_time(last.decided_at)} is "
             "about another verdict or production version, or is not signed with the approver's key."

@@ -7,7 +7,7 @@ from sqlalchemy import Connection
 
 from sluice.registry import evidence, log, log_signatures, queries, rollout_rows
 from sluice.registry.approval import approval_subject, approvers, is_approval, is_signed_approval
-from sluice.registry.approval_settings import strictest
+from sluice.registry.approval_settings import strictest_settings
 from sluice.registry.keyring import Keyring
 from sluice.registry.records import HistoryEntry, ProductionPointer, RegistryFinding
 from sluice.registry.tables import history, rollout_transitions, signatures
@@ -19,7 +19,7 @@ _FIX_APPROVAL = (
 
 
 def check_required(connection: Connection, models: Sequence[str]) -> Iterator[RegistryFinding]:
-    """Yield a finding for each promotion whose verdict required an approval and that has none.
+    """Yield a finding for each promotion that lacks the approval that its verdict required.
 
     Signatures are not verified; ``check_signers`` verifies them.
 
@@ -30,10 +30,10 @@ def check_required(connection: Connection, models: Sequence[str]) -> Iterator[Re
         for entry in queries.load_history(connection, model):
             if entry.action != "promote":
                 continue
-            linked = evidence.load_linked_receipts(connection, model, entry.to_version)
-            receipts = [each.receipt for each in linked]
+            linked_receipts = evidence.load_linked_receipts(connection, model, entry.to_version)
+            receipts = [each.receipt for each in linked_receipts]
             verdict = next(each for each in receipts if each.digest == entry.receipt)
-            if not strictest(None, verdict).required:
+            if not strictest_settings(None, verdict).required:
                 continue
             subject = _subject_of(connection, entry)
             if not any(is_approval(each, subject) for each in receipts):
@@ -95,10 +95,10 @@ def _needs_approval(connection: Connection, keys: Keyring, entry: HistoryEntry, 
 
 
 def _is_approved(connection: Connection, keys: Keyring, entry: HistoryEntry, promoter: str) -> bool:
-    linked = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
+    linked_receipts = evidence.load_linked_receipts(connection, entry.model, entry.to_version)
     subject = _subject_of(connection, entry)
-    key_ids = approvers(keys, linked, subject)
-    for each in linked:  # an approval stays valid if its key was retired later
+    key_ids = approvers(keys, linked_receipts, subject)
+    for each in linked_receipts:  # an approval stays valid if its key was retired later
         key_id = str(each.receipt.evidence.get("key_id"))
         retired_at = keys.retired.get(key_id)
         if (

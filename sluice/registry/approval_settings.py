@@ -46,7 +46,7 @@ class ApprovalSettings(Settings):
         return {_ROLE: repr(self.expires_h)} if self.required else {}
 
 
-def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
+def strictest_settings(settings: ApprovalSettings | None, promotion: Receipt) -> ApprovalSettings:
     """Return the strictest approval that a promotion requires by the settings or by its receipt.
 
     If neither requires an approval, the result has ``required=False``.
@@ -58,22 +58,22 @@ def strictest(settings: ApprovalSettings | None, promotion: Receipt) -> Approval
     Raises:
         IntegrityError: The receipt has an invalid requirement.
     """
-    required = [
+    required_settings = [
         each for each in (settings, _recorded_settings(promotion)) if each and each.required
     ]
-    return min(required, key=lambda each: each.expires_h, default=ApprovalSettings())
+    return min(required_settings, key=lambda each: each.expires_h, default=ApprovalSettings())
 
 
 def _recorded_settings(promotion: Receipt) -> ApprovalSettings | None:
-    recorded = promotion.subject.get(_ROLE)
-    if recorded is None:
+    recorded_h = promotion.subject.get(_ROLE)
+    if recorded_h is None:
         return None
     try:
-        return ApprovalSettings(required=True, expires_h=float(recorded))
+        return ApprovalSettings(required=True, expires_h=float(recorded_h))
     except (ValueError, ValidationError) as error:
         raise IntegrityError(
             f"The promotion receipt {promotion.digest[:12]} requires an approval that is valid for "
-            f"{recorded[:40]!r} hours, which must be a number above 0 and at most "
+            f"{recorded_h[:40]!r} hours, which must be a number above 0 and at most "
             f"{_MAX_EXPIRES_H}.",
             cause="The receipt was not written by the promotion gate.",
             fix="Evaluate the candidate on a newer window.",

@@ -94,11 +94,11 @@ def load(
     Raises:
         IntegrityError: A row cannot be read.
     """
-    signed = _load_signatures(connection, keys)
+    all_signatures = _load_signatures(connection, keys)
     records = [
-        *_moves(connection, signed),
-        *_transitions(connection, signed),
-        *_approvals(connection, signed),
+        *_moves(connection, all_signatures),
+        *_transitions(connection, all_signatures),
+        *_approvals(connection, all_signatures),
         *_bridges(connection, keys),
         *(
             AuditRecord(
@@ -107,8 +107,8 @@ def load(
             for each in refusals.load(connection, since=since)
         ),
     ]
-    chosen = [record for record in records if since is None or record.at >= since]
-    return sorted(chosen, key=lambda record: (record.at, record.line or 0))
+    selected = [record for record in records if since is None or record.at >= since]
+    return sorted(selected, key=lambda record: (record.at, record.line or 0))
 
 
 def _load_signatures(connection: Connection, keys: Keyring | None) -> _Signatures:
@@ -134,17 +134,19 @@ def _state(connection: Connection, keys: Keyring | None, row: Row[Any]) -> Signa
     return "bridged" if row.kind == "bridge" else "signed"
 
 
-def _moves(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+def _moves(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
     lines, records = log.line_numbers(connection, history), []
     for model in queries.model_names(connection):
         for entry in queries.load_history(connection, model):
             values = entry.model_dump(exclude={"id", "revision"})
             line = lines.get(log.encode_key([entry.id]))
-            records.append(AuditRecord(outcome="accepted", **values, **signed.fields_of(line)))
+            records.append(
+                AuditRecord(outcome="accepted", **values, **all_signatures.fields_of(line))
+            )
     return records
 
 
-def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
+def _transitions(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
     lines = log.line_numbers(connection, rollout_transitions)
     return [
         AuditRecord(
@@ -157,7 +159,9 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
             actor=transition.actor,
             reason=transition.reason,
             receipt=None,
-            **signed.fields_of(lines.get(log.encode_key([rollout, transition.rollout.revision]))),
+            **all_signatures.fields_of(
+                lines.get(log.encode_key([rollout, transition.rollout.revision]))
+            ),
         )
         for model in queries.model_names(connection)
         for rollout in rollout_rows.model_rollouts(connection, model)
@@ -165,8 +169,8 @@ def _transitions(connection: Connection, signed: _Signatures) -> list[AuditRecor
     ]
 
 
-def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]:
-    """Return the approvals that are linked to a version without an entry of the history."""
+def _approvals(connection: Connection, all_signatures: _Signatures) -> list[AuditRecord]:
+    """Return the approvals that are linked to a version but have no history entry."""
     in_history = sa.select(history.c.receipt).where(
         history.c.action == "approve", history.c.receipt.is_not(None)
     )
@@ -189,7 +193,7 @@ def _approvals(connection: Connection, signed: _Signatures) -> list[AuditRecord]
                 actor=str(receipt.evidence.get("actor", "")),
                 reason=receipt.reason,
                 receipt=row.receipt,
-                **signed.fields_of(lines.get(log.encode_key([row.id]))),
+                **all_signatures.fields_of(lines.get(log.encode_key([row.id]))),
             )
         )
     return records

@@ -34,20 +34,20 @@ class CodeComparison:
     """"same" or "other" depending on whether the user's modules are equal; "unknown" for a version
     that was stored with the digest of its code only."""
 
-    before: str
+    trained_digest: str
     """Code digest with which the version was trained."""
 
-    now: str
+    current_digest: str
     """Code digest of this process."""
 
     differences: tuple[str, ...] = ()
     """Differences in the user's modules, one phrase each."""
 
-    others: tuple[str, ...] = ()
+    other_differences: tuple[str, ...] = ()
     """Other differences: packages, Sluice, data files."""
 
     def warning(self, who: str) -> str:
-        """Return a warning about ``others``, or that no comparison is possible; "" without one.
+        """Return a warning about ``other_differences`` or a missing comparison; "" without one.
 
         Differences in the user's modules are not repeated: ``require_same_code`` rejects them.
         """
@@ -56,8 +56,8 @@ class CodeComparison:
                 f"{who} was stored with the digest of its code only, so the current code cannot "
                 "be compared with it."
             )
-        if self.others:
-            return f"{who} was trained with: {'; '.join(self.others)} (then -> now)."
+        if self.other_differences:
+            return f"{who} was trained with: {'; '.join(self.other_differences)} (then -> now)."
         return ""
 
 
@@ -87,20 +87,24 @@ def compare_code(lineage: Lineage, workload: Workload, model: ModelSettings) -> 
     Raises:
         SettingsError: The architecture cannot be imported, or a declared data file is missing.
     """
-    own = collect_own_modules(workload, model)
+    own_modules = collect_own_modules(workload, model)
     on_disk = identify_code(workload, model)
-    digests = {name: digest_bytes(module.source) for name, module in own.items()}
+    digests = {name: digest_bytes(module.source) for name, module in own_modules.items()}
     now = on_disk.model_copy(update={"modules": on_disk.modules | digests})
     before = lineage.code_identity
     if before is None:
-        return CodeComparison(outcome="unknown", before=lineage.code, now=now.digest)
+        return CodeComparison(
+            outcome="unknown", trained_digest=lineage.code, current_digest=now.digest
+        )
     differences = _own_modules(now).changes(_own_modules(before))
     return CodeComparison(
         outcome="other" if differences else "same",
-        before=lineage.code,
-        now=now.digest,
+        trained_digest=lineage.code,
+        current_digest=now.digest,
         differences=differences,
-        others=tuple(change for change in now.changes(before) if change not in differences),
+        other_differences=tuple(
+            change for change in now.changes(before) if change not in differences
+        ),
     )
 
 
@@ -117,8 +121,9 @@ def require_same_code(who: str, lineage: Lineage, comparison: CodeComparison) ->
     """
     if comparison.outcome == "other":
         raise CodeMismatch(
-            f"{who} must run with the code that it was trained with ({short(comparison.before)}), "
-            f"but the current code is {short(comparison.now)}: "
+            f"{who} must run with the code that it was trained with "
+            f"({short(comparison.trained_digest)}), but the current code is "
+            f"{short(comparison.current_digest)}: "
             f"{'; '.join(comparison.differences)}.",
             cause="With other code, its weights give predictions that no gate has evaluated.",
             fix=f"Restore that code ({describe_commit(lineage)}) and start again, or train again, "
@@ -131,7 +136,7 @@ def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeCompariso
     if comparison.outcome == "other":
         return (
             f"The code was not rolled back: {who} was trained with other code "
-            f"({short(comparison.before)}; now {short(comparison.now)}): "
+            f"({short(comparison.trained_digest)}; now {short(comparison.current_digest)}): "
             f"{'; '.join(comparison.differences)}. This checkout cannot serve it until that code "
             f"is restored ({describe_commit(lineage)}); 'sluice serve' with --code stored can."
         )
@@ -141,13 +146,15 @@ def describe_rollback_code(who: str, lineage: Lineage, comparison: CodeCompariso
 
 def describe_commit(lineage: Lineage) -> str:
     """Return the git commit of a version for a message."""
-    changed = " with uncommitted changes" if lineage.git.dirty else ""
-    return f"git commit {lineage.git.commit[:12]}{changed}"
+    suffix = " with uncommitted changes" if lineage.git.dirty else ""
+    return f"git commit {lineage.git.commit[:12]}{suffix}"
 
 
 def _own_modules(identity: CodeIdentity) -> CodeIdentity:
-    own = {n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"}
-    return CodeIdentity(modules=own, distributions={}, data_files={})
+    own_modules = {
+        n: digest for n, digest in identity.modules.items() if n.split(".")[0] != "sluice"
+    }
+    return CodeIdentity(modules=own_modules, distributions={}, data_files={})
 
 
 def _source(name: str, path: Path) -> bytes:

@@ -35,10 +35,10 @@ _SLUICE_CLASS = re.compile(r"(sluice\.(?:workloads|models)\.[a-z_]+):(\w+)", re.
 class CodeAcceptance:
     """Import paths of a version's user code, by the reason why this code may run here."""
 
-    accepted: tuple[str, ...]
+    accepted_paths: tuple[str, ...]
     """Import paths that the local pipeline uses as well."""
 
-    trusted: tuple[str, ...]
+    trusted_paths: tuple[str, ...]
     """Import paths that the person who imports the version trusts explicitly."""
 
 
@@ -67,8 +67,8 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
                 cause="Its settings were not written by Sluice, or were changed later.",
                 fix="Export it again from the registry that trained it.",
             )
-        top = path.partition(":")[0].partition(".")[0]
-        if top in sys.stdlib_module_names:
+        top_package = path.partition(":")[0].partition(".")[0]
+        if top_package in sys.stdlib_module_names:
             raise ContractError(
                 f"{who} names '{path}', which is in Python's standard library.",
                 cause="The standard library contains no workloads or networks, so the path would "
@@ -92,36 +92,37 @@ def code_trained_here(versions: Iterable[Version]) -> set[str]:
 
 
 def accept_code(
-    lineage: Lineage, *, own: Collection[str], trust: Collection[str]
+    lineage: Lineage, *, local_paths: Collection[str], trust: Collection[str]
 ) -> CodeAcceptance:
     """Return why the code named by a version in a file may run here, or raise.
 
     Args:
         lineage: Lineage from the file.
-        own: Import paths that the local pipeline uses.
+        local_paths: Import paths that the local pipeline uses.
         trust: Import paths that the user trusts with ``--trust``, as typed.
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version names a path that is in neither ``own`` nor ``trust``.
+        UntrustedCode: The version names a path that is in neither ``local_paths`` nor ``trust``.
         SettingsError: ``trust`` contains a path that the version does not name.
     """
-    named = named_code(lineage)
-    unused = sorted(set(trust) - set(named))
-    if unused:
+    named_paths = named_code(lineage)
+    unknown_paths = sorted(set(trust) - set(named_paths))
+    if unknown_paths:
         raise SettingsError(
-            f"--trust must name code of the version, but '{unused[0]}' is no such code: the "
-            f"version names {', '.join(named) or 'only code of Sluice'}.",
+            f"--trust must name code of the version, but '{unknown_paths[0]}' is no such code: the "
+            f"version names {', '.join(named_paths) or 'only code of Sluice'}.",
             fix="Omit the option, or correct the path.",
         )
-    refused = [path for path in named if path not in trust and path not in own]
-    if refused:
+    refused_paths = [path for path in named_paths if path not in trust and path not in local_paths]
+    if refused_paths:
         raise _untrusted_code_error(
-            f"The version of {lineage.model} in the file {_only_accepted(refused)}", refused
+            f"The version of {lineage.model} in the file {_only_accepted(refused_paths)}",
+            refused_paths,
         )
     return CodeAcceptance(
-        accepted=tuple(path for path in named if path not in trust),
-        trusted=tuple(path for path in named if path in trust),
+        accepted_paths=tuple(path for path in named_paths if path not in trust),
+        trusted_paths=tuple(path for path in named_paths if path in trust),
     )
 
 
@@ -132,16 +133,16 @@ def require_accepted_code(version: Version) -> None:
         ContractError: See ``named_code``.
         UntrustedCode: The version was imported, and names a path that was not accepted at import.
     """
-    named = named_code(version.lineage)
+    named_paths = named_code(version.lineage)
     if not version.is_imported:
         return
-    allowed = {*version.accepted_code, *version.trusted_code}
-    refused = [path for path in named if path not in allowed]
-    if refused:
+    allowed_paths = {*version.accepted_code, *version.trusted_code}
+    refused_paths = [path for path in named_paths if path not in allowed_paths]
+    if refused_paths:
         raise _untrusted_code_error(
             f"{version.model} version {version.number}, which was imported, "
-            f"{_only_accepted(refused)}",
-            refused,
+            f"{_only_accepted(refused_paths)}",
+            refused_paths,
         )
 
 
@@ -159,19 +160,19 @@ def require_trusted_modules(version: Version) -> None:
     if not version.is_imported:
         return
     who = f"The code stored with {version.model} version {version.number}, which was imported,"
-    named = named_code(version.lineage)
-    if not named:
+    named_paths = named_code(version.lineage)
+    if not named_paths:
         raise UntrustedCode(
             f"{who} cannot be trusted, because the version names no user code.",
             cause=_UNTRUSTED_CAUSE,
             fix="Use the installed code, because the version only names code of Sluice.",
         )
-    refused = [path for path in named if path not in version.trusted_code]
-    if refused:
+    refused_paths = [path for path in named_paths if path not in version.trusted_code]
+    if refused_paths:
         raise _untrusted_code_error(
             f"{who} may only run if you trust every path that the version names, but "
-            f"{', '.join(refused)} {'is' if len(refused) == 1 else 'are'} not trusted.",
-            refused,
+            f"{', '.join(refused_paths)} {'is' if len(refused_paths) == 1 else 'are'} not trusted.",
+            refused_paths,
         )
 
 
@@ -190,12 +191,14 @@ def _is_sluice_code(path: str) -> bool:
     return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in statements)
 
 
-def _only_accepted(refused: Collection[str]) -> str:
-    return f"may only run code of the pipeline or trusted code, but names {', '.join(refused)}."
+def _only_accepted(refused_paths: Collection[str]) -> str:
+    return (
+        f"may only run code of the pipeline or trusted code, but names {', '.join(refused_paths)}."
+    )
 
 
-def _untrusted_code_error(what: str, refused: Collection[str]) -> UntrustedCode:
-    options = " ".join(f"--trust {path}" for path in refused)
+def _untrusted_code_error(what: str, refused_paths: Collection[str]) -> UntrustedCode:
+    options = " ".join(f"--trust {path}" for path in refused_paths)
     return UntrustedCode(
         what,
         cause=_UNTRUSTED_CAUSE,

@@ -36,7 +36,7 @@ _GAIN_DIRECTION = (
     "A gain is the loss of the reference minus that of the candidate: above 0 is better."
 )
 _TABLE_PREFIX = "tables "
-"""Prefix of the names of digests in the mapping 'tables' of the evidence."""
+"""Prefix that digests in the evidence's mapping 'tables' have after flattening."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 STYLES: Mapping[str, str] = {
@@ -177,18 +177,19 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
     against = BASELINE if digest == BASELINE else f"candidate {short(digest)}"
     if reference is not None:
         against = f"version {reference.number} ({short(digest)})"
-    # The hashes of rows are compared by programs; the number of rows is a value of its own.
-    shown = {*receipt.subject, "outcome", "reason", "rows"}
+    # The subject, outcome and reason are shown elsewhere. The hashes of rows are for programs, and
+    # the number of rows is a separate value.
+    omitted = {*receipt.subject, "outcome", "reason", "rows"}
     symptoms = receipt.evidence.get("symptoms") or ()
     if all(str(symptom) in receipt.reason for symptom in symptoms):
-        shown.add("symptoms")
-    evidence = {name: value for name, value in receipt.evidence.items() if name not in shown}
-    values = _scalars(evidence)
+        omitted.add("symptoms")
+    evidence = {name: value for name, value in receipt.evidence.items() if name not in omitted}
+    values = _flatten(evidence)
     texts = {name: v for name, v in values.items() if isinstance(v, str) and len(v) > 40}
     parts: list[RenderableType] = [
         Text.assemble(styled_label(receipt.outcome), f" against {against}. {receipt.reason}"),
         *(
-            Text(f"{_spaced(name)}: {_shortened(texts[name])}")
+            Text(f"{_label(name)}: {_shorten_digest(texts[name])}")
             for name in sorted(texts, key=lambda name: name.startswith(_TABLE_PREFIX))
         ),
         *([Text(_GAIN_DIRECTION, style="dim")] if "gain" in evidence else []),
@@ -196,8 +197,8 @@ def _gate(receipt: Receipt, reference: Version | None) -> Group:
         _pairs({name: value for name, value in values.items() if name not in texts}),
     ]
     for name, value in evidence.items():
-        if _is_rows(value):
-            parts += [Text(""), Text(_spaced(name), style="italic"), _rows(value)]
+        if _is_table(value):
+            parts += [Text(""), Text(_label(name), style="italic"), _rows(value)]
     return Group(*parts)
 
 
@@ -278,7 +279,7 @@ def _receipts(receipts: Sequence[Receipt]) -> RenderableType:
 def _pairs(values: Mapping[str, Any]) -> Table:
     """Return a table of names and values, in two columns of pairs."""
     grid = Table.grid(padding=(0, 2), pad_edge=False)
-    items = [(Text(_spaced(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
+    items = [(Text(_label(k), style="dim"), Text(format_number(v))) for k, v in values.items()]
     half = (len(items) + 1) // 2
     for i in range(half):
         right = items[half + i] if half + i < len(items) else (Text(""), Text(""))
@@ -286,26 +287,26 @@ def _pairs(values: Mapping[str, Any]) -> Table:
     return grid
 
 
-def _scalars(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(evidence: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by their joined names; lists become texts."""
     flat: dict[str, Any] = {}
     for name, value in evidence.items():
         if isinstance(value, Mapping):
-            flat |= _scalars(value, f"{prefix}{name} ")
+            flat |= _flatten(value, f"{prefix}{name} ")
         elif isinstance(value, list | tuple):
-            if not _is_rows(value):
-                flat[prefix + name] = _listed(value)
+            if not _is_table(value):
+                flat[prefix + name] = _format_list(value)
         else:
             flat[prefix + name] = value
     return flat
 
 
-def _shortened(text: str) -> str:
+def _shorten_digest(text: str) -> str:
     """Return a digest in the short form of the other tables; another text is not changed."""
     return short(text) if _DIGEST.fullmatch(text) else text
 
 
-def _listed(values: Sequence[Any]) -> str:
+def _format_list(values: Sequence[Any]) -> str:
     """Return the values of a list as text; of a long list, such as row hashes, only the first."""
     if len(values) <= _MAX_COMPLETE_LIST:
         return ", ".join(format_number(v) for v in values) or "none"
@@ -313,7 +314,7 @@ def _listed(values: Sequence[Any]) -> str:
     return f"{first} and {len(values) - _NUM_SHOWN:,} more"
 
 
-def _is_rows(value: Any) -> bool:
+def _is_table(value: Any) -> bool:
     """Return whether a value is a non-empty list of mappings, which is shown as a table."""
     return (
         isinstance(value, list | tuple)
@@ -324,14 +325,14 @@ def _is_rows(value: Any) -> bool:
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    table = _table(*(_spaced(name) for name in names))
+    table = _table(*(_label(name) for name in names))
     for row in rows:
         table.add_row(*(Text(format_number(row.get(name))) for name in names))
     return table
 
 
 def _metrics_line(metrics: Mapping[str, float]) -> str:
-    return ", ".join(f"{_spaced(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
+    return ", ".join(f"{_label(name)} {format_number(v)}" for name, v in list(metrics.items())[:2])
 
 
 _LABELS: Mapping[str, str] = {
@@ -345,7 +346,7 @@ _LABELS: Mapping[str, str] = {
 """Labels of values of the evidence whose field names are not clear alone."""
 
 
-def _spaced(name: str) -> str:
+def _label(name: str) -> str:
     if name.startswith(_TABLE_PREFIX):
         return f"digest of {name.removeprefix(_TABLE_PREFIX)}".replace("_", " ")
     return _LABELS.get(name, name.replace("_", " "))

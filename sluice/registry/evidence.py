@@ -47,20 +47,20 @@ def load_linked_receipts(connection: Connection, model: str, number: int) -> lis
         .outerjoin(last_recording, last_recording.c.receipt == receipts.c.digest)
         .where(version_receipts.c.model == model, version_receipts.c.number == number)
     ).all()
-    linked = []
+    linked_receipts = []
     for row in rows:
         receipt = parse_receipt(row.digest, row.payload)
         line = log.find_line_number(connection, version_receipts, row.link)
         if row.recording is not None and receipt.gate != "promotion":
             line = max(line, log.find_line_number(connection, recordings, row.recording))
-        linked.append(LinkedReceipt(receipt=receipt, line=line))
-    return sorted(linked, key=lambda each: each.line)
+        linked_receipts.append(LinkedReceipt(receipt=receipt, line=line))
+    return sorted(linked_receipts, key=lambda each: each.line)
 
 
 def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
     """Store a receipt under its digest, unless one with that digest exists."""
-    known = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
-    if connection.execute(known).first() is not None:
+    existing = sa.select(receipts.c.digest).where(receipts.c.digest == receipt.digest)
+    if connection.execute(existing).first() is not None:
         return
     try:
         with connection.begin_nested():
@@ -73,7 +73,7 @@ def save_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> N
                 recorded_at=at,
             )
     except sa.exc.IntegrityError:  # another model's writer stored it concurrently
-        connection.execute(known).one()
+        connection.execute(existing).one()
 
 
 def record_receipt(connection: Connection, receipt: Receipt, *, at: datetime) -> None:
@@ -114,11 +114,11 @@ def link_receipts(
     A receipt that is already linked is recorded again as the latest of its gate, except for a
     promotion receipt, which counts from its first link.
     """
-    linked = load_linked_receipts(connection, model, number)
-    newest = {each.receipt.gate: each.receipt.digest for each in linked}
-    known = {each.receipt.digest for each in linked}
+    linked_receipts = load_linked_receipts(connection, model, number)
+    newest = {each.receipt.gate: each.receipt.digest for each in linked_receipts}
+    linked_digests = {each.receipt.digest for each in linked_receipts}
     for receipt in new_receipts:
-        if receipt.digest not in known:
+        if receipt.digest not in linked_digests:
             save_receipt(connection, receipt, at=at)
             log.append(
                 connection,
@@ -128,7 +128,7 @@ def link_receipts(
                 receipt=receipt.digest,
                 linked_at=at,
             )
-            known.add(receipt.digest)
+            linked_digests.add(receipt.digest)
         elif receipt.gate != "promotion" and newest[receipt.gate] != receipt.digest:
             record_receipt(connection, receipt, at=at)
         newest[receipt.gate] = receipt.digest
@@ -203,9 +203,9 @@ def decide(connection: Connection, model: str, receipt: Receipt, *, at: datetime
         ContractError: The subject lacks candidate, reference or window.
     """
     key = validation.decision_key(receipt.subject)
-    decided = load_decision(connection, {"model": model} | key)
-    if decided is not None:
-        return decided
+    decision = load_decision(connection, {"model": model} | key)
+    if decision is not None:
+        return decision
     record_receipt(connection, receipt, at=at)
     log.append(connection, decisions, model=model, **key, receipt=receipt.digest, recorded_at=at)
     return receipt
@@ -225,12 +225,16 @@ def require_consistent_decision(
 
 
 def parse_receipt(digest: str, payload: str) -> Receipt:
-    """Parse a stored receipt and verify its digest."""
+    """Parse a stored receipt and verify its digest.
+
+    Raises:
+        IntegrityError: The content cannot be parsed, or has another digest.
+    """
     try:
         receipt = Receipt.model_validate_json(payload)
         actual = receipt.digest
     except ValidationError as error:
-        actual = f"unreadable, {error.error_count()} fields"
+        actual = f"{error.error_count()} invalid fields"
     if actual != digest:
         raise IntegrityError(
             f"The content of receipt {digest[:12]} does not match its digest ({actual[:30]}).",

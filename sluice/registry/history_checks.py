@@ -20,7 +20,7 @@ from sluice.registry.tables import receipts, version_receipts, versions
 def check_moves(
     connection: Connection, model: str, numbers: Collection[int] | None = None
 ) -> Iterator[RegistryFinding]:
-    """Replay the history of a model, and yield every inconsistency.
+    """Follow the moves in the history of a model, and yield every inconsistency.
 
     Each move of the production pointer must start where the previous one ended, each promotion must
     have a valid receipt, and the last move must match the pointer.
@@ -102,7 +102,7 @@ def _check_move(before: HistoryEntry | None, after: HistoryEntry) -> Iterator[Re
 def _check_receipts(
     connection: Connection, model: str, promotions: Sequence[HistoryEntry]
 ) -> Iterator[RegistryFinding]:
-    """Check that each promotion has a passed receipt about its version and the replaced version."""
+    """Check that each promotion has a passed receipt about the new and the replaced version."""
     numbered = sa.select(versions.c.number, versions.c.candidate).where(versions.c.model == model)
     candidates = {row.number: row.candidate for row in connection.execute(numbered)}
     numbers = {move.to_version for move in promotions}
@@ -152,8 +152,8 @@ def _find_receipt_problem(digest: str, payload: str, expected: dict[str, str | N
         return f"which is a receipt of the {receipt.gate} gate"
     if not receipt.passed:
         return f"whose outcome is {receipt.outcome}"
-    wrong = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
-    return f"which is about another {' and '.join(wrong)}" if wrong else ""
+    wrong_roles = [role for role, digest in expected.items() if receipt.subject.get(role) != digest]
+    return f"which is about another {' and '.join(wrong_roles)}" if wrong_roles else ""
 
 
 def _version_text(number: int | None) -> str:

@@ -89,7 +89,7 @@ class Keyring:
         require_private_file(path, what="The list of known keys")
         settings = KnownKeys.parse(_load(path), where=str(path))
         actors = {name: _read_key(text, path) for name, text in settings.actors.items()}
-        retired = [(_read_key(text, path), end) for text, end in settings.retired.items()]
+        retired_keys = [(_read_key(text, path), end) for text, end in settings.retired.items()]
         if settings.two_person_since is not None:
             _require_personal_keys(actors, path)
         if key.key_id not in {actor_key.key_id for actor_key in actors.values()}:
@@ -99,9 +99,11 @@ class Keyring:
             )
         return cls(
             signing=key,
-            known={each.key_id: each for each in (*actors.values(), *(key for key, _ in retired))},
+            known={
+                each.key_id: each for each in (*actors.values(), *(key for key, _ in retired_keys))
+            },
             actors={name: each.key_id for name, each in actors.items()},
-            retired={each.key_id: end for each, end in retired},
+            retired={each.key_id: end for each, end in retired_keys},
             anchor=settings.anchor,
             two_person_since=settings.two_person_since,
         )
@@ -157,7 +159,7 @@ def _read_key(text: str, listed_in: Path) -> VerifyingKey:
 
 
 def _require_personal_keys(actors: Mapping[str, VerifyingKey], path: Path) -> None:
-    """Require public keys for approvals: with a shared secret, who can verify can also sign."""
+    """Require public keys: anyone who can verify with a shared secret can also sign with it."""
     with_secret = sorted(
         name for name, key in actors.items() if not isinstance(key, Ed25519VerifyingKey)
     )

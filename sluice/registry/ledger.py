@@ -81,13 +81,19 @@ class Ledger(SignedLedger):
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known = queries.find_version(connection, model, candidate=lineage.candidate)
-            number = known.number if known else queries.insert_version(connection, lineage, at=at)
-            was_imported = known is not None and known.is_imported
-            if known is not None and was_imported:
-                queries.insert_own_lineage(connection, known, lineage, at=at)
-                reason = validation.registration_reason(reason, imported=known.lineage, own=lineage)
-            if known is None or was_imported:
+            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            number = (
+                known_version.number
+                if known_version
+                else queries.insert_version(connection, lineage, at=at)
+            )
+            was_imported = known_version is not None and known_version.is_imported
+            if known_version is not None and was_imported:
+                queries.insert_own_lineage(connection, known_version, lineage, at=at)
+                reason = validation.registration_reason(
+                    reason, imported=known_version.lineage, own=lineage
+                )
+            if known_version is None or was_imported:
                 spans.start_candidate_trace(lineage.candidate, model=model, version=number)
                 queries.append_history(
                     connection,
@@ -106,11 +112,11 @@ class Ledger(SignedLedger):
                     evidence.require_consistent_decision(connection, model, receipt, at=at)
             evidence.link_receipts(connection, receipts, model=model, number=number, at=at)
             version = queries.load_version(connection, model, number)
-            old_state = known.state if known else "dev"
+            old_state = known_version.state if known_version else "dev"
             stage_changes.record_stage_change(
                 connection, version, before=old_state, at=at, actor=actor
             )
-        return Registration(version=version, created=known is None)
+        return Registration(version=version, created=known_version is None)
 
     @records_refusals("import")
     def import_version(
@@ -145,27 +151,27 @@ class Ledger(SignedLedger):
         at = self._clock()
         with self._write(actor) as connection:
             queries.lock_model(connection, model, at=at)
-            known = queries.find_version(connection, model, candidate=lineage.candidate)
-            if known is not None and not known.is_imported:
-                return Registration(version=known, created=False)
+            known_version = queries.find_version(connection, model, candidate=lineage.candidate)
+            if known_version is not None and not known_version.is_imported:
+                return Registration(version=known_version, created=False)
             entries: list[tuple[HistoryAction, str]] = [
-                *(("accept", path) for path in code.accepted),
-                *(("trust", path) for path in code.trusted),
+                *(("accept", path) for path in code.accepted_paths),
+                *(("trust", path) for path in code.trusted_paths),
             ]
-            if known is None:
+            if known_version is None:
                 number = queries.insert_version(connection, lineage, at=at)
                 entries.insert(0, ("import", reason))
                 evidence.save_imported_receipts(
                     connection, receipts, model=model, number=number, at=at
                 )
             else:
-                validation.require_same_results(known.lineage, lineage)
-                number = known.number
-                recorded = {
-                    *(("accept", path) for path in known.accepted_code),
-                    *(("trust", path) for path in known.trusted_code),
+                validation.require_same_results(known_version.lineage, lineage)
+                number = known_version.number
+                recorded_entries = {
+                    *(("accept", path) for path in known_version.accepted_code),
+                    *(("trust", path) for path in known_version.trusted_code),
                 }
-                entries = [entry for entry in entries if entry not in recorded]
+                entries = [entry for entry in entries if entry not in recorded_entries]
             for action, text in entries:
                 queries.append_history(
                     connection,
@@ -180,7 +186,7 @@ class Ledger(SignedLedger):
                     revision=None,
                 )
             version = queries.load_version(connection, model, number)
-        return Registration(version=version, created=known is None)
+        return Registration(version=version, created=known_version is None)
 
     def record_receipt(self, receipt: Receipt, *, actor: str | None = None) -> None:
         """Store a gate's receipt before a version exists to which it can be linked.
@@ -212,16 +218,16 @@ class Ledger(SignedLedger):
         key = validation.decision_key(subject)
         while True:
             with self._database.read() as connection:
-                decided = evidence.load_decision(connection, {"model": model} | key)
-                earlier = evidence.load_decisions(connection, model)
-            if decided is not None:
-                return decided
-            receipt = judge(earlier)
+                decision = evidence.load_decision(connection, {"model": model} | key)
+                earlier_decisions = evidence.load_decisions(connection, model)
+            if decision is not None:
+                return decision
+            receipt = judge(earlier_decisions)
             validation.require_matching_receipt(receipt, key)
             at = self._clock()
             with self._write() as connection:
                 queries.lock_model(connection, model, at=at)
-                if evidence.count_decisions(connection, model) == len(earlier):
+                if evidence.count_decisions(connection, model) == len(earlier_decisions):
                     return evidence.decide(connection, model, receipt, at=at)
 
     def require_promotable(
@@ -251,8 +257,8 @@ class Ledger(SignedLedger):
                 registry is inconsistent about the production version.
         """
         with self._database.read() as connection:
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -261,7 +267,7 @@ class Ledger(SignedLedger):
             approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -289,18 +295,18 @@ class Ledger(SignedLedger):
                 of a rollout, it is the start of the rollout.
         """
         with self._database.read() as connection:
-            registered = queries.load_version(connection, model, version)
+            registered_version = queries.load_version(connection, model, version)
             pointer = queries.load_pointer(connection, model)
             try:
                 receipt = promotion.require_evidence(
-                    connection, registered, pointer=pointer, reinstate=True, rules=None
+                    connection, registered_version, pointer=pointer, reinstate=True, rules=None
                 )
             except GateBlocked:
                 return ApprovalStatus(required=False, approval=None)
             return approval.find_status(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer=pointer,
                 promotion=receipt,
                 settings=approvals,
@@ -348,18 +354,19 @@ class Ledger(SignedLedger):
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: An artifact, receipt or lineage is missing or was changed; or the
                 registry is inconsistent about the production version.
+            CodeMismatch, UntrustedCode: The version cannot be loaded by the code of this process.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
-            spans.link_candidate(registered.candidate)
+            spans.link_candidate(registered_version.candidate)
             production_check.require_consistent_production(connection, model, version)
             pointer = queries.load_pointer(connection, model)
-            promotion.require_rules(connection, registered, pointer=pointer, rules=rules)
+            promotion.require_rules(connection, registered_version, pointer=pointer, rules=rules)
             if pointer.version == version:
                 return Promotion(
                     model=model,
@@ -373,14 +380,14 @@ class Ledger(SignedLedger):
             approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
                 at=self._clock(),
                 reinstate=reinstate,
             )
-        _require_loadable(registered, store)
+        _require_loadable(registered_version, store)
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
@@ -389,7 +396,7 @@ class Ledger(SignedLedger):
             receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -398,7 +405,7 @@ class Ledger(SignedLedger):
             )
             return promotion.commit_move(
                 connection,
-                registered,
+                registered_version,
                 action="promote",
                 pointer=pointer,
                 at=at,
@@ -423,6 +430,8 @@ class Ledger(SignedLedger):
             PromotionConflict: The production version is not ``expected``.
             IntegrityError: The earlier version cannot be loaded, or registry entries about the
                 pointer or that version contradict each other. The pointer is unchanged.
+            UntrustedCode: The earlier version was imported, and names code that is not accepted.
+                The pointer is unchanged.
         """
         promotion.require_actor_and_reason(actor=actor, reason=reason)
         with self._database.read() as connection:
@@ -434,7 +443,7 @@ class Ledger(SignedLedger):
         code = _require_restorable(target, store)
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            moved = promotion.commit_move(
+            result = promotion.commit_move(
                 connection,
                 target,
                 action="rollback",
@@ -444,7 +453,7 @@ class Ledger(SignedLedger):
                 reason=reason,
                 receipt=None,
             )
-        return moved.model_copy(update={"code": code})
+        return result.model_copy(update={"code": code})
 
     def publish(self, model: str, consumer: str, deliver: Deliver) -> Publication:
         """Deliver all pending history entries of a model to a consumer, in order.
@@ -461,7 +470,7 @@ class Ledger(SignedLedger):
         with self._database.read() as connection:
             events = outbox.pending_events(connection, model, consumer)
         reasons: list[str] = []
-        delivered = 0
+        num_delivered = 0
         for event in events:
             result = deliver(event)
             reasons.append(result.reason)
@@ -469,9 +478,9 @@ class Ledger(SignedLedger):
                 break
             with self._database.write() as connection:
                 outbox.mark_delivered(connection, event, consumer, at=self._clock())
-            delivered += 1
+            num_delivered += 1
         return Publication(
-            delivered=delivered, waiting=len(events) - delivered, reasons=tuple(reasons)
+            delivered=num_delivered, waiting=len(events) - num_delivered, reasons=tuple(reasons)
         )
 
     def restore_triggers(self) -> int:

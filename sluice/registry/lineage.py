@@ -58,14 +58,14 @@ class Lineage(Record):
     codec: CodecIdentity | None = Field(
         None,
         exclude_if=lambda codec: codec is None,
-        description="How the training decoded what clients send; None for versions of older "
-        "releases.",
+        description="Codec of the training inputs, which servers apply to requests; None for "
+        "versions of older releases.",
     )
     created_at: AwareDatetime
 
     def missing_fields(self) -> tuple[str, ...]:
         """Return the names of the empty or invalid fields; () if the lineage is complete."""
-        is_complete = {
+        is_valid_by_field = {
             "model": bool(self.model),
             "candidate": _is_digest(self.candidate),
             "data": _is_digest(self.data),
@@ -82,7 +82,7 @@ class Lineage(Record):
             "environment.device": bool(self.environment.device),
             "environment.libraries": bool(self.environment.libraries),
         }
-        return tuple(name for name, is_valid in is_complete.items() if not is_valid)
+        return tuple(name for name, is_valid in is_valid_by_field.items() if not is_valid)
 
     def weights(self) -> dict[str, str]:
         """Return the digests of the safetensors files of all members, by role."""

@@ -120,7 +120,7 @@ def load_members(
     *,
     code: CodeSource = "current",
 ) -> tuple[Workload, list[nn.Module]]:
-    """Return the workload of a version and the networks of some of its members, in their order.
+    """Return a version's workload and the networks of the given members, in their order.
 
     Args:
         version: The version.
@@ -168,6 +168,7 @@ def require_restorable(version: Version, store: ArtifactStore) -> str:
     Raises:
         IntegrityError: An artifact is missing or changed, or the networks of a version with the
             current code cannot be loaded.
+        UntrustedCode: The version was imported, and names code that was not accepted.
     """
     _require_artifacts(version, store)
     codec_problem = ""
@@ -204,15 +205,15 @@ def read_stored_code(who: str, version: Version, store: ArtifactStore) -> dict[s
             fix=f"Use a checkout of its code ({describe_commit(lineage)}) without --code stored.",
         )
     modules = unpack_code(store.get(lineage.artifacts[CODE_ROLE]))
-    wrong = [
+    mismatched = [
         name
         for name, module in modules.items()
         if identity.modules.get(name) != digest_bytes(module.source)
     ]
-    if wrong or identity.digest != lineage.code:
+    if mismatched or identity.digest != lineage.code:
         raise IntegrityError(
             f"The stored code of {who} must match its code digest {short(lineage.code)}, but "
-            f"{', '.join(wrong) or 'its list of modules'} does not match.",
+            f"{', '.join(mismatched) or 'its list of modules'} does not match.",
             cause="The lineage was changed after it was registered.",
             fix="Run: sluice registry verify",
         )
@@ -277,11 +278,11 @@ def _load(
     version: Version, members: Sequence[Member], store: ArtifactStore
 ) -> tuple[Workload, list[nn.Module]]:
     workload, settings = rebuild_workload(version)
-    trained = version.lineage.codec
-    if trained is not None:
+    trained_codec = version.lineage.codec
+    if trained_codec is not None:
         with wrap_user_errors("codec() of the workload"):
-            current = workload.codec().identity()
-        require_same_codec(_name(version), trained, current)
+            current_codec = workload.codec().identity()
+        require_same_codec(_name(version), trained_codec, current_codec)
     return workload, [load_member(member, workload, settings, store) for member in members]
 
 

@@ -28,7 +28,7 @@ EMPTY_DIGEST = "0" * 64
 class LogHead:
     """Head of the log: number of lines and digest of the last line."""
 
-    lines: int
+    num_lines: int
     digest: str
 
 
@@ -51,7 +51,7 @@ def load_head(connection: Connection) -> LogHead:
     Raises:
         IntegrityError: The head is missing or unreadable.
     """
-    return _head(connection, sa.select(log_head.c.lines, log_head.c.digest))
+    return _load_head(connection, sa.select(log_head.c.lines, log_head.c.digest))
 
 
 def append(connection: Connection, table: Table, **values: Any) -> AppendedRow:
@@ -125,7 +125,7 @@ def require_never_logged(connection: Connection, table: Table, key: list[Any]) -
     Raises:
         IntegrityError: The log has a line for the row, so the row was removed, but not by Sluice.
     """
-    if connection.execute(_lines(table, encode_key(key))).first() is not None:
+    if connection.execute(_select_line(table, encode_key(key))).first() is not None:
         raise _edited_error(
             f"{table.name} {encode_key(key)} is in the log, but the row is missing."
         )
@@ -164,17 +164,17 @@ def encode_key(key: list[Any]) -> str:
 
 def lock_head(connection: Connection) -> LogHead:
     """Return the head of the log, locked for other writers until this transaction ends."""
-    return _head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
+    return _load_head(connection, sa.select(log_head.c.lines, log_head.c.digest).with_for_update())
 
 
 def _find_line(connection: Connection, table: Table, key: str) -> Row[Any]:
-    line = connection.execute(_lines(table, key)).first()
+    line = connection.execute(_select_line(table, key)).first()
     if line is None:
         raise _edited_error(f"{table.name} {key} has no line in the log.")
     return line
 
 
-def _lines(table: Table, key: str) -> sa.Select[Any]:
+def _select_line(table: Table, key: str) -> sa.Select[Any]:
     return sa.select(log).where(log.c.entity == table.name, log.c.key == key)
 
 
@@ -186,19 +186,19 @@ def _edited_error(what: str) -> IntegrityError:
     )
 
 
-def _head(connection: Connection, query: sa.Select[tuple[int, str]]) -> LogHead:
+def _load_head(connection: Connection, query: sa.Select[tuple[int, str]]) -> LogHead:
     row = connection.execute(query).first()
     if row is None:
         raise _edited_error("The head of the registry's log is missing.")
     if not (isinstance(row.lines, int) and isinstance(row.digest, str)):
         raise _edited_error("The head of the registry's log cannot be read.")
-    return LogHead(lines=row.lines, digest=row.digest)
+    return LogHead(num_lines=row.lines, digest=row.digest)
 
 
 def _append_lines(
     connection: Connection, head: LogHead, rows: Iterable[tuple[Table, Row[Any]]]
 ) -> str:
-    number, previous, lines = head.lines, head.digest, []
+    number, previous, lines = head.num_lines, head.digest, []
     for table, row in rows:
         number += 1
         line = {

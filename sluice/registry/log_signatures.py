@@ -41,17 +41,17 @@ def require_signed(
         StorageError: The anchor cannot be read.
     """
     require_anchor_match(connection, keys, head, anchor=anchor)
-    if not head.lines:
+    if not head.num_lines:
         return
-    last = _last_signed(connection, keys, upto=head.lines)
-    if last is None or last.line < head.lines:
-        raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.lines)
+    last = _last_signed(connection, keys, upto=head.num_lines)
+    if last is None or last.line < head.num_lines:
+        raise _unsigned_error(connection, 1 if last is None else last.line + 1, head.num_lines)
     problem = find_signature_problem(connection, keys, last)
     if problem is None and last.digest != head.digest:
         problem = f"The head of the log does not match the signed line {last.line}."
     if problem is None:
         problem = _find_gap(connection, keys, last) or _find_chain_break(
-            connection, since=_since(connection, last), last=last.line
+            connection, since=_start_of(connection, last), last=last.line
         )
     if problem is not None:
         raise _rewritten_error(problem)
@@ -66,7 +66,7 @@ def require_valid_chain(connection: Connection) -> None:
     Cost:
         Reads every line: 0.2 s for 10,000 of them on one core.
     """
-    problem = _find_chain_break(connection, since=0, last=load_head(connection).lines)
+    problem = _find_chain_break(connection, since=0, last=load_head(connection).num_lines)
     if problem is not None:
         raise _rewritten_error(problem)
 
@@ -113,10 +113,10 @@ def sign(
         The signature; None if no line follows ``since``.
     """
     head = load_head(connection)
-    if head.lines <= since:
+    if head.num_lines <= since:
         return None
     draft = SignedLine(
-        line=head.lines,
+        line=head.num_lines,
         digest=head.digest,
         key_id=keys.signing.key_id,
         signature="",
@@ -166,7 +166,7 @@ def check(
     connection: Connection, keys: Keyring, *, anchor: AnchorReader | None
 ) -> Iterator[RegistryFinding]:
     """Yield a finding for every invalid signature, every gap, and every lost signed line."""
-    rows = list(connection.execute(_signed(keys).order_by(signatures.c.line)).all())
+    rows = list(connection.execute(_select_by_known_keys(keys).order_by(signatures.c.line)).all())
     for row in rows:
         problem = find_signature_problem(connection, keys, row) or _find_gap(connection, keys, row)
         if problem is not None:
@@ -189,12 +189,14 @@ def check(
         else:
             if problem is not None:
                 yield _finding(problem, _lost_line_advice(anchor))
-    unsigned = head.lines - max((r.line for r in rows if isinstance(r.line, int)), default=0)
-    if unsigned > 0:
+    num_unsigned = head.num_lines - max(
+        (r.line for r in rows if isinstance(r.line, int)), default=0
+    )
+    if num_unsigned > 0:
         all_lines = "" if rows else " (the whole log)"
         yield _finding(
-            f"The last {pluralize(unsigned, 'line')} of the log{all_lines} "
-            f"{'is' if unsigned == 1 else 'are'} not signed with a known key.",
+            f"The last {pluralize(num_unsigned, 'line')} of the log{all_lines} "
+            f"{'is' if num_unsigned == 1 else 'are'} not signed with a known key.",
             _FIX_GAP,
         )
 
@@ -205,22 +207,24 @@ def has_passed(connection: Connection, keys: Keyring, moment: datetime, *, line:
     A line was added after ``moment`` if an earlier line was signed after it. The timestamp of the
     line itself proves nothing, because its writer sets it.
     """
-    earlier = _signed(keys).where(signatures.c.line < line, signatures.c.signed_at > moment)
-    return connection.execute(earlier.limit(1)).first() is not None
+    earlier_signatures = _select_by_known_keys(keys).where(
+        signatures.c.line < line, signatures.c.signed_at > moment
+    )
+    return connection.execute(earlier_signatures.limit(1)).first() is not None
 
 
-def _signed(keys: Keyring) -> sa.Select[Any]:
+def _select_by_known_keys(keys: Keyring) -> sa.Select[Any]:
     return select_raw().where(signatures.c.key_id.in_(keys.known))
 
 
 def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> Row[Any] | None:
-    query = _signed(keys).order_by(signatures.c.line.desc()).limit(1)
+    query = _select_by_known_keys(keys).order_by(signatures.c.line.desc()).limit(1)
     if upto is not None:
         query = query.where(signatures.c.line <= upto)
     return connection.execute(query).first()
 
 
-def _since(connection: Connection, row: Row[Any]) -> int:
+def _start_of(connection: Connection, row: Row[Any]) -> int:
     """Return the number of the last line before those that a signature covers.
 
     Signatures from before schema 6 do not store it. They begin after the previous signature.
@@ -262,7 +266,9 @@ def find_signature_problem(connection: Connection, keys: Keyring, row: Row[Any])
 
 def _has_current_form(connection: Connection, keys: Keyring, *, before: int) -> bool:
     """Return whether a signature before a line includes its range and actor (since schema 6)."""
-    query = _signed(keys).where(signatures.c.line < before, signatures.c.since.is_not(None))
+    query = _select_by_known_keys(keys).where(
+        signatures.c.line < before, signatures.c.since.is_not(None)
+    )
     return connection.execute(query.limit(1)).first() is not None
 
 
@@ -325,7 +331,7 @@ def _find_lost_line(
     query = sa.select(log.c.digest).where(log.c.number == anchored.line)
     digest = connection.execute(query).scalar()
     if digest is None:
-        return f"{prefix}, but the database ends with line {head.lines} ({short(head.digest)})."
+        return f"{prefix}, but the database ends with line {head.num_lines} ({short(head.digest)})."
     if digest != anchored.digest:
         return f"{prefix}, but line {anchored.line} of the database differs ({short(str(digest))})."
     signature = sa.select(signatures.c.key_id).where(

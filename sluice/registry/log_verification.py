@@ -79,9 +79,9 @@ def check_rows(
     rows = [
         (table, row)
         for table, condition in selections
-        for row in connection.execute(_as_stored(table).where(condition))
+        for row in connection.execute(_select_raw(table).where(condition))
     ]
-    lines = _lines_of(connection, rows)
+    lines = _load_lines(connection, rows)
     for table, row in rows:
         line = lines.get((table.name, encode_key(row_key(table, row))))
         if line is None:
@@ -132,7 +132,7 @@ def _check_table(
 
     The lines that remain in ``logged`` are those of missing rows.
     """
-    for row in connection.execute(_as_stored(table)):
+    for row in connection.execute(_select_raw(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)
         if line is None:
             yield _finding(f"{_name(table, row)} has no line in the log.", row)
@@ -142,7 +142,7 @@ def _check_table(
             )
 
 
-def _lines_of(
+def _load_lines(
     connection: Connection, rows: Iterable[tuple[Table, Row[Any]]]
 ) -> dict[tuple[str, str], Row[Any]]:
     keys: dict[str, list[str]] = {}
@@ -150,8 +150,8 @@ def _lines_of(
         keys.setdefault(table.name, []).append(encode_key(row_key(table, row)))
     return {
         (entity, line.key): line
-        for entity, wanted in keys.items()
-        for part in _batches(wanted)
+        for entity, entity_keys in keys.items()
+        for part in _batches(entity_keys)
         for line in connection.execute(
             sa.select(log).where(log.c.entity == entity, log.c.key.in_(part))
         )
@@ -187,11 +187,11 @@ def _check_end(connection: Connection) -> Iterator[RegistryFinding]:
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.lines, head.lines, head.digest) != (count, last or 0, last_digest):
+    if (head.num_lines, head.num_lines, head.digest) != (count, last or 0, last_digest):
         yield _finding(
             f"The log has {pluralize(count, 'line')} up to number {last or 0} and ends with the "
-            f"digest {short(str(last_digest))}, but its head says {pluralize(head.lines, 'line')} "
-            f"and {short(head.digest)}."
+            f"digest {short(str(last_digest))}, but its head says "
+            f"{pluralize(head.num_lines, 'line')} and {short(head.digest)}."
         )
 
 
@@ -200,7 +200,7 @@ def _batches(values: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield values[start : start + _MAX_KEYS]
 
 
-def _as_stored(table: Table) -> sa.Select[Any]:
+def _select_raw(table: Table) -> sa.Select[Any]:
     """Select every row of a table, with timestamps as text, because a timestamp may be damaged."""
     columns = [sa.type_coerce(c, getattr(c.type, "impl", c.type)).label(c.name) for c in table.c]
     return sa.select(*columns).order_by(*table.primary_key)
@@ -226,10 +226,10 @@ def _check_chain(connection: Connection, lines: Sequence[Row[Any]]) -> Iterator[
     except IntegrityError as error:
         yield _finding(error.what)
         return
-    if (head.lines, head.digest) != (number, previous):
+    if (head.num_lines, head.digest) != (number, previous):
         yield _finding(
             f"The log has {pluralize(number, 'line')} and ends with the digest {short(previous)}, "
-            f"but its head says {pluralize(head.lines, 'line')} and {short(head.digest)}."
+            f"but its head says {pluralize(head.num_lines, 'line')} and {short(head.digest)}."
         )
 
 

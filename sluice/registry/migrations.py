@@ -55,40 +55,42 @@ def bring_up_to_date(connection: Connection) -> int | None:
 
 def _add_log(connection: Connection) -> None:
     """Migrate from 1 to 2: add signatures, deliveries, imports, and a log of the existing rows."""
-    added = (
+    new_tables = (
         tables.imported_receipts,
         tables.log,
         tables.log_head,
         tables.signatures,
         tables.deliveries,
     )
-    tables.metadata.create_all(connection, tables=list(added))
+    tables.metadata.create_all(connection, tables=list(new_tables))
     create_triggers(
         connection, (tables.models, tables.imported_receipts, tables.log, tables.signatures)
     )
     log.create_head(connection)
     added_later = (tables.rollouts, tables.rollout_transitions, tables.own_lineages)
-    old = tuple(table for table in tables.LOGGED if table not in (*added, *added_later))
-    rows = [(table, row) for table in old for row in _rows(connection, table)]
+    old_tables = tuple(table for table in tables.LOGGED if table not in (*new_tables, *added_later))
+    rows = [(table, row) for table in old_tables for row in _rows(connection, table)]
     log.append_existing_rows(connection, rows)
     # With schema 1, each version was mirrored as soon as it was registered, so existing history
     # entries count as delivered.
-    delivered = sa.select(sa.literal(MIRROR_CONSUMER), tables.history.c.id, tables.history.c.at)
+    delivered_entries = sa.select(
+        sa.literal(MIRROR_CONSUMER), tables.history.c.id, tables.history.c.at
+    )
     columns = ["consumer", "line", "delivered_at"]
-    connection.execute(sa.insert(tables.deliveries).from_select(columns, delivered))
+    connection.execute(sa.insert(tables.deliveries).from_select(columns, delivered_entries))
 
 
 def _add_rollouts(connection: Connection) -> None:
     """Migrate from 2 to 3: add rollouts, their current state and their transitions."""
-    added = (tables.rollouts, tables.rollout_transitions)
-    tables.metadata.create_all(connection, tables=[*added, tables.rollout_heads])
-    create_triggers(connection, added)
+    new_tables = (tables.rollouts, tables.rollout_transitions)
+    tables.metadata.create_all(connection, tables=[*new_tables, tables.rollout_heads])
+    create_triggers(connection, new_tables)
 
 
 def _add_observations(connection: Connection) -> None:
     """Migrate from 3 to 4: add the observations of servers."""
-    added = (tables.server_states, tables.arm_counts, tables.samples, tables.rollout_notes)
-    tables.metadata.create_all(connection, tables=list(added))
+    new_tables = (tables.server_states, tables.arm_counts, tables.samples, tables.rollout_notes)
+    tables.metadata.create_all(connection, tables=list(new_tables))
 
 
 def _add_own_lineages(connection: Connection) -> None:
@@ -103,8 +105,10 @@ def _add_signers(connection: Connection) -> None:
     existing = {column["name"] for column in sa.inspect(connection).get_columns(table.name)}
     for column in (table.c.since, table.c.kind, table.c.actor):
         if column.name not in existing:  # step 1 creates the table with all columns
-            kind = column.type.compile(connection.dialect)
-            connection.execute(sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}"))
+            sql_type = column.type.compile(connection.dialect)
+            connection.execute(
+                sa.text(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {sql_type}")
+            )
     if connection.dialect.name == "postgresql":  # SQLite does not limit the length
         connection.execute(
             sa.text(f"ALTER TABLE {table.name} ALTER COLUMN signature TYPE VARCHAR(128)")

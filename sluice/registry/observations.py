@@ -43,16 +43,16 @@ class Observations:
 
     Args:
         database: The registry's database.
-        keep: Maximum age of samples; ``write`` deletes older ones. None for no limit.
+        max_age: Maximum age of samples; ``write`` deletes older ones. None for no limit.
     """
 
-    def __init__(self, database: Database, *, keep: timedelta | None = None) -> None:
+    def __init__(self, database: Database, *, max_age: timedelta | None = None) -> None:
         self._database = database
-        self._keep = keep
+        self._max_age = max_age
 
     def with_retention(self, *, days: float) -> "Observations":
         """Return these observations with a ``write`` that deletes samples older than ``days``."""
-        return Observations(self._database, keep=timedelta(days=days))
+        return Observations(self._database, max_age=timedelta(days=days))
 
     def write(self, report: ServerReport) -> None:
         """Store the report of a server: state and counts in one transaction, samples in another.
@@ -72,11 +72,11 @@ class Observations:
             if window is not None:
                 key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
                 _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
-            if self._keep is not None:
-                delete_expired(connection, state.model, before=state.at - self._keep)
+            if self._max_age is not None:
+                delete_expired(connection, state.model, before=state.at - self._max_age)
         # In a second transaction, so that an invalid row key of a client does not lose the counts.
         if report.samples:
-            self._add(state.model, report.samples)
+            self._add_samples(state.model, report.samples)
 
     def servers(self, model: str, *, since: datetime) -> list[ServerState]:
         """Return the states of a model's servers reported since a time, latest first."""
@@ -101,7 +101,7 @@ class Observations:
         )
 
     def samples(
-        self, model: str, *, rollout: str | None = None, newest: int, answered: bool = False
+        self, model: str, *, rollout: str | None = None, newest: int, without_fault: bool = False
     ) -> list[Sample]:
         """Return samples, oldest first.
 
@@ -109,13 +109,13 @@ class Observations:
             model: Name of the model.
             rollout: Id of the rollout whose samples are returned; None for all samples.
             newest: Maximum number of samples; the newest samples are returned.
-            answered: Whether to return only requests without a fault. Failures are sampled more
-                often, so the failures of a single client could displace all other samples.
+            without_fault: Whether to return only requests without a fault. Failures are sampled
+                more often, so the failures of a single client could displace all other samples.
         """
         query = sa.select(samples.c.payload).where(samples.c.model == model)
         if rollout is not None:
             query = query.where(samples.c.rollout == rollout)
-        if answered:  # only the field matches, because quotes inside a string are escaped
+        if without_fault:  # only the field matches, because quotes inside a string are escaped
             query = query.where(samples.c.payload.contains('"fault":null'))
         query = query.order_by(samples.c.id.desc()).limit(newest)
         with self._database.read() as connection:
@@ -154,15 +154,15 @@ class Observations:
         """Return every verdict on labelled pairs of predictions of a rollout, oldest first."""
         return [_parse(Verdict, text) for text in self._notes(rollout, "quality")]
 
-    def _add(self, model: str, new: Sequence[Sample]) -> None:
+    def _add_samples(self, model: str, new_samples: Sequence[Sample]) -> None:
         with self._database.write() as connection:
             try:
-                _insert(connection, model, new)
+                _insert(connection, model, new_samples)
             except (DataError, ValueError) as error:  # UnicodeError is a ValueError
                 message = str(getattr(error, "orig", error)).splitlines()[0]
                 raise SamplesRefused(
-                    f"The registry dropped {pluralize(len(new), 'sample')} that it cannot store "
-                    f"({message}). State and counts of the server are stored.",
+                    f"The registry dropped {pluralize(len(new_samples), 'sample')} that it cannot "
+                    f"store ({message}). State and counts of the server are stored.",
                     cause="One of the samples contains text that the database cannot store.",
                     fix="Check the row keys that clients send.",
                 ) from error
@@ -200,20 +200,20 @@ def _put(
         connection.execute(sa.insert(table).values(**key, **values))
 
 
-def _insert(connection: Connection, model: str, new: Sequence[Sample]) -> None:
+def _insert(connection: Connection, model: str, new_samples: Sequence[Sample]) -> None:
     """Insert samples. Only the first sample of a row with outputs of both arms gets a row key."""
-    pairs = [sample for sample in new if _is_keyed_pair(sample)]
+    pairs = [sample for sample in new_samples if _is_keyed_pair(sample)]
     query = sa.select(samples.c.rollout, samples.c.row_key).where(
         samples.c.rollout.in_({s.rollout for s in pairs}),
         samples.c.row_key.in_({s.key for s in pairs}),
     )
-    known = {(row.rollout, row.row_key) for row in connection.execute(query)}
+    stored_keys = {(row.rollout, row.row_key) for row in connection.execute(query)}
     rows = []
-    for sample in new:
+    for sample in new_samples:
         row_key = None
-        if _is_keyed_pair(sample) and (sample.rollout, sample.key) not in known:
+        if _is_keyed_pair(sample) and (sample.rollout, sample.key) not in stored_keys:
             row_key = sample.key
-            known.add((sample.rollout, sample.key))
+            stored_keys.add((sample.rollout, sample.key))
         rows.append(
             {
                 "model": model,

@@ -52,9 +52,9 @@ def require_consistent(connection: Connection, model: str, numbers: Sequence[int
     findings = check(connection, model, numbers)
     if not findings:
         return
-    first, others = findings[0], len(findings) - 1
+    first, num_others = findings[0], len(findings) - 1
     error = RegistryInconsistent(
-        f"{first.what}{f' The check found {others} more.' if others else ''}",
+        f"{first.what}{f' The check found {num_others} more.' if num_others else ''}",
         cause=f"The registry is inconsistent about {model}, so the version is not used.",
         fix=f"{first.fix.rstrip('.')}. To list all findings: sluice registry verify",
     )
@@ -265,12 +265,12 @@ def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
 
 def _served_versions(connection: Connection, model: str) -> list[int]:
     """Return the versions that may be served, except those of a damaged pointer or rollout."""
-    served: list[int] = []
+    served_numbers: list[int] = []
     try:
         pointer = queries.load_pointer(connection, model)
-        served += [] if pointer.version is None else [pointer.version]
+        served_numbers += [] if pointer.version is None else [pointer.version]
         rollout = rollout_rows.load_last(connection, model)
-        served += [] if rollout is None or rollout.is_over else [rollout.version]
+        served_numbers += [] if rollout is None or rollout.is_over else [rollout.version]
     except IntegrityError:  # reported by check_moves or check_rollout
         pass
-    return served
+    return served_numbers

@@ -96,13 +96,13 @@ def require_evidence(
     # The recordings determine which verdict is the latest.
     log_verification.require_valid_table(connection, recordings)
     require_rules(connection, version, pointer=pointer, rules=rules)
-    linked = evidence.load_linked_receipts(connection, version.model, version.number)
+    linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     subject = {"data": lineage.data, "config": lineage.config, "code": lineage.code}
-    poc_subject = _search_start(linked, lineage) or subject
-    poc = _newest_receipt(linked, gate="poc", subject=poc_subject)
+    poc_subject = _subject_before_search(linked_receipts, lineage) or subject
+    poc = _newest_receipt(linked_receipts, gate="poc", subject=poc_subject)
     receipts.require(poc.receipt if poc else None, gate="poc", subject=poc_subject)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked, gate="promotion", subject={"reference": reference})
+    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
     receipt = receipts.require(
         verdict.receipt if verdict else None,
         gate="promotion",
@@ -129,9 +129,9 @@ def require_rules(
     """
     if rules is None:
         return
-    linked = evidence.load_linked_receipts(connection, version.model, version.number)
+    linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
     reference = reference_of(connection, version.model, pointer)
-    verdict = _newest_receipt(linked, gate="promotion", subject={"reference": reference})
+    verdict = _newest_receipt(linked_receipts, gate="promotion", subject={"reference": reference})
     if verdict is not None and verdict.receipt.subject.get("rules") != rules:
         raise GateBlocked(
             f"{_version_name(version)} was evaluated under gate, guard or suite settings that "
@@ -148,13 +148,15 @@ def reference_of(connection: Connection, model: str, pointer: ProductionPointer)
     return queries.load_version(connection, model, pointer.version).candidate
 
 
-def _search_start(linked: Sequence[LinkedReceipt], lineage: Lineage) -> dict[str, str] | None:
+def _subject_before_search(
+    linked_receipts: Sequence[LinkedReceipt], lineage: Lineage
+) -> dict[str, str] | None:
     """Return the subject that the POC receipt must have after a search; None without a search.
 
     A search starts from settings that passed the POC gate, and ends with those of the version.
     """
     result = {"data": lineage.data, "found": lineage.config}
-    search = _newest_receipt(linked, gate="search", subject=result)
+    search = _newest_receipt(linked_receipts, gate="search", subject=result)
     if search is None and not lineage.num_trials:
         return None
     receipt = receipts.require(search.receipt if search else None, gate="search", subject=result)
@@ -252,10 +254,10 @@ def require_actor_and_reason(**texts: str) -> None:
 
 
 def _newest_receipt(
-    linked: Sequence[LinkedReceipt], *, gate: str, subject: Mapping[str, str]
+    linked_receipts: Sequence[LinkedReceipt], *, gate: str, subject: Mapping[str, str]
 ) -> LinkedReceipt | None:
     """Return the latest receipt of a gate, if possible one that has the given digests by role."""
-    of_gate = [each for each in linked if each.receipt.gate == gate]
+    of_gate = [each for each in linked_receipts if each.receipt.gate == gate]
     matching = [each for each in of_gate if subject.items() <= each.receipt.subject.items()]
     candidates = matching or of_gate
     return candidates[-1] if candidates else None

@@ -81,7 +81,7 @@ def move_pointer(connection: Connection, model: str, *, to: int, revision: int) 
     Returns:
         Whether the pointer was moved.
     """
-    moved = connection.execute(
+    result = connection.execute(
         sa.update(pointers)
         .where(
             pointers.c.model == model,
@@ -90,7 +90,7 @@ def move_pointer(connection: Connection, model: str, *, to: int, revision: int) 
         )
         .values(version=to, revision=revision + 1)
     )
-    return moved.rowcount == 1
+    return result.rowcount == 1
 
 
 def load_history(connection: Connection, model: str) -> list[HistoryEntry]:
@@ -185,16 +185,16 @@ def load_version(connection: Connection, model: str, number: int) -> Version:
     row = connection.execute(
         sa.select(versions).where(versions.c.model == model, versions.c.number == number)
     ).one()
-    own = connection.execute(_own_lineage(model, number)).first()
-    lineage = _parse_lineage((own or row).lineage, row.model, row.number)
+    own_row = connection.execute(_own_lineage(model, number)).first()
+    lineage = _parse_lineage((own_row or row).lineage, row.model, row.number)
     state = _state(connection, row.model, row.number, row.candidate)
     what = f"{row.model} version {row.number}"
-    derived: dict[str, Any] = {"state": state, "lineage": lineage}
-    if own is None:
-        derived |= _load_import_fields(connection, model, number)
+    derived_fields: dict[str, Any] = {"state": state, "lineage": lineage}
+    if own_row is None:
+        derived_fields |= _load_import_fields(connection, model, number)
     else:
-        derived["is_imported"] = False
-    return _parse(Version, what, {**row._mapping, **derived})
+        derived_fields["is_imported"] = False
+    return _parse(Version, what, {**row._mapping, **derived_fields})
 
 
 def candidate_of(connection: Connection, model: str, number: int) -> str:
@@ -236,9 +236,9 @@ def require_version_matches_log(connection: Connection, version: Version) -> Non
         versions.c.model == version.model, versions.c.number == version.number
     )
     log.require_row_matches_log(connection, versions, connection.execute(query).one())
-    own = connection.execute(_own_lineage(version.model, version.number)).first()
-    if own is not None:
-        log.require_row_matches_log(connection, own_lineages, own)
+    own_row = connection.execute(_own_lineage(version.model, version.number)).first()
+    if own_row is not None:
+        log.require_row_matches_log(connection, own_lineages, own_row)
     else:  # if the row of a local training were removed, the imported lineage would count again
         log.require_never_logged(connection, own_lineages, [version.model, version.number])
 

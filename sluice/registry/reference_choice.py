@@ -15,7 +15,7 @@ def choose_reference(ledger: Ledger, model: str, *, candidate: str, window: str)
     production = ledger.production(model)
     if production is None or production.candidate != candidate:
         return production
-    decided = ledger.latest_decision(model, candidate=candidate, window=window)
-    if decided is None or decided.subject["reference"] == BASELINE:
+    decision = ledger.latest_decision(model, candidate=candidate, window=window)
+    if decision is None or decision.subject["reference"] == BASELINE:
         return None
-    return ledger.version_of(model, decided.subject["reference"])
+    return ledger.version_of(model, decision.subject["reference"])

@@ -16,7 +16,7 @@ from sluice.rollout.state import Rollout, Transition
 
 
 def load_last(connection: Connection, model: str) -> Rollout | None:
-    """Return the last rollout of a model, in its state after the last assessment; None without one.
+    """Return the last rollout of a model, in its state after the last check; None without one.
 
     Raises:
         IntegrityError: The rollout cannot be read, or does not match its last transition.
@@ -78,19 +78,19 @@ def insert_rollout(connection: Connection, transition: Transition, *, receipt: s
     _append_transition(connection, transition)
     head = {"rollout": rollout.id, "revision": 0, "state": rollout.model_dump_json()}
     is_of_model = rollout_heads.c.model == rollout.model
-    updated = connection.execute(sa.update(rollout_heads).where(is_of_model).values(head))
-    if updated.rowcount == 0:
+    result = connection.execute(sa.update(rollout_heads).where(is_of_model).values(head))
+    if result.rowcount == 0:
         connection.execute(sa.insert(rollout_heads).values(model=rollout.model, **head))
 
 
 def store_transition(connection: Connection, transition: Transition, *, revision: int) -> None:
-    """Store the result of an assessment if the rollout's revision is still ``revision``.
+    """Store the result of a check if the rollout's revision is still ``revision``.
 
     Raises:
         RolloutConflict: The rollout was changed meanwhile, or a newer rollout was started.
     """
     after = transition.rollout
-    updated = connection.execute(
+    result = connection.execute(
         sa.update(rollout_heads)
         .where(
             rollout_heads.c.model == after.model,
@@ -99,7 +99,7 @@ def store_transition(connection: Connection, transition: Transition, *, revision
         )
         .values(revision=after.revision, state=after.model_dump_json())
     )
-    if updated.rowcount != 1:
+    if result.rowcount != 1:
         raise _conflict_error(connection, after, revision)
     if after.revision != revision:
         _append_transition(connection, transition)
@@ -119,17 +119,17 @@ def _append_transition(connection: Connection, transition: Transition) -> None:
 
 
 def _conflict_error(connection: Connection, rollout: Rollout, revision: int) -> RolloutConflict:
-    recorded = load_transitions(connection, rollout.id)
+    transitions = load_transitions(connection, rollout.id)
     cause = ""
-    if recorded:
-        last = recorded[-1]
+    if transitions:
+        last = transitions[-1]
         cause = (
             f"{last.actor} recorded the transition {last.outcome} at "
             f"{last.at:%Y-%m-%d %H:%M:%S} UTC."
         )
     return RolloutConflict(
         f"The rollout of {rollout.model} version {rollout.version} was expected at transition "
-        f"{revision}, but is at {recorded[-1].rollout.revision if recorded else 'none'}.",
+        f"{revision}, but is at {transitions[-1].rollout.revision if transitions else 'none'}.",
         cause=cause,
         fix="Read the rollout again and decide on its current state.",
     )
@@ -144,5 +144,5 @@ def _parse_rollout(text: str, model: str) -> Rollout:
 
 def _transition_fields(rollout: Rollout) -> dict[str, object]:
     """Return the fields of a rollout that only a transition may change."""
-    changed_by_assessments = {"evidence", "checked_at", "step_since", "step_times_out_at"}
-    return rollout.model_dump(mode="json", exclude=changed_by_assessments)
+    changed_by_checks = {"evidence", "checked_at", "step_since", "step_times_out_at"}
+    return rollout.model_dump(mode="json", exclude=changed_by_checks)

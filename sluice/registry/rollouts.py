@@ -54,7 +54,7 @@ class RolloutLedger(Ledger):
         return Observations(self._database)
 
     def rollout(self, model: str) -> Rollout | None:
-        """Return the last rollout of a model, in its state after the last assessment, or None.
+        """Return the last rollout of a model, in its state after the last check, or None.
 
         Raises:
             IntegrityError: The rollout was changed, but not by Sluice.
@@ -68,7 +68,7 @@ class RolloutLedger(Ledger):
             return rollout_rows.model_rollouts(connection, model)
 
     def rollout_transitions(self, rollout_id: str) -> list[Transition]:
-        """Return the transitions of a rollout, oldest first; assessments that wait have none."""
+        """Return the transitions of a rollout, oldest first; checks that only waited have none."""
         with self._database.read() as connection:
             return rollout_rows.load_transitions(connection, rollout_id)
 
@@ -78,25 +78,27 @@ class RolloutLedger(Ledger):
         Raises:
             RegistryInconsistent: See ``checked_traffic_split``.
         """
-        return self.checked_traffic_split(model, known=None).split
+        return self.checked_traffic_split(model, known_fingerprint=None).split
 
-    def checked_traffic_split(self, model: str, *, known: str | None) -> VerifiedTrafficSplit:
+    def checked_traffic_split(
+        self, model: str, *, known_fingerprint: str | None
+    ) -> VerifiedTrafficSplit:
         """Return the traffic split and the fingerprint of the verified state; polled by servers.
 
         Args:
             model: Name of the model.
-            known: Fingerprint of the last verification. While it is unchanged, the verification is
-                skipped. None to verify in any case.
+            known_fingerprint: Fingerprint of the last verification. While it is unchanged, the
+                verification is skipped. None to verify in any case.
 
         Raises:
             RegistryInconsistent: Registry entries about the served versions contradict each other;
                 or the ledger has a key, and a line is not signed.
         """
-        if known is not None:
+        if known_fingerprint is not None:
             with self._database.read() as connection:
-                if production_check.fingerprint(connection, model) == known:
+                if production_check.fingerprint(connection, model) == known_fingerprint:
                     return VerifiedTrafficSplit(
-                        split=_traffic_split(connection, model), fingerprint=known
+                        split=_traffic_split(connection, model), fingerprint=known_fingerprint
                     )
         anchor = self._read_anchor()
         with self._database.read() as connection:
@@ -180,8 +182,8 @@ class RolloutLedger(Ledger):
         at = self._clock()
         with self._write(actor) as connection:
             self._require_valid_chain(connection)
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
@@ -191,11 +193,11 @@ class RolloutLedger(Ledger):
             if last is not None and not last.is_over:
                 raise _active_rollout_error(connection, last)
             production_check.require_consistent_production(connection, model, version)
-            production = _require_other_production(connection, registered, pointer)
+            production = _require_other_production(connection, registered_version, pointer)
             receipt = approval.require_evidence_and_approval(
                 connection,
                 self._keys,
-                registered,
+                registered_version,
                 pointer,
                 rules=rules,
                 approvals=approvals,
@@ -205,10 +207,12 @@ class RolloutLedger(Ledger):
             if last is not None:
                 epoch += last.epoch - last.pointer_revision
             transition = transitions.first_transition(
-                identity=digest_json([model, registered.candidate, production.candidate, epoch]),
+                rollout_id=digest_json(
+                    [model, registered_version.candidate, production.candidate, epoch]
+                ),
                 model=model,
                 version=version,
-                candidate=registered.candidate,
+                candidate=registered_version.candidate,
                 production=production.candidate,
                 production_version=production.number,
                 pointer_revision=pointer.revision,
@@ -254,10 +258,12 @@ class RolloutLedger(Ledger):
     ) -> Transition:
         """Promote the challenger of a rollout after all its steps passed. May be repeated.
 
-        The pointer and the rollout change in one transaction. If the challenger can no longer be
-        promoted, or is damaged, the rollout is rolled back, and its transition says why. If only a
-        required approval is missing, the rollout still awaits promotion. An approval that was valid
-        when the rollout started does not expire during the rollout.
+        The pointer and the rollout change in one transaction. If the evidence no longer allows the
+        promotion, or the challenger is damaged, the rollout is rolled back, and its transition says
+        why. If only a required approval is missing, the rollout still awaits promotion. An approval
+        that was valid when the rollout started does not expire during the rollout. The rollout also
+        awaits promotion if this process has other code than the challenger. As for ``promote``,
+        this is no fault of the challenger: servers with its code can serve it.
 
         Args:
             model: Name of the model.
@@ -278,7 +284,7 @@ class RolloutLedger(Ledger):
                 concurrently.
             RegistryInconsistent: The registry is inconsistent about the production version.
             CodeMismatch, UntrustedCode: The challenger cannot be loaded by the code of this
-                process. The rollout still awaits promotion.
+                process. Repeat the call where it can.
         """
         with self._database.read() as connection:
             rollout = _require_finished(connection, model)

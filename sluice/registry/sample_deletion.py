@@ -1,8 +1,8 @@
 """Deletes client samples: all samples of one user at once, and old samples in small batches.
 
 Samples are the only rows that contain data sent by clients. They are not part of the signed hash
-chain, so their deletion does not invalidate it.
-Counts, verdicts and transitions are kept, because they aggregate many clients.
+chain, so their deletion does not invalidate it. Counts, verdicts and transitions are kept, because
+they aggregate many clients.
 """
 
 import json
@@ -32,7 +32,10 @@ class ErasureReport(Record):
         description="Number of deleted samples outside of rollouts, used for drift monitoring only."
     )
     pairs: int = Field(description="Number of deleted samples with predictions of both arms.")
-    awaiting_label: int = Field(description="Number of deleted pairs that waited for a label.")
+    awaiting_label: int = Field(
+        description="Number of deleted pairs to which a label could be joined: the first pair of "
+        "each row with a key."
+    )
     kept: int = Field(description="Number of remaining samples of the model.")
     unnamed: int = Field(
         description="Number of remaining samples that name no client, because an older version of "
@@ -52,27 +55,27 @@ def erase_user(connection: Connection, model: str, user: str) -> ErasureReport:
         connection.exec_driver_sql("PRAGMA secure_delete = ON")
     is_of_model = samples.c.model == model
     secret = find_secret(connection, model)
-    deleted: Sequence[Any] = ()
+    deleted_rows: Sequence[Any] = ()
     if secret:
         # Other fields cannot match: quotes inside JSON strings are escaped. The pseudonym is
         # hexadecimal, so it needs no escaping.
         pseudonym = client_pseudonym(client_of(user, ""), secret=secret)
         is_of_user = samples.c.payload.contains(f'"client":"{pseudonym}"')
-        deleted = connection.execute(
+        deleted_rows = connection.execute(
             sa.select(samples.c.id, samples.c.rollout, samples.c.row_key, samples.c.payload).where(
                 is_of_model, is_of_user
             )
         ).all()
         connection.execute(sa.delete(samples).where(is_of_model, is_of_user))
-    in_rollouts = [json.loads(row.payload) for row in deleted if row.rollout is not None]
+    in_rollouts = [json.loads(row.payload) for row in deleted_rows if row.rollout is not None]
     count_kept = sa.select(sa.func.count()).select_from(samples).where(is_of_model)
     has_client = samples.c.payload.contains('"client":"')
     return ErasureReport(
         model=model,
-        samples=len(deleted),
-        drift=sum(row.rollout is None for row in deleted),
+        samples=len(deleted_rows),
+        drift=sum(row.rollout is None for row in deleted_rows),
         pairs=sum(bool(each["production"] and each["challenger"]) for each in in_rollouts),
-        awaiting_label=sum(row.row_key is not None for row in deleted),
+        awaiting_label=sum(row.row_key is not None for row in deleted_rows),
         kept=connection.execute(count_kept).scalar_one(),
         unnamed=connection.execute(count_kept.where(sa.not_(has_client))).scalar_one(),
     )
@@ -94,12 +97,12 @@ def delete_expired(connection: Connection, model: str, *, before: datetime) -> N
     first = connection.execute(oldest_first.limit(1)).first()
     if first is None or not _is_older(first.payload, before):
         return
-    expired = [
+    expired_ids = [
         row.id
         for row in connection.execute(oldest_first.limit(_MAX_ROWS_PER_PASS))
         if _is_older(row.payload, before)
     ]
-    connection.execute(sa.delete(samples).where(samples.c.id.in_(expired)))
+    connection.execute(sa.delete(samples).where(samples.c.id.in_(expired_ids)))
 
 
 def _is_older(payload: str, before: datetime) -> bool:

@@ -40,7 +40,7 @@ class SignedLedger(RefusalRecordingLedger):
             IntegrityError: An earlier line is not signed, or signed lines were lost.
         """
         keys, anchor = self._keys, self._anchor
-        name = "" if keys is None else keys.require_own_actor(actor)
+        signer = "" if keys is None else keys.require_own_actor(actor)
         # The anchor is written when its context is exited, which is after the commit.
         with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
             # Locked before everything else, so that nobody can append a line between the check and
@@ -50,16 +50,16 @@ class SignedLedger(RefusalRecordingLedger):
                 log_signatures.require_signed(connection, keys, head, anchor=anchor)
             yield connection
             if keys is not None:
-                signed = log_signatures.sign(
+                signed_line = log_signatures.sign(
                     connection,
                     keys,
-                    since=head.lines,
+                    since=head.num_lines,
                     kind="change",
-                    actor=name,
+                    actor=signer,
                     at=self._clock(),
                 )
-                if signed is not None and anchor is not None:
-                    anchor_writing.enter_context(anchor.writing(signed))
+                if signed_line is not None and anchor is not None:
+                    anchor_writing.enter_context(anchor.writing(signed_line))
 
     def _require_valid_chain(self, connection: Connection) -> None:
         """Reject a signed move of the production pointer if any line of the log was changed.
@@ -98,23 +98,24 @@ class SignedLedger(RefusalRecordingLedger):
             IntegrityError: The log is invalid, or signed lines were lost or rewritten.
         """
         keys, anchor = self._require_keys(), self._anchor
-        name = keys.require_own_actor(actor)
+        signer = keys.require_own_actor(actor)
         with contextlib.ExitStack() as anchor_writing, self._database.write() as connection:
             head = log.lock_head(connection)
             if head != expected:
                 raise GateBlocked(
-                    f"The log ended with line {expected.lines} ({short(expected.digest)}) when you "
-                    f"reviewed it, and now ends with line {head.lines} ({short(head.digest)}).",
+                    f"The log ended with line {expected.num_lines} ({short(expected.digest)}) when "
+                    f"you reviewed it, and now ends with line {head.num_lines} "
+                    f"({short(head.digest)}).",
                     fix="Review the new lines and sign again.",
                 )
             log_signatures.require_anchor_match(connection, keys, head, anchor=anchor)
             log_signatures.require_no_findings(log_verification.check(connection))
             since = log_signatures.last_signed_line(connection, keys)
-            signed = log_signatures.sign(
-                connection, keys, since=since, kind="bridge", actor=name, at=self._clock()
+            signed_line = log_signatures.sign(
+                connection, keys, since=since, kind="bridge", actor=signer, at=self._clock()
             )
-            if signed is not None and anchor is not None:
-                anchor_writing.enter_context(anchor.writing(signed))
+            if signed_line is not None and anchor is not None:
+                anchor_writing.enter_context(anchor.writing(signed_line))
         return head
 
     def _require_keys(self) -> Keyring:
@@ -145,20 +146,20 @@ class SignedLedger(RefusalRecordingLedger):
                     fix="Give your own file with --key or SLUICE_REGISTRY_KEY. To create one: "
                     "openssl genpkey -algorithm ed25519 -out NAME.key",
                 )
-            registered = queries.find_version(connection, model, number=version)
-            if registered is None:
+            registered_version = queries.find_version(connection, model, number=version)
+            if registered_version is None:
                 raise validation.unknown_version_error(
                     model, version, queries.model_names(connection)
                 )
             queries.lock_model(connection, model, at=at)
             pointer = queries.load_pointer(connection, model)
             promotion_receipt = promotion.require_evidence(
-                connection, registered, pointer=pointer, reinstate=True, rules=None
+                connection, registered_version, pointer=pointer, reinstate=True, rules=None
             )
             receipt = approval.create_approval(
                 connection,
                 keys,
-                registered,
+                registered_version,
                 pointer=pointer,
                 promotion=promotion_receipt,
                 actor=actor,

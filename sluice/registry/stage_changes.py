@@ -17,8 +17,8 @@ def record_stage_change(
     """Append a history entry if new receipts changed a version between dev and staging."""
     if {before, version.state} != {"dev", "staging"}:
         return
-    linked = evidence.load_linked_receipts(connection, version.model, version.number)
-    receipt = [each.receipt for each in linked if each.receipt.gate == "promotion"][-1]
+    linked_receipts = evidence.load_linked_receipts(connection, version.model, version.number)
+    receipt = [each.receipt for each in linked_receipts if each.receipt.gate == "promotion"][-1]
     queries.append_history(
         connection,
         at=at,

@@ -128,15 +128,15 @@ def _reject_late_imports(modules: Mapping[str, StoredModule], packages: set[str]
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
                 continue
             for node in ast.walk(function):
-                late = [
+                late_imports = [
                     imported
                     for imported in _imported_modules(node)
                     if imported.partition(".")[0] in {*packages, ""}
                 ]
-                if late:
+                if late_imports:
                     raise ContractError(
-                        f"The stored module {name} imports {late[0] or 'a sibling'} inside a "
-                        "function, so it cannot be loaded separately from this checkout.",
+                        f"The stored module {name} imports {late_imports[0] or 'a sibling'} inside "
+                        "a function, so it cannot be loaded separately from this checkout.",
                         cause="The import would find the module of the checkout, not the stored "
                         "one.",
                         fix="Serve from a checkout of the version's commit. For later versions, "

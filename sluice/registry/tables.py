@@ -222,8 +222,8 @@ rollout_transitions = Table(
     Column("payload", Text, nullable=False),  # the whole transition with its evidence
 )
 
-# Last rollout of a model, in its state after the last assessment. Like the pointer, the row is
-# mutable: an assessment without a transition only updates this row. Phase changes are transitions.
+# Last rollout of a model, in its state after the last check. Like the pointer, the row is mutable:
+# a check without a transition only updates this row. Phase changes are transitions.
 rollout_heads = Table(
     "sluice_rollout_heads",
     metadata,
@@ -259,8 +259,8 @@ samples = Table(
     Column("id", Integer, primary_key=True),
     Column("model", _NAME, nullable=False, index=True),
     Column("rollout", _DIGEST, nullable=True, index=True),
-    # Key of the row. Set only in the first sample of a row that has predictions of both arms; this
-    # sample waits for the label of the row. Null in all other samples.
+    # Key of the row. Set only in the first sample of a row that has predictions of both arms, to
+    # which the label of the row is joined. Null in all other samples.
     Column("row_key", _NAME, nullable=True),
     Column("payload", Text, nullable=False),
     UniqueConstraint("rollout", "row_key"),

@@ -88,7 +88,7 @@ def import_version(
     actor: str,
     key: SigningKey | None,
     trusted: TrustedKeys | None,
-    own: Callable[[str], Collection[str]],
+    local_paths_of: Callable[[str], Collection[str]],
     trust: Collection[str],
     limits: ImportLimits = LIMITS,
 ) -> ImportedVersion:
@@ -105,8 +105,8 @@ def import_version(
         actor: Actor for the history.
         key: If given, the file must be signed with this key.
         trusted: If given, the file must have an Ed25519 signature with one of these keys.
-        own: Returns the import paths that a local pipeline uses, given its name. Import paths of
-            versions that were trained here are accepted as well.
+        local_paths_of: Returns the import paths that a local pipeline uses, given its name. Import
+            paths of versions that were trained here are accepted as well.
         trust: Import paths that the user trusts, including the modules stored in the file.
         limits: Limits for everything that the author of the file chooses.
 
@@ -130,18 +130,21 @@ def import_version(
             fix="Export it again; nothing was imported.",
         )
     require_consistent_lineage(lineage.model, lineage)  # before anything is stored
-    local_paths = {*own(lineage.model), *code_trained_here(ledger.versions(lineage.model))}
-    code = accept_code(lineage, own=local_paths, trust=trust)
+    local_paths = {
+        *local_paths_of(lineage.model),
+        *code_trained_here(ledger.versions(lineage.model)),
+    }
+    code = accept_code(lineage, local_paths=local_paths, trust=trust)
     for content in file.artifacts.values():
         store.put(content)
     entry = next((entry for entry in exported.history if entry.revision is None), None)
-    registered = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
+    registered_text = f", registered {entry.at:%Y-%m-%d %H:%M:%S} UTC" if entry else ""
     result = ledger.import_version(
         lineage,
         exported.receipts,
         actor=actor,
         reason=f"imported from {source.name}: version {exported.number} of its "
-        f"registry{registered}; SHA-256 {file.digest}; {file.signed_by}",
+        f"registry{registered_text}; SHA-256 {file.digest}; {file.signed_by}",
         code=code,
     )
     return ImportedVersion(version=result.version, created=result.created, signed_by=file.signed_by)

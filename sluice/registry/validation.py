@@ -166,9 +166,9 @@ def decision_key(subject: Mapping[str, str]) -> dict[str, str]:
 
 def require_matching_receipt(receipt: Receipt, key: Mapping[str, str]) -> None:
     """Reject a receipt that is not a promotion receipt about the given decision."""
-    wrong = [role for role, digest in key.items() if receipt.subject.get(role) != digest]
-    if receipt.gate != "promotion" or wrong:
-        about = f" about another {', '.join(wrong)}" if wrong else ""
+    wrong_roles = [role for role, digest in key.items() if receipt.subject.get(role) != digest]
+    if receipt.gate != "promotion" or wrong_roles:
+        about = f" about another {', '.join(wrong_roles)}" if wrong_roles else ""
         raise ContractError(
             f"A promotion receipt about the requested decision is required, got a receipt of the "
             f"{receipt.gate} gate{about}.",
@@ -223,9 +223,10 @@ def require_past(when: datetime, *, now: datetime) -> None:
 def unknown_version_error(model: str, number: int | None, names: Sequence[str]) -> UnknownVersion:
     """Return the error for an unknown model or version; it lists the known models."""
     if model not in names:
-        known = f" Known: {', '.join(names)}." if names else " It has no models yet."
+        known_names = f" Known: {', '.join(names)}." if names else " It has no models yet."
         return UnknownVersion(
-            f"The registry has no model {model!r}.{suggest_nearest(model, list(names))}{known}",
+            f"The registry has no model {model!r}.{suggest_nearest(model, list(names))}"
+            f"{known_names}",
             fix="Use a known name, or run the pipeline of the model first.",
         )
     return UnknownVersion(

@@ -26,7 +26,7 @@ from sluice.registry.tables import (
 
 
 @dataclass(slots=True)
-class _Missing:
+class _AbsentVersions:
     """Versions and artifacts that are missing in this home, reported as one finding."""
 
     versions: list[Version] = field(default_factory=list)
@@ -50,7 +50,7 @@ def check(
         store: Artifacts of this home.
         url: URL of the registry, for the message.
     """
-    absent = _Missing()
+    absent = _AbsentVersions()
     for model in models:
         numbers = connection.execute(
             sa.select(versions.c.number)
@@ -69,14 +69,15 @@ def check(
     yield from table_checks.check(connection)
 
 
-def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> RegistryFinding:
+def _missing_finding(absent: _AbsentVersions, store: ArtifactStore, url: str) -> RegistryFinding:
     numbers: dict[str, list[str]] = {}
     for version in absent.versions:
         numbers.setdefault(version.model, []).append(str(version.number))
     (first, *others) = absent.versions
     cause, fix = explain_missing_artifacts(url, store)
     listed = "; ".join(
-        f"{model} version{'s' * (len(own) > 1)} {', '.join(own)}" for model, own in numbers.items()
+        f"{model} version{'s' * (len(version_numbers) > 1)} {', '.join(version_numbers)}"
+        for model, version_numbers in numbers.items()
     )
     return RegistryFinding(
         model=first.model if len(numbers) == 1 else "",
@@ -90,7 +91,7 @@ def _missing_finding(absent: _Missing, store: ArtifactStore, url: str) -> Regist
 
 
 def _check_version(
-    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _Missing
+    connection: Connection, model: str, number: int, store: ArtifactStore, absent: _AbsentVersions
 ) -> Iterator[RegistryFinding]:
     try:
         version = queries.load_version(connection, model, number)
@@ -122,7 +123,7 @@ def _check_version(
 
 
 def _check_tables(
-    connection: Connection, model: str, store: ArtifactStore, absent: _Missing
+    connection: Connection, model: str, store: ArtifactStore, absent: _AbsentVersions
 ) -> Iterator[RegistryFinding]:
     """Verify every table on which a decision is based."""
     rows = connection.execute(
@@ -149,26 +150,26 @@ def _check_tables(
 
 def _check_receipts(connection: Connection, model: str) -> Iterator[RegistryFinding]:
     """Verify every receipt of the model's versions and decisions."""
-    linked = connection.execute(
+    linked_rows = connection.execute(
         sa.select(version_receipts.c.number, receipts.c.digest, receipts.c.payload)
         .join(receipts, receipts.c.digest == version_receipts.c.receipt)
         .where(version_receipts.c.model == model)
         .order_by(version_receipts.c.id)
     ).all()
-    imported = connection.execute(
+    imported_rows = connection.execute(
         sa.select(imported_receipts.c.number, receipts.c.digest, receipts.c.payload)
         .join(receipts, receipts.c.digest == imported_receipts.c.receipt)
         .where(imported_receipts.c.model == model)
         .order_by(imported_receipts.c.id)
     ).all()
-    decided = connection.execute(
+    decision_rows = connection.execute(
         sa.select(receipts.c.digest, receipts.c.payload)
         .join(decisions, decisions.c.receipt == receipts.c.digest)
         .where(decisions.c.model == model)
         .order_by(decisions.c.id)
     ).all()
-    owners = {row.digest: row.number for row in (*imported, *linked)}
-    rows = (*linked, *imported, *decided)
+    owners = {row.digest: row.number for row in (*imported_rows, *linked_rows)}
+    rows = (*linked_rows, *imported_rows, *decision_rows)
     for digest, payload in {row.digest: row.payload for row in rows}.items():
         try:
             evidence.parse_receipt(digest, payload)

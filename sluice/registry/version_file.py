@@ -125,9 +125,9 @@ def read_version(
 
     Raises:
         StorageError: The file cannot be read, or is too large.
-        ContractError: The file is not a version file, or has another format.
-        IntegrityError: A part is missing, unexpected, changed, malformed or beyond a limit, or the
-            file is not signed as required.
+        ContractError: The archive is not a version file, or has another format.
+        IntegrityError: The file is not an archive, or is not signed as required; or a part is
+            missing, unexpected, changed, malformed or beyond a limit.
 
     Cost:
         Holds the whole version in memory twice.
@@ -145,7 +145,7 @@ def read_version(
     except SluiceError:  # raised by _read_parts; a ContractError is a ValueError as well
         raise
     except _ZIP_ERRORS as error:
-        raise _damaged(str(path), f"it is damaged ({error})") from error
+        raise _damaged_error(str(path), f"it is damaged ({error})") from error
     if key is not None:
         _require_signed(parts, str(path), key)
     signed_by = _require_public_signature(parts, str(path), trusted)
@@ -167,19 +167,21 @@ def _parse_description(text: bytes, where: str, limits: ImportLimits) -> Exporte
         description = parse_strict_json(text, finite=False)  # receipts may contain NaN
         problem = find_text_problem(description, limits)
         if problem:
-            raise _damaged(where, problem)
+            raise _damaged_error(where, problem)
         exported = ExportedVersion.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part)[:80] for part in first["loc"])
-        raise _damaged(where, f"its description cannot be read: {place}: {first['msg']}") from None
+        raise _damaged_error(
+            where, f"its description cannot be read: {place}: {first['msg']}"
+        ) from None
     except ValueError as error:
-        raise _damaged(where, f"its description cannot be read: {error}") from None
+        raise _damaged_error(where, f"its description cannot be read: {error}") from None
     problem = find_import_problem(
         exported.lineage, receipts=exported.receipts, history=exported.history, limits=limits
     )
     if problem:
-        raise _damaged(where, problem)
+        raise _damaged_error(where, problem)
     return exported
 
 
@@ -188,18 +190,18 @@ def _read_parts(
 ) -> dict[str, bytes]:
     names = [info.filename for info in archive.infolist()]
     if len(names) > limits.max_parts:
-        raise _damaged(where, f"it has {len(names):,} parts (max {limits.max_parts:,})")
+        raise _damaged_error(where, f"it has {len(names):,} parts (max {limits.max_parts:,})")
     for info in archive.infolist():
         is_artifact = info.filename.startswith("artifacts/")
         if not is_artifact and info.file_size > limits.max_description_bytes:
-            raise _damaged(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
+            raise _damaged_error(where, f"{info.filename[:80]!r} has {info.file_size:,} bytes")
     if any(info.compress_type != zipfile.ZIP_STORED for info in archive.infolist()):
         # A small file with compressed or overlapping parts could exhaust the memory.
-        raise _damaged(where, "a part is compressed")
+        raise _damaged_error(where, "a part is compressed")
     if sum(info.file_size for info in archive.infolist()) > num_bytes:
-        raise _damaged(where, "its parts overlap")
+        raise _damaged_error(where, "its parts overlap")
     if len(set(names)) != len(names):
-        raise _damaged(where, "it has a duplicate part")
+        raise _damaged_error(where, "it has a duplicate part")
     if _MANIFEST not in names:
         raise ContractError(
             f"{where} is not an exported version: it has no {_MANIFEST}.",
@@ -210,12 +212,14 @@ def _read_parts(
     expected = {_MANIFEST, *manifest.parts}
     actual = set(names) - {_SIGNATURE, _PUBLIC_SIGNATURE}
     for name in sorted(expected ^ actual):
-        raise _damaged(where, f"{name!r} is {'missing' if name in expected else 'unexpected'}")
+        raise _damaged_error(
+            where, f"{name!r} is {'missing' if name in expected else 'unexpected'}"
+        )
     parts = {_MANIFEST: manifest_text}
     for name, digest in manifest.parts.items():
         parts[name] = archive.read(name)
         if digest_bytes(parts[name]) != digest:
-            raise _damaged(where, f"the content of {name!r} does not match the manifest")
+            raise _damaged_error(where, f"the content of {name!r} does not match the manifest")
     for name in {_SIGNATURE, _PUBLIC_SIGNATURE} & set(names):
         parts[name] = archive.read(name)
     return parts
@@ -226,7 +230,7 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
         parsed = parse_strict_json(text, finite=True)
         number = parsed["format_number"]
     except (ValueError, KeyError, TypeError):
-        raise _damaged(where, "its manifest cannot be read") from None
+        raise _damaged_error(where, "its manifest cannot be read") from None
     if number != FORMAT_NUMBER:
         raise ContractError(
             f"{where} has format {number}, but this version of Sluice supports format "
@@ -236,9 +240,9 @@ def _parse_manifest(text: bytes, where: str) -> Manifest:
     try:
         manifest = Manifest.model_validate(parsed)
     except ValidationError:
-        raise _damaged(where, "its manifest cannot be read") from None
+        raise _damaged_error(where, "its manifest cannot be read") from None
     if manifest.format != FORMAT:
-        raise _damaged(where, f"it is a {manifest.format!r}, not a {FORMAT!r}")
+        raise _damaged_error(where, f"it is a {manifest.format!r}, not a {FORMAT!r}")
     return manifest
 
 
@@ -247,10 +251,12 @@ def _require_complete(lineage: Lineage, artifacts: Mapping[str, bytes], where: s
     named = {*lineage.weights().values(), *lineage.other_artifacts().values()}
     for digest in sorted(named ^ artifacts.keys()):
         state = "missing" if digest in named else "not part of the version"
-        raise _damaged(where, f"artifact {digest[:12]} is {state}")
+        raise _damaged_error(where, f"artifact {digest[:12]} is {state}")
     for digest, content in artifacts.items():
         if digest_bytes(content) != digest:
-            raise _damaged(where, f"the content of artifact {digest[:12]} does not match its name")
+            raise _damaged_error(
+                where, f"the content of artifact {digest[:12]} does not match its name"
+            )
 
 
 def _require_signed(parts: Mapping[str, bytes], where: str, key: SigningKey) -> None:
@@ -295,7 +301,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, indent=1).encode()
 
 
-def _damaged(where: str, why: str) -> IntegrityError:
+def _damaged_error(where: str, why: str) -> IntegrityError:
     return IntegrityError(
         f"{where} is not a valid version file: {why}.",
         cause="The file was changed or damaged after its export, or exceeds a limit of imports.",

@@ -1,8 +1,7 @@
 """Faults of a rehearsal, injected into the networks of a loaded challenger.
 
-Only rehearsals inject them; other packages import their names. Which elements are affected follows
-from their bytes and the seed: always the same ones, in whatever batch they arrive, as with most
-real faults.
+Only rehearsals inject them; other packages import their names. Whether an element is affected
+depends only on its bytes and the seed, and not on its batch, as with most real faults.
 
 Shape legend: N = elements of a request, such as windows, O = outputs.
 """
@@ -70,17 +69,17 @@ def inject_fault(deployed: DeployedModel, plan: FaultPlan) -> DeployedModel:
     """Return the model with the planned fault if it is the challenger, else unchanged."""
     if deployed.candidate != plan.challenger or plan.fault in ("none", "no_traffic"):
         return deployed
-    # Predictions are the mean over the networks: drift and quality change all of them; for a
-    # failure, one network is enough.
-    everywhere = plan.fault in ("drift", "quality")
+    # A prediction is the mean over the networks. So drift and quality change all networks, and
+    # for a failure one network is enough.
+    affects_all = plan.fault in ("drift", "quality")
     networks = tuple(
-        _Faulty(network, plan) if everywhere or index == 0 else network
+        _FaultyNetwork(network, plan) if affects_all or index == 0 else network
         for index, network in enumerate(deployed.networks)
     )
     return dataclasses.replace(deployed, networks=networks)
 
 
-class _Faulty(nn.Module):
+class _FaultyNetwork(nn.Module):
     """Wraps a network and adds the fault."""
 
     def __init__(self, network: nn.Module, plan: FaultPlan) -> None:
@@ -114,8 +113,8 @@ def _uniform_from_bytes(x: ModelArrays, *, seed: int) -> NDArray[np.float64]:
     """Return a uniform number in (0, 1) for each element (N,), derived from its bytes."""
     key = seed.to_bytes(_DIGEST_BYTES, "big", signed=True)
     digests = element_digests(x, key=key, size=_DIGEST_BYTES)
-    drawn = np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64)
-    return (drawn + 0.5) / 2.0 ** (8 * _DIGEST_BYTES)
+    number_N = np.array([int.from_bytes(digest, "big") for digest in digests], dtype=np.float64)
+    return (number_N + 0.5) / 2.0 ** (8 * _DIGEST_BYTES)
 
 
 def load_with_fault(
@@ -127,7 +126,7 @@ def load_with_fault(
     plan: str,
     code: CodeSource = "current",
 ) -> DeployedModel:
-    """Load the model of a candidate digest with the planned fault; called in its own process.
+    """Load the model of a candidate digest with the planned fault, in the challenger's process.
 
     Args:
         candidate: Candidate digest.

@@ -47,8 +47,8 @@ def save_rehearsal(rehearsal: Rehearsal, *, home: Home, environ: Mapping[str, st
 def rehearsal_page(rehearsal: Rehearsal) -> str:
     """Return the HTML document."""
     heading = f"Rollout rehearsal of {rehearsal.model}: {rehearsal.fault}"
-    tone: Tone = "good" if rehearsal.as_expected else "bad"
-    verdict = "as expected" if rehearsal.as_expected else "not as expected"
+    tone: Tone = "good" if rehearsal.is_as_expected else "bad"
+    verdict = "as expected" if rehearsal.is_as_expected else "not as expected"
     deviations = "".join(f"<p>{escape(text)}</p>" for text in rehearsal.deviations)
     remedy = f"<p>What to do: {escape(rehearsal.remedy)}</p>" if rehearsal.remedy else ""
     parts = [
@@ -99,7 +99,7 @@ def _transitions(rehearsal: Rehearsal) -> str:
                 escape(transition.reason),
             ]
         )
-    names = ("time [s]", "outcome", "share after", "challenger's requests", "why")
+    names = ("time [s]", "outcome", "share after", "challenger's requests", "reason")
     return table(names, rows, numbers=frozenset({0, 2, 3}))
 
 
@@ -112,11 +112,11 @@ def _steps(rehearsal: Rehearsal) -> str:
         [
             f"{step.number}",
             f"{100 * step.share:g} %",
-            f"{100 * step.served:.3g} %" if math.isfinite(step.served) else "-",
-            f"{step.challenger:,}",
-            f"{step.production:,}",
+            f"{100 * step.served_share:.3g} %" if math.isfinite(step.served_share) else "-",
+            f"{step.challenger_requests:,}",
+            f"{step.production_requests:,}",
             f"{(step.until - step.since).total_seconds():.1f}",
-            _strongest(step.strongest),
+            _describe_reading(step.strongest_reading),
             tag(step.outcome.replace("_", " "), _TONE.get(step.outcome, "plain")),
         ]
         for step in steps
@@ -139,22 +139,22 @@ def _steps(rehearsal: Rehearsal) -> str:
     return table(names, rows, numbers=frozenset(range(6))) + note
 
 
-def _strongest(reading: GuardReading | None) -> str:
+def _describe_reading(reading: GuardReading | None) -> str:
     if reading is None:
         return "-"
     limit = f"{format_evidence(reading.evidence)} of {format_evidence(reading.limit)}"
     return f"{escape(GUARD_LABELS[reading.guard])}: {limit}"
 
 
-def _image(png: bytes, what: str) -> str:
+def _image(png: bytes, alt: str) -> str:
     content = base64.b64encode(png).decode()
     return (
-        f'<div class="card"><img alt="{escape(what)}" src="data:image/png;base64,{content}"></div>'
+        f'<div class="card"><img alt="{escape(alt)}" src="data:image/png;base64,{content}"></div>'
     )
 
 
 def _explanation(fault: InjectedFault) -> str:
-    """Return a line with the name of the fault and a command; empty without a fault."""
+    """Return a line with the name of the fault and the command that explains it; "" without one."""
     if fault not in FAULT_NAMES:
         return ""
     entry = find_fault(FAULT_NAMES[fault])

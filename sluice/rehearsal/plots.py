@@ -30,8 +30,9 @@ _END_COLOUR = {
     "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Lower end of the axis: smaller evidence is equally insignificant."""
+"""Smallest plotted share of the limit, because smaller evidence is equally insignificant."""
 _CEILING = 1e6
+"""Largest plotted share of the limit."""
 _ROW_NAMES: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "late",
@@ -60,19 +61,19 @@ def share_png(rehearsal: Rehearsal) -> bytes:
         linewidth=0,
     )
     for step in served_steps(transitions):
-        if math.isfinite(step.served):
+        if math.isfinite(step.served_share):
             span = [(time - transitions[0].at).total_seconds() for time in (step.since, step.until)]
-            axes.plot(span, [100 * step.served] * 2, color=INK, linewidth=1.4, linestyle=":")
+            axes.plot(span, [100 * step.served_share] * 2, color=INK, linewidth=1.4, linestyle=":")
     axes.axvline(times[-1], color=colour, linewidth=2)
     axes.set_ylim(0, 108)
     axes.set_xlim(0, 1.04 * end)
     axes.set_xlabel("seconds since the rollout started")
     axes.set_ylabel("challenger's share [%]")
-    words = rehearsal.ended.replace("_", " ")
+    headline = rehearsal.ended.replace("_", " ")
     detail = (
         f"after {rehearsal.duration_s:.1f} s (vertical line); solid line: planned, dotted: served"
     )
-    set_headline(axes, words, detail, colour=colour)
+    set_headline(axes, headline, detail, colour=colour)
     return as_png(figure)
 
 
@@ -89,8 +90,8 @@ def evidence_figure(rehearsal: Rehearsal) -> "Figure":
     top = min(100 * max([1.0, *(value for _, points in rows for _, value in points)]), _CEILING)
     for axes, (name, points) in zip(all_axes, rows, strict=True):
         times, values = [at for at, _ in points], [value for _, value in points]
-        is_over = bool(values) and max(values) >= 1
-        colour = OUTCOME_COLOUR["REJECT"] if is_over else VALIDATION
+        is_breached = bool(values) and max(values) >= 1
+        colour = OUTCOME_COLOUR["REJECT"] if is_breached else VALIDATION
         axes.fill_between(times, values, 0.5 * _FLOOR, color=colour, alpha=0.15, linewidth=0)
         axes.plot(times, values, color=colour, linewidth=1.8)
         axes.axhline(1, color=INK, linewidth=1, linestyle=(0, (4, 3)))
@@ -128,21 +129,21 @@ def _maximum_label(values: list[float]) -> str:
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
     """Return name and points (seconds, share of the limit) of each guard and of the predictions."""
 
-    def shown(value: float) -> float:
+    def clip(value: float) -> float:
         return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING
 
     rows = [
         (
             _ROW_NAMES[guard],
             [
-                (sample.at_s, shown(sample.evidence.get(guard, 0.0) / rehearsal.limits[guard]))
+                (sample.at_s, clip(sample.evidence.get(guard, 0.0) / rehearsal.limits[guard]))
                 for sample in rehearsal.samples
             ],
         )
         for guard in GUARDS
     ]
     distances = [
-        (sample.at_s, shown(sample.distance / rehearsal.drift_limit))
+        (sample.at_s, clip(sample.distance / rehearsal.drift_limit))
         for sample in rehearsal.samples
         if sample.distance is not None
     ]

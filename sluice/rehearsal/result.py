@@ -29,7 +29,7 @@ _FAULT_MARKERS: dict[InjectedFault, tuple[str, ...]] = {
     "latency": ("slower than", "after the deadline"),
     "nan": ("NaN or infinity",),
     "drift": ("differ too much from production's",),
-    "quality": ("Labelled rows show that it is worse",),
+    "quality": ("Labelled rows show that the challenger is worse",),
     "crash": ("SIGSEGV",),
     "no_traffic": ("0 of",),
 }
@@ -74,8 +74,8 @@ class Rehearsal(Record):
     reason: str = Field(description="Reason of the last transition.")
     duration_s: float = Field(description="Time from the rollout's start to its end [s].")
     sync_delay_s: float | None = Field(
-        description="Time from the rollout's end until the server followed; None if it never did "
-        "[s]."
+        description="Time from the rollout's end until the server applied it; None if it never "
+        "did [s]."
     )
     sent: int = Field(description="Number of requests.")
     answered: int
@@ -113,13 +113,12 @@ class Rehearsal(Record):
             )
         if self.sent != self.answered + self.failed:
             deviations.append(
-                f"{pluralize(self.sent - self.answered - self.failed, 'request')} without a "
-                "response."
+                f"{pluralize(self.sent - self.answered - self.failed, 'request')} got no response."
             )
         return tuple(deviations)
 
     @property
-    def as_expected(self) -> bool:
+    def is_as_expected(self) -> bool:
         """Whether there are no deviations from the expected result."""
         return not self.deviations
 
@@ -130,32 +129,32 @@ class Rehearsal(Record):
         The advice of the last transition is that for a rollout of real users. The sandbox is
         removed at the end, so nothing in it can be resumed or aborted.
         """
-        if self.as_expected:
+        if self.is_as_expected:
             return ""
-        again = f"sluice rollout rehearse {self.model} --fault {self.fault}"
-        longer = f"{again} --seconds {min(2 * self.seconds, MAX_SECONDS):g}"
-        too_slow = self.expected != "paused" and self.ended in ("paused", "timed_out")
-        if too_slow or self.sync_delay_s is None:
+        command = f"sluice rollout rehearse {self.model} --fault {self.fault}"
+        longer_command = f"{command} --seconds {min(2 * self.seconds, MAX_SECONDS):g}"
+        is_too_slow = self.expected != "paused" and self.ended in ("paused", "timed_out")
+        if is_too_slow or self.sync_delay_s is None:
             return (
                 f"{self._measured_rate} A busy machine answers fewer. Rehearse again when the "
-                f"machine is less busy, with more time: {longer}"
+                f"machine is less busy, with more time: {longer_command}"
             )
         if self.failed:
             return (
                 "Production must answer when the challenger cannot. Correct the error of the first "
-                f"failed request, and rehearse again: {again}"
+                f"failed request, and rehearse again: {command}"
             )
         if self.ended == "promoted":
             return (
                 "The guards did not detect the fault. Rehearse again with more time. If it ends "
                 "the same way, compare rollout.alpha and rollout.odds_ratios with their defaults. "
-                f"Run: {longer}"
+                f"Run: {longer_command}"
             )
-        planted = "No fault was planted" if self.fault == "none" else "It was not the planted fault"
+        finding = "No fault was planted" if self.fault == "none" else "It was not the planted fault"
         return (
-            f"{planted}: the reason and the server's problems name what ended the rollout. "
+            f"{finding}: the reason and the server's problems name what ended the rollout. "
             "Rehearse again when the machine is less busy, and correct what they name if it ends "
-            f"the same way: {again}"
+            f"the same way: {command}"
         )
 
     @property
@@ -169,12 +168,12 @@ class Rehearsal(Record):
     @property
     def summary(self) -> str:
         """Summary in one line."""
-        follows = (
+        sync_text = (
             ""
             if self.sync_delay_s is None
             else (f", the server followed {self.sync_delay_s:.1f} s later")
         )
         return (
-            f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{follows}; "
+            f"{self.fault}: {_END_TEXTS[self.ended]} after {self.duration_s:.1f} s{sync_text}; "
             f"{pluralize(self.sent, 'request')}, {self.failed:,} failed"
         )

@@ -24,7 +24,7 @@ from sluice.evaluation.settings import GateSettings
 from sluice.registry.ledger import Ledger
 from sluice.registry.records import Version
 from sluice.rehearsal.faults import FaultPlan, InjectedFault, inject_fault
-from sluice.rehearsal.replay import Replay, open_replay
+from sluice.rehearsal.request_rows import RequestRows, load_request_rows
 from sluice.rehearsal.result import Rehearsal, RehearsalEnd, RehearsalSample
 from sluice.rehearsal.sandbox import ACTOR, Sandbox, open_sandbox
 from sluice.rehearsal.server import ServerConfig
@@ -54,15 +54,16 @@ OnSample = Callable[[RolloutStatus, RequestCounts, str], None]
 """Called after each check with the status, the request counts and the distance of the
 predictions."""
 
-_BATCH = 256
+_BATCH_ROWS = 256
 _WARM_UP_S = 0.5
-"""Traffic on production alone; it continues while the challenger's process loads."""
+"""Duration of the traffic to production alone, before the rollout starts [s]."""
 _MAX_SYNC_S = 15.0
+"""Maximum time in which the server must apply the end of the rollout [s]."""
 _COOL_DOWN_S = 1.0
-"""Traffic after the end: the switch must not fail a request either."""
+"""Duration of the traffic after the end of the rollout: that must not fail a request either [s]."""
 _LOAD_ALLOWANCE_S = 60.0
-"""Extra time for a busy machine, mainly to load the challenger and to restart it after crashes.
-Without traffic the step may time out sooner, because nothing else is awaited."""
+"""Extra time for a busy machine, mainly to load the challenger and to restart it after crashes [s].
+The fault ``no_traffic`` does not need it, because only the timeout of the step is awaited."""
 _NUM_LABEL_BATCHES = 24
 """Number of times that labels arrive in a rehearsal."""
 
@@ -92,14 +93,19 @@ def rehearse(
         on_sample: Called after each check.
 
     Raises:
-        GateBlocked: No version is in production.
-        SettingsError: The seconds are out of range, or the port is taken.
+        GateBlocked: No version is in production, or its receipts would not allow its promotion
+            today.
+        SettingsError: The seconds are out of range, the port is taken, or the server cannot start.
+        StorageError: The server does not report its port, or a registry cannot be read or written.
+        IntegrityError: An artifact of the version is missing or changed.
+        CodeMismatch, UntrustedCode: The version cannot be loaded by the code of this process.
         SourceError: The rows cannot be read.
         ContractError: The version cannot be rehearsed: it has one seed, its workload cannot be
             imported, or there are too few held-out rows.
 
     Cost:
-        Two processes, for up to about twice ``seconds``; the requests use most of two cores.
+        Two processes, for up to about twice ``seconds`` plus a minute. The requests use most of two
+        cores.
     """
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         raise SettingsError(
@@ -115,14 +121,14 @@ def rehearse(
             fix=f"Run: sluice run {settings.name}",
         )
     listen("127.0.0.1", port).close()  # report a port in use before starting anything
-    replay = open_replay(production, pipeline.workload)
+    rows = load_request_rows(production, pipeline.workload)
     if fault == "quality":
-        _require_labels(replay, settings.gate.min_rows)
+        _require_labels(rows, settings.gate.min_rows)
     with (
         tempfile.TemporaryDirectory(prefix="sluice-rehearsal-") as folder,
         open_sandbox(ledger, production, store, folder=Path(folder), clock=_now) as sandbox,
     ):
-        plan, agreement = _plan_fault(sandbox, replay, fault=fault, seed=seed)
+        plan, agreement = _plan_fault(sandbox, rows, fault=fault, seed=seed)
         config = ServerConfig(
             registry_url=sandbox.home.registry_url,
             artifacts=str(sandbox.home.artifacts),
@@ -132,20 +138,20 @@ def rehearse(
             plan=plan,
             log=str(Path(folder) / "server.log"),
         )
-        with running_server(config) as port_of:
+        with running_server(config) as wait_for_port:
             _warm_up()
             traffic = TrafficGenerator(
-                replay,
-                port_of(),
-                per_s=0.0 if fault == "no_traffic" else RATE_PER_S,
+                rows,
+                wait_for_port(),
+                rate_per_s=0.0 if fault == "no_traffic" else RATE_PER_S,
                 seconds=_WARM_UP_S + seconds,
                 seed=seed,
             )
-            rehearsal = _Rehearsal(
+            run = _RehearsalRun(
                 sandbox=sandbox,
                 settings=settings,
                 workload=pipeline.workload,
-                replay=replay,
+                rows=rows,
                 traffic=traffic,
                 seconds=seconds,
                 step_timeout_s=seconds / 2
@@ -154,18 +160,18 @@ def rehearse(
                 on_sample=on_sample,
             )
             with traffic:
-                rehearsal.run(agreement)
-        return rehearsal.result(production, fault=fault, seed=seed)
+                run.run_rollout(agreement)
+        return run.result(production, fault=fault, seed=seed)
 
 
-def _require_labels(replay: Replay, needed: int) -> None:
-    """Refuse too few labels; the last quarter of them may arrive after the last decision."""
-    labelled = int(0.75 * len(replay.keys))
-    if labelled < needed:
+def _require_labels(rows: RequestRows, min_labels: int) -> None:
+    """Reject too few labels; the last quarter of them may arrive after the last decision."""
+    num_labelled = int(0.75 * len(rows.keys))
+    if num_labelled < min_labels:
         raise ContractError(
-            f"To detect a worse model from labels the gate needs {needed} rows (gate.min_rows), "
-            f"but only about {labelled} of {len(replay.keys)} held-out rows get their labels "
-            "in time.",
+            f"To detect a worse model from labels the gate needs {min_labels} rows "
+            f"(gate.min_rows), but only about {num_labelled} of {len(rows.keys)} held-out rows "
+            "get their labels in time.",
             fix="Rehearse another fault, or give the pipeline more rows.",
         )
 
@@ -193,38 +199,38 @@ def _now() -> datetime:
 
 
 def _plan_fault(
-    sandbox: Sandbox, replay: Replay, *, fault: InjectedFault, seed: int
+    sandbox: Sandbox, rows: RequestRows, *, fault: InjectedFault, seed: int
 ) -> tuple[FaultPlan, PredictionAgreement]:
     """Return the fault plan, and the distance of both models on the held-out rows.
 
     A model with the quality fault is worse on those rows as well; every other fault is absent
     from the evaluation.
     """
-    ours = load_deployed(sandbox.challenger, sandbox.store)
-    theirs_NO = _predict_all(load_deployed(sandbox.production, sandbox.store), replay)
+    challenger = load_deployed(sandbox.challenger, sandbox.store)
+    production_NO = _predict_all(load_deployed(sandbox.production, sandbox.store), rows)
     plan = FaultPlan(
         fault=fault,
         challenger=sandbox.challenger.candidate,
         seed=seed,
-        spread=tuple(theirs_NO.std(axis=0).tolist()),
+        spread=tuple(production_NO.std(axis=0).tolist()),
     )
-    evaluated = inject_fault(ours, plan) if fault == "quality" else ours
-    return plan, measure_agreement(theirs_NO, _predict_all(evaluated, replay))
+    evaluated_model = inject_fault(challenger, plan) if fault == "quality" else challenger
+    return plan, measure_agreement(production_NO, _predict_all(evaluated_model, rows))
 
 
-def _predict_all(deployed: DeployedModel, replay: Replay) -> NDArray[np.float64]:
+def _predict_all(deployed: DeployedModel, rows: RequestRows) -> NDArray[np.float64]:
     """Return the model's predictions (N, O) for all rows."""
-    return predict_rows(deployed, replay.x, range(len(replay.x)), batch_rows=_BATCH)
+    return predict_rows(deployed, rows.x, range(len(rows.x)), batch_rows=_BATCH_ROWS)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Rehearsal:
+class _RehearsalRun:
     """A rehearsal in progress: its parts, and what was observed so far."""
 
     sandbox: Sandbox
     settings: PipelineSettings
     workload: Workload
-    replay: Replay
+    rows: RequestRows
     traffic: TrafficGenerator
     seconds: float
     step_timeout_s: float
@@ -234,7 +240,7 @@ class _Rehearsal:
     sync_delay_s: float | None = None
     labels_due_at: float = 0.0
 
-    def run(self, agreement: PredictionAgreement) -> None:
+    def run_rollout(self, agreement: PredictionAgreement) -> None:
         """Start the rollout, reconcile it until it ends, and wait for the server to follow."""
         time.sleep(_WARM_UP_S)
         ledger, model = self.sandbox.ledger, self.settings.name
@@ -262,7 +268,7 @@ class _Rehearsal:
 
     def _reconcile(self) -> bool:
         """Check the rollout once; return whether it is over, or paused until a person acts."""
-        self._judge_labels()
+        self._evaluate_labels()
         ledger, model = self.sandbox.ledger, self.settings.name
         transition = try_reconcile(ledger, model, now=_now())
         if transition is None:
@@ -273,12 +279,12 @@ class _Rehearsal:
         self._report_status(transition)
         return transition.rollout.is_over or transition.rollout.phase == "paused"
 
-    def _judge_labels(self) -> None:
-        """Decide on the labels that arrived: those of replayed rows, delayed by the horizon."""
+    def _evaluate_labels(self) -> None:
+        """Run the gate on the requested rows whose labels have arrived, delayed by the horizon."""
         if time.monotonic() < self.labels_due_at:
             return
         self.labels_due_at = time.monotonic() + self.seconds / _NUM_LABEL_BATCHES
-        frame = self.replay.labelled(self.traffic.counts.position)
+        frame = self.rows.labelled_frame(self.traffic.counts.max_position)
         evaluate_live_quality(
             self.sandbox.ledger,
             self.settings.name,
@@ -293,7 +299,7 @@ class _Rehearsal:
         rollout, window, drift = transition.rollout, transition.window, transition.drift
         if window is None:
             return
-        known = drift is not None and not math.isnan(drift.distance)
+        is_known = drift is not None and not math.isnan(drift.distance)
         self.samples.append(
             RehearsalSample(
                 at_s=(transition.at - rollout.started_at).total_seconds(),
@@ -302,7 +308,7 @@ class _Rehearsal:
                 challenger=window.challenger.requests,
                 production=window.production.requests,
                 evidence={reading.guard: reading.evidence for reading in transition.guards},
-                distance=drift.distance if drift is not None and known else None,
+                distance=drift.distance if drift is not None and is_known else None,
             )
         )
 
@@ -342,15 +348,15 @@ class _Rehearsal:
             seed=seed,
             seconds=self.seconds,
             started_at=rollout.started_at,
-            held_out_rows=len(self.replay.keys),
+            held_out_rows=len(self.rows.keys),
             ended=_end(rollout),
             reason=last.reason,
             duration_s=(last.at - rollout.started_at).total_seconds(),
             sync_delay_s=self.sync_delay_s,
-            sent=counts.sent,
-            answered=counts.answered,
-            failed=counts.failed,
-            failure=counts.problem,
+            sent=counts.num_sent,
+            answered=counts.num_answered,
+            failed=counts.num_failed,
+            failure=counts.first_error,
             problems=self.problems,
             limits={reading.guard: reading.limit for reading in status.guards},
             drift_limit=rollout.settings.max_disagreement,

@@ -57,45 +57,49 @@ def open_sandbox(
         GateBlocked: The receipts of the real version would not allow its promotion today.
         IntegrityError: An artifact of the real version is missing or changed.
     """
-    lineage = clone(production.lineage)
+    cloned = clone(production.lineage)
     home = Home(root=folder, registry_url=f"sqlite:///{folder / 'registry.db'}")
-    copy = ArtifactStore(home.artifacts)
+    sandbox_store = ArtifactStore(home.artifacts)
     for digest in {
         *production.lineage.weights().values(),
         *production.lineage.other_artifacts().values(),
     }:
-        copy.put(store.get(digest))
+        sandbox_store.put(store.get(digest))
     receipts = [
         linked.receipt
         for linked in ledger.receipts(production.model, production.number)
         if linked.receipt.gate != "promotion"
     ]
     with RolloutLedger.open(home.registry_url, clock=clock) as sandbox_ledger:
-        first = sandbox_ledger.register(
+        sandbox_production = sandbox_ledger.register(
             production.model,
             production.lineage,
             [*receipts, _stand_in_receipt(production.lineage, reference=BASELINE, at=clock())],
         ).version
         sandbox_ledger.promote(
             production.model,
-            first.number,
+            sandbox_production.number,
             expected=None,
             actor=ACTOR,
             reason=f"version {production.number} of the real registry is in production there",
-            store=copy,
+            store=sandbox_store,
         )
-        second = sandbox_ledger.register(
+        challenger = sandbox_ledger.register(
             production.model,
-            lineage,
-            [*receipts, _stand_in_receipt(lineage, reference=production.candidate, at=clock())],
+            cloned,
+            [*receipts, _stand_in_receipt(cloned, reference=production.candidate, at=clock())],
         ).version
         yield Sandbox(
-            home=home, ledger=sandbox_ledger, store=copy, production=first, challenger=second
+            home=home,
+            ledger=sandbox_ledger,
+            store=sandbox_store,
+            production=sandbox_production,
+            challenger=challenger,
         )
 
 
 def clone(lineage: Lineage) -> Lineage:
-    """Return lineage of the same networks under another candidate digest.
+    """Return a lineage of the same networks with another candidate digest.
 
     Each network is registered under the next seed, so the clone is exactly as good as
     production. The only difference that the rollout can detect is the injected fault, and
@@ -106,9 +110,9 @@ def clone(lineage: Lineage) -> Lineage:
         ContractError: The version has only one seed.
     """
     seeds = lineage.seeds
-    after = dict(zip(seeds, (*seeds[1:], seeds[0]), strict=True))
+    next_seed = dict(zip(seeds, (*seeds[1:], seeds[0]), strict=True))
     members = tuple(
-        member.model_copy(update={"seed": after[member.seed]}) for member in lineage.members
+        member.model_copy(update={"seed": next_seed[member.seed]}) for member in lineage.members
     )
     draft = lineage.model_copy(update={"members": members, "reference": lineage.candidate})
     copy = draft.model_copy(update={"candidate": draft.compute_candidate()})

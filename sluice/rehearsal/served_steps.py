@@ -9,7 +9,7 @@ from sluice.rollout.state import GuardReading, Transition, TransitionOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedStep:
-    """One step at its end."""
+    """Shares, counts and outcome of one step at its end."""
 
     number: int
     """Number of the step, from 1."""
@@ -17,22 +17,22 @@ class ServedStep:
     share: float
     """Planned share of the users that the challenger answers [rate]."""
 
-    served: float
+    served_share: float
     """Measured share of the requests that the challenger answered; NaN without requests. In a step
     with shadow requests, the planned share [rate]."""
 
     is_shadowed: bool
     """Whether the arm that answers no user got shadow requests."""
 
-    challenger: int
+    challenger_requests: int
     """Requests of the challenger; shadow requests when its share is 0."""
 
-    production: int
+    production_requests: int
     """Requests of production; shadow requests when the challenger's share is 1."""
 
     since: datetime
     until: datetime
-    strongest: GuardReading | None
+    strongest_reading: GuardReading | None
     """Guard reading closest to its limit; None when no guard was read."""
 
     outcome: TransitionOutcome
@@ -45,24 +45,28 @@ def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:
     Args:
         transitions: All transitions of a rollout, oldest first.
     """
-    at = {t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over}
+    rollout_by_epoch = {
+        t.rollout.epoch: t.rollout for t in reversed(transitions) if not t.rollout.is_over
+    }
     steps: dict[int, ServedStep] = {}
     for transition in transitions:
         window = transition.window
-        if window is None or window.epoch not in at:
+        if window is None or window.epoch not in rollout_by_epoch:
             continue
-        rollout = at[window.epoch]
+        rollout = rollout_by_epoch[window.epoch]
         step = rollout.current_step
         steps[window.epoch] = ServedStep(
             number=rollout.step + 1,
             share=step.share,
-            served=step.share if step.shadow else window.served_share,
-            is_shadowed=step.shadow,
-            challenger=window.challenger.requests,
-            production=window.production.requests,
+            served_share=step.share if step.is_shadowed else window.served_share,
+            is_shadowed=step.is_shadowed,
+            challenger_requests=window.challenger.requests,
+            production_requests=window.production.requests,
             since=rollout.step_since,
             until=transition.at,
-            strongest=max(transition.guards, key=lambda g: g.evidence / g.limit, default=None),
+            strongest_reading=max(
+                transition.guards, key=lambda g: g.evidence / g.limit, default=None
+            ),
             outcome=transition.outcome,
         )
     return tuple(steps[epoch] for epoch in sorted(steps))

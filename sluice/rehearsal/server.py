@@ -16,7 +16,7 @@ from sluice.serving.settings import ServingSettings
 
 
 class ServerConfig(Record):
-    """What the server process serves."""
+    """Configuration of the server process."""
 
     registry_url: str
     artifacts: str = Field(description="Folder of the artifact store.")
@@ -56,7 +56,7 @@ def _serve(config: ServerConfig) -> None:
     artifacts = Path(config.artifacts)
     store = ArtifactStore(artifacts)
     loader = ledger_loader_spec(config.registry_url, config.model, artifacts)
-    faulty = loader.model_copy(
+    faulty_loader = loader.model_copy(
         update={
             "load": "sluice.rehearsal.faults:load_with_fault",
             "arguments": loader.arguments | {"plan": config.plan.model_dump_json()},
@@ -65,7 +65,7 @@ def _serve(config: ServerConfig) -> None:
     with (
         open(config.log, "a") as log,
         RolloutLedger.open(config.registry_url, clock=clock, create=False) as ledger,
-        Isolation(faulty, config.serving) as isolation,
+        Isolation(faulty_loader, config.serving) as isolation,
     ):
         serving = open_serving(
             config.model,

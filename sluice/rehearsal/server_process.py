@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sluice.rehearsal.server import ServerConfig
 
 # Ctrl-C is sent to every process of the terminal; the rehearsal decides when its server ends.
-_START = """
+_START_SCRIPT = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.path[:] = {path!r}
@@ -25,18 +25,20 @@ end_with_parent({parent})
 from sluice.rehearsal.server import ServerConfig, main
 main(ServerConfig.model_validate_json(sys.argv[1]))
 """
-_READY_S = 180.0
-_END_S = 10.0
+_MAX_START_S = 180.0
+"""Maximum time until the server reports its port [s]."""
+_MAX_STOP_S = 10.0
+"""Time after SIGTERM at which the server is killed [s]."""
 
 
 @contextmanager
 def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
     """Start a server, yield a function that waits for its port, and end the server afterwards.
 
-    The function raises SettingsError with the server's own message when it cannot start, and
-    StorageError when it prints nothing within three minutes or ends without a message.
+    The function raises SettingsError with the server's message if the server cannot start, and
+    StorageError if it prints nothing within three minutes or ends without a message.
     """
-    start = _START.format(path=worker_sys_path(), parent=os.getpid())
+    start = _START_SCRIPT.format(path=worker_sys_path(), parent=os.getpid())
     process = subprocess.Popen(
         [sys.executable, "-P", "-c", start, config.model_dump_json()],
         stdin=subprocess.DEVNULL,
@@ -45,11 +47,11 @@ def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
         text=True,
     )
     try:
-        yield lambda: _port(process)
+        yield lambda: _wait_for_port(process)
     finally:
         process.terminate()
         try:
-            process.wait(_END_S)
+            process.wait(_MAX_STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -57,13 +59,13 @@ def running_server(config: "ServerConfig") -> Iterator[Callable[[], int]]:
         process.stdout.close()
 
 
-def _port(process: "subprocess.Popen[str]") -> int:
+def _wait_for_port(process: "subprocess.Popen[str]") -> int:
     assert process.stdout is not None, "it is a pipe"
-    is_readable, _, _ = select.select([process.stdout], [], [], _READY_S)
+    is_readable, _, _ = select.select([process.stdout], [], [], _MAX_START_S)
     line = process.stdout.readline() if is_readable else ""
     if not line:
         raise StorageError(
-            f"The rehearsal's server must report its port within {_READY_S:g} s, but did not.",
+            f"The rehearsal's server must report its port within {_MAX_START_S:g} s, but did not.",
             cause="The machine is too busy, or the version in production crashes its process.",
             fix="Check whether the version can be served: sluice serve",
         )

@@ -39,14 +39,14 @@ def shorten_steps(
     if settings.strategy == "ab":
         settings = settings.model_copy(update={"strategy": "canary", "shares": None})
     step_s = max(0.3, 0.75 * seconds / len(settings.steps) - _SYNC_LAG_S)
-    shares = [step.share for step in settings.steps if not step.shadow]
-    smallest = min(shares, default=1.0)
-    needed = requests_to_breach(settings, min(shares, default=0.5))
+    shares = [step.share for step in settings.steps if not step.is_shadowed]
+    smallest_share = min(shares, default=1.0)
+    min_requests = requests_to_breach(settings, min(shares, default=0.5))
     return settings.model_copy(
         update={
             "quality": "when_known",
             "min_step_s": step_s,
-            "min_requests": max(needed, int(0.4 * smallest * RATE_PER_S * step_s)),
+            "min_requests": max(min_requests, int(0.4 * smallest_share * RATE_PER_S * step_s)),
             "max_step_s": step_timeout_s,
             "quality_rows": min(settings.quality_rows, 50),
             "min_pairs": max(10, min(settings.min_pairs, int(2 * seconds))),
@@ -65,11 +65,11 @@ def requests_to_breach(settings: RolloutSettings, share: float) -> int:
     30
     """
     limit = 1 / (settings.errors_alpha_share * settings.alpha)
-    start = settings.initial_alpha_share / len(settings.odds_ratios)
+    initial_evidence = settings.initial_alpha_share / len(settings.odds_ratios)
     ratio = settings.odds_ratios[-1]
     # Factor by which each error of the challenger increases the evidence.
     likelihood_ratio = ratio / (1 + share * (ratio - 1))
-    errors = math.ceil(math.log(limit / start) / math.log(likelihood_ratio))
+    errors = math.ceil(math.log(limit / initial_evidence) / math.log(likelihood_ratio))
     return math.ceil(errors / FAULTY_SHARE)
 
 

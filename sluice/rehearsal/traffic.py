@@ -6,24 +6,25 @@ import time
 from dataclasses import dataclass
 from random import Random
 
-from sluice.rehearsal.replay import Replay
+from sluice.rehearsal.request_rows import RequestRows
 
-_CONNECTIONS = 16
+_NUM_CONNECTIONS = 16
 _TIMEOUT_S = 15.0
 """A request without a response after this time has failed."""
 _PAUSE_S = 0.05
+"""Longest sleep while waiting for the next request, and pause after a failed request [s]."""
 
 
 @dataclass(slots=True)
 class RequestCounts:
     """Counts of the requests by outcome."""
 
-    sent: int = 0
-    answered: int = 0
-    failed: int = 0
-    position: int = 0
+    num_sent: int = 0
+    num_answered: int = 0
+    num_failed: int = 0
+    max_position: int = 0
     """Highest index of a requested row, from 0."""
-    problem: str = ""
+    first_error: str = ""
     """Error of the first failed request."""
 
 
@@ -31,26 +32,26 @@ class TrafficGenerator:
     """Sends requests until stopped, from its own thread; a context manager."""
 
     def __init__(
-        self, replay: Replay, port: int, *, per_s: float, seconds: float, seed: int
+        self, rows: RequestRows, port: int, *, rate_per_s: float, seconds: float, seed: int
     ) -> None:
-        """Prepare; nothing is sent.
+        """Prepare the thread; it sends nothing before the context is entered.
 
         Args:
-            replay: Builds the requests.
+            rows: Rows to request; they build the bodies of the requests.
             port: Port on this machine.
-            per_s: Request rate; 0 sends nothing [1/s].
+            rate_per_s: Request rate; 0 sends nothing [1/s].
             seconds: Duration of one pass over the rows, which then repeats.
             seed: Seeds the users.
         """
         self.counts = RequestCounts()
-        self._replay = replay
+        self._rows = rows
         self._port = port
-        self._per_s = per_s
-        self._row_s = seconds / len(replay.keys)
+        self._rate_per_s = rate_per_s
+        self._row_s = seconds / len(rows.keys)
         self._rng = Random(seed)
         self._stopped = threading.Event()
         self._began = 0.0
-        self._number = 0
+        self._num_scheduled = 0
         self._thread = threading.Thread(target=self._run, name="traffic", daemon=True)
 
     def __enter__(self) -> "TrafficGenerator":
@@ -67,47 +68,47 @@ class TrafficGenerator:
         self._thread.join(_TIMEOUT_S + 5)
 
     def _run(self) -> None:
-        asyncio.run(self._all())
+        asyncio.run(self._run_clients())
 
-    async def _all(self) -> None:
-        if self._per_s > 0:
-            await asyncio.gather(*(self._client() for _ in range(_CONNECTIONS)))
+    async def _run_clients(self) -> None:
+        if self._rate_per_s > 0:
+            await asyncio.gather(*(self._run_client() for _ in range(_NUM_CONNECTIONS)))
 
-    async def _client(self) -> None:
+    async def _run_client(self) -> None:
         connection: _Connection | None = None
         while True:
-            due = self._began + self._number / self._per_s
-            self._number += 1
+            due = self._began + self._num_scheduled / self._rate_per_s
+            self._num_scheduled += 1
             while time.monotonic() < due and not self._stopped.is_set():
                 await asyncio.sleep(min(_PAUSE_S, max(0.0, due - time.monotonic())))
             if self._stopped.is_set():
                 break
             counts = self.counts
-            position = int((time.monotonic() - self._began) / self._row_s) % len(self._replay.keys)
-            counts.position = max(counts.position, position)
-            counts.sent += 1
+            position = int((time.monotonic() - self._began) / self._row_s) % len(self._rows.keys)
+            counts.max_position = max(counts.max_position, position)
+            counts.num_sent += 1
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
                     if connection is None:
                         connection = await _Connection.open(self._port)
-                    status = await connection.post(self._replay.body(position, rng=self._rng))
+                    status = await connection.post(self._rows.body(position, rng=self._rng))
             except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
-                self._fail(f"{type(error).__name__}: {error}")
+                self._count_failure(f"{type(error).__name__}: {error}")
                 if connection is not None:
                     connection.close()
                     connection = None
                 await asyncio.sleep(_PAUSE_S)
                 continue
             if status == 200:
-                counts.answered += 1
+                counts.num_answered += 1
             else:
-                self._fail(f"status {status}")
+                self._count_failure(f"status {status}")
         if connection is not None:
             connection.close()
 
-    def _fail(self, problem: str) -> None:
-        self.counts.failed += 1
-        self.counts.problem = self.counts.problem or problem
+    def _count_failure(self, error: str) -> None:
+        self.counts.num_failed += 1
+        self.counts.first_error = self.counts.first_error or error
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,18 +32,18 @@ class Assessment:
     drift: PredictionDrift | None
     """Distance of the predictions of both arms; None if it was not measured."""
 
-    def harm(self) -> str:
+    def describe_harm(self) -> str:
         """Return sentences about proven harm of the challenger; "" if none is proven."""
-        return " ".join(self._harm())
+        return " ".join(self._harm_sentences())
 
-    def missing(self) -> str:
+    def describe_obstacles(self) -> str:
         """Return sentences that say why the step cannot end yet; "" if it can."""
         return " ".join([*self._missing_counts(), *self._open_concerns()])
 
-    def _harm(self) -> Iterator[str]:
-        breached = [reading for reading in self.guards if reading.verdict == "breach"]
-        if breached:
-            readings = describe_readings(breached, self.rollout.evidence)
+    def _harm_sentences(self) -> Iterator[str]:
+        breached_readings = [reading for reading in self.guards if reading.verdict == "breach"]
+        if breached_readings:
+            readings = describe_readings(breached_readings, self.rollout.evidence)
             yield f"The challenger is worse than production: {readings}."
         if self.drift is not None and self.drift.distance > self.drift.limit:
             yield (
@@ -57,8 +57,8 @@ class Assessment:
         rollout, traffic, settings = self.rollout, self.traffic, self.rollout.settings
         if traffic.epoch != rollout.epoch:
             yield (
-                f"The counts of the servers are of epoch {traffic.epoch}, but the traffic split is "
-                f"of epoch {rollout.epoch}."
+                f"The servers have counts for epoch {traffic.epoch}, but the traffic split has "
+                f"epoch {rollout.epoch}."
             )
             return
         elapsed_s = min(
@@ -67,12 +67,12 @@ class Assessment:
         )
         if not elapsed_s >= settings.min_step_s:
             yield f"{math.floor(elapsed_s)} of {settings.min_step_s:g} s have passed."
-        compared = traffic.comparable
+        comparable = traffic.comparable
         too_few = [
             f"{counts.requests} of {settings.min_requests} requests of {name}"
             for name, counts in (
-                ("the challenger", compared.challenger),
-                ("production", compared.production),
+                ("the challenger", comparable.challenger),
+                ("production", comparable.production),
             )
             if counts.requests < settings.min_requests
         ]
@@ -84,28 +84,34 @@ class Assessment:
         warnings = [reading for reading in self.guards if reading.verdict != "ok"]
         if warnings:
             yield f"Guards warn: {describe_readings(warnings, self.rollout.evidence)}."
-        dropped = self.traffic.shadow_dropped
-        compared = self.traffic.comparable
-        num_compared = min(compared.challenger.requests, compared.production.requests)
-        attempts = dropped + num_compared
-        if self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * attempts:
-            yield f"{dropped} of {attempts} shadow requests were dropped, as the server was busy."
+        num_dropped, is_shadowed = (
+            self.traffic.shadow_dropped,
+            self.rollout.current_step.is_shadowed,
+        )
+        comparable = self.traffic.comparable
+        num_compared = min(comparable.challenger.requests, comparable.production.requests)
+        attempts = num_dropped + num_compared
+        if is_shadowed and num_dropped > settings.max_dropped_rate * attempts:
+            yield (
+                f"{num_dropped} of {attempts} shadow requests were dropped, because the server was "
+                "busy."
+            )
         failures = sum(
             counts.errors + counts.timeouts + counts.not_finite
             for counts in (self.traffic.challenger, self.traffic.production)
         )
-        if not self.rollout.current_step.shadow and dropped > settings.max_dropped_rate * failures:
+        if not is_shadowed and num_dropped > settings.max_dropped_rate * failures:
             yield (
-                f"{dropped} of {failures} failures could not be compared with the other arm's "
-                "response, because its queue was full."
+                f"{num_dropped} of {failures} failures could not be compared with the other arm's "
+                "response, because the server was busy."
             )
         if drift is not None and math.isnan(drift.distance):
             if drift.rows < settings.min_pairs:
-                reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both"
+                reason = f"{drift.rows} of {settings.min_pairs} requests were answered by both arms"
             else:
                 reason = _describe_distance(drift)
             yield f"The distance between the predictions of both arms is unknown: {reason}."
-        if self.rollout.at_last_step and settings.needs_quality:
+        if self.rollout.is_at_last_step and settings.needs_quality:
             outcome = "none yet" if self.quality is None else self.quality.outcome
             if outcome != "PROMOTE":
                 yield (

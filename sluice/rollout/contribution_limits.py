@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def capped_contributions(origins: Sequence[Hashable], *, max_share: float) -> NDArray[np.float64]:
+def contribution_weights(origins: Sequence[Hashable], *, max_share: float) -> NDArray[np.float64]:
     """Return the weight of each entry (N,): 1, or less for entries of an origin above the limit.
 
     Entries have equal weights, except those of an origin that would have more than ``max_share``

@@ -154,15 +154,14 @@ def update_log_evidence(
         mass: Evidence added before this check, for all odds ratios together.
 
     Assumes:
-        Requests are routed to the arms at random, independently of their outcome. Given the number
-        of requests of each arm of a server and the number of faults among them, the challenger's
-        number of faults then has a hypergeometric distribution, even if the fault rate changed
-        meanwhile. The expectation of a convex function is at most that for the binomial
-        distribution (Hoeffding), so the binomial distribution is conservative. With shadow traffic
-        both arms get every request, and a fault of only one arm is equally likely on either arm.
-        Clients that know their arm and target it violate this assumption. Therefore faults that
-        both arms have are excluded, and the faults of one client count up to a limit only
-        (``EvidenceCounts``).
+        Requests are routed to the arms at random, independently of their outcome. Then the
+        challenger's faults on a server have a hypergeometric distribution, given the requests per
+        arm and the total faults, even if the fault rate changed meanwhile. The expectation of a
+        convex function is at most that for the binomial distribution (Hoeffding), so the binomial
+        distribution is conservative. With shadow traffic both arms get every request, and a fault
+        of only one arm is equally likely on either arm. Clients that know their arm and target it
+        violate this assumption. Therefore faults that both arms have are excluded, and the faults
+        of one client count up to a limit only (``EvidenceCounts``).
 
     Source:
         Ville (1939); Hoeffding (1963), JASA 58(301), theorem 4; Ramdas, Gruenwald, Vovk & Shafer
@@ -186,12 +185,12 @@ def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
 
 
 def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
-    ours, theirs = added.evidence.challenger, added.evidence.production
-    requests = ours.requests + theirs.requests
+    challenger, production = added.evidence.challenger, added.evidence.production
+    requests = challenger.requests + production.requests
     return FaultTrials(
-        challenger_faults=getattr(ours, guard),
-        total_faults=getattr(ours, guard) + getattr(theirs, guard),
-        challenger_share=ours.requests / requests if requests else 0.0,
+        challenger_faults=getattr(challenger, guard),
+        total_faults=getattr(challenger, guard) + getattr(production, guard),
+        challenger_share=challenger.requests / requests if requests else 0.0,
     )
 
 
@@ -229,11 +228,11 @@ def _is_monotone(before: BothArms, after: BothArms) -> bool:
 
 def _increases(after: BothArms, before: BothArms) -> BothArms | None:
     """Return the increase of the counts; None if an arm has more new faults than new requests."""
-    ours = _increase(after.evidence.challenger, before.evidence.challenger)
-    theirs = _increase(after.evidence.production, before.evidence.production)
-    if ours is None or theirs is None:
+    challenger = _increase(after.evidence.challenger, before.evidence.challenger)
+    production = _increase(after.evidence.production, before.evidence.production)
+    if challenger is None or production is None:
         return None
-    return BothArms(production=theirs, challenger=ours)
+    return BothArms(production=production, challenger=challenger)
 
 
 def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
@@ -244,11 +243,11 @@ def _increase(after: ArmCounts, before: ArmCounts) -> ArmCounts | None:
 def _evidence_at(
     traffic: TrafficCounts, log_evidence: dict[GuardName, tuple[float, ...]]
 ) -> HarmEvidence:
-    compared = traffic.comparable
+    comparable = traffic.comparable
     return HarmEvidence(
         until=traffic.until,
-        production=compared.production,
-        challenger=compared.challenger,
+        production=comparable.production,
+        challenger=comparable.challenger,
         servers=dict(traffic.by_server),
         log_evidence=log_evidence,
     )

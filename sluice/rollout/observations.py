@@ -29,8 +29,8 @@ class ArmCounts(Record):
     slower: int = Field(
         0,
         ge=0,
-        description="Requests that took longer than production's p95 latency and the overhead of a "
-        "separate process.",
+        description="Requests that took longer than production's p95 latency plus the overhead of "
+        "a separate process.",
     )
 
     @model_validator(mode="after")
@@ -88,8 +88,8 @@ class TrafficCounts(Record):
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Shadow requests, and failed requests to repeat on the other arm, that were "
-        "dropped because the queue was full or because requests of users had priority.",
+        description="Dropped shadow requests, and dropped repetitions of failed requests on the "
+        "other arm. The queue was full, or requests of users had priority.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,
@@ -127,15 +127,15 @@ class TrafficCounts(Record):
         another load and other users, so its production is not comparable with the challenger.
         """
         servers = self.by_server.values()
-        compared = [arms for arms in servers if arms.challenger.requests] or servers
+        compared_servers = [arms for arms in servers if arms.challenger.requests] or servers
         return BothArms(
-            production=_sum(arms.evidence.production for arms in compared),
-            challenger=_sum(arms.evidence.challenger for arms in compared),
+            production=_sum(arms.evidence.production for arms in compared_servers),
+            challenger=_sum(arms.evidence.challenger for arms in compared_servers),
         )
 
 
 def merge_counts(
-    windows: Mapping[str, TrafficCounts], *, rollout: str, epoch: int, since: datetime
+    counts_by_server: Mapping[str, TrafficCounts], *, rollout: str, epoch: int, since: datetime
 ) -> TrafficCounts:
     """Return the counts of all servers in one step; zero counts if no server has reported.
 
@@ -143,14 +143,14 @@ def merge_counts(
     so the sums never decrease.
 
     Args:
-        windows: Last counts of each server, by server id.
+        counts_by_server: Last counts of each server, by server id.
         rollout: Id of the rollout.
         epoch: Epoch of the traffic split; counts of other epochs are ignored.
         since: Start of the step, used if no server has reported.
     """
     by_server = {
         server: counts
-        for server, counts in windows.items()
+        for server, counts in counts_by_server.items()
         if (counts.rollout, counts.epoch) == (rollout, epoch)
     }
     all_counts = list(by_server.values())

@@ -16,13 +16,13 @@ from pydantic import Field
 
 from sluice.base.errors import ContractError
 from sluice.base.settings import Record
-from sluice.rollout.contribution_limits import capped_contributions
+from sluice.rollout.contribution_limits import contribution_weights
 from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 
 _MIN_SPREAD_SHARE = 0.05
-"""Minimum of the unit in which distances are measured, as a part of the standard deviation of
-production's predictions. Without a minimum, small differences of a retrained model whose
+"""Minimum unit for distances, as a share of the standard deviation of production's predictions.
+Without a minimum, small differences of a retrained model whose
 predictions are almost equal would be a breach."""
 
 _MAX_CLIENT_FACTOR = 5
@@ -95,18 +95,18 @@ def prediction_drift(
     if len(pairs) < min_pairs:
         return PredictionDrift(distance=float("nan"), limit=limit, rows=len(pairs))
     unit = agreement.unit
-    by_client: dict[str, list[float]] = {}
+    ratios_by_client: dict[str, list[float]] = {}
     origin_of: dict[str, str] = {}
     for number, pair in enumerate(pairs):
         difference_O = _mean_output(pair.production) - _mean_output(pair.challenger)
         distance = float(np.abs(difference_O).mean())
         ratio = distance / unit if unit > 0 else (0.0 if distance == 0 else math.inf)
         client = pair.client or f"{number}"
-        by_client.setdefault(client, []).append(ratio)
+        ratios_by_client.setdefault(client, []).append(ratio)
         origin_of.setdefault(client, pair.origin or client)
-    distance_C = np.array([np.mean(ratios) for ratios in by_client.values()])
+    distance_C = np.array([np.mean(ratios) for ratios in ratios_by_client.values()])
     bound = limit * min(_MAX_CLIENT_FACTOR, max(2.0, distance_C.size / 2))
-    weight_C = capped_contributions(list(origin_of.values()), max_share=_MAX_SUBNET_SHARE)
+    weight_C = contribution_weights(list(origin_of.values()), max_share=_MAX_SUBNET_SHARE)
     mean_distance = float(np.average(np.minimum(distance_C, bound), weights=weight_C))
     return PredictionDrift(distance=mean_distance, limit=limit, rows=len(pairs))
 

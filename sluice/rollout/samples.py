@@ -19,7 +19,7 @@ over the networks."""
 
 
 class SampledEmbedding(Record):
-    """Embedding of a sampled element by one network of production."""
+    """Embedding of a sampled element, computed by one network of production."""
 
     network: str = Field(description="Digest of the weights of the network.")
     values: tuple[FiniteFloat, ...] = Field(max_length=1024)
@@ -66,7 +66,7 @@ class Sample(Record):
         None,
         exclude_if=lambda embedding: embedding is None,
         description="Embedding of the element, to detect drift of images and texts; None for a "
-        "version without a reference of it.",
+        "version without a drift reference of embeddings.",
     )
 
 

@@ -24,7 +24,7 @@ class RolloutStep(Record):
     share: float = Field(ge=0, le=1, description="Share of the users that the challenger answers.")
 
     @property
-    def shadow(self) -> bool:
+    def is_shadowed(self) -> bool:
         """Whether one arm answers no user (share 0 or 1) and therefore gets shadow requests.
 
         With these, both arms get requests in every step and can be compared, even before the first

@@ -48,7 +48,7 @@ class Rollout(Record):
     step: int = Field(ge=0, description="Index of the step, from 0.")
     epoch: int = Field(ge=1, description="Epoch of the traffic split; each change increases it.")
     revision: int = Field(
-        ge=0, description="Number of transitions so far. Checks that only waited do not count."
+        ge=0, description="Number of transitions after the start, without checks that only waited."
     )
     started_at: AwareDatetime
     step_since: AwareDatetime = Field(description="Time at which the step began.")
@@ -64,7 +64,7 @@ class Rollout(Record):
         return self.phase in ("promoted", "rolled_back")
 
     @property
-    def at_last_step(self) -> bool:
+    def is_at_last_step(self) -> bool:
         """Whether the current step is the last one."""
         return self.step == len(self.settings.steps) - 1
 
@@ -124,7 +124,7 @@ class PredictionDrift(Record):
 
 
 class Transition(Record):
-    """Result of one check of a rollout or of a person's request: outcome, reason and evidence."""
+    """Result of a check or of a person's request: outcome, reason and evidence."""
 
     outcome: TransitionOutcome
     rollout: Rollout = Field(description="State after the transition.")

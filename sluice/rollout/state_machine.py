@@ -69,12 +69,12 @@ def advance(
             f"of {rollout.settings.lease_s:g} s, so the servers returned to production.",
             remedy="Find out why the rollout sensor did not run, then start the rollout again.",
         )
-    observed = _with_observations(rollout, traffic, now)
+    observed_rollout = _with_observations(rollout, traffic, now)
     assessment = Assessment(
-        rollout=observed,
+        rollout=observed_rollout,
         traffic=traffic,
         now=now,
-        guards=read_guards(observed.evidence, observed.settings),
+        guards=read_guards(observed_rollout.evidence, observed_rollout.settings),
         quality=quality,
         drift=drift,
     )
@@ -84,7 +84,7 @@ def advance(
 def _decide(assessment: Assessment) -> Transition:
     """Check for harm first, then whether the step can end, then whether it timed out."""
     rollout = assessment.rollout
-    harm = assessment.harm()
+    harm = assessment.describe_harm()
     if harm:
         has_more_faults = any(reading.verdict == "breach" for reading in assessment.guards)
         remedy = (
@@ -97,29 +97,29 @@ def _decide(assessment: Assessment) -> Transition:
         return _transition(
             "wait", assessment, rollout, "Every step passed. The challenger waits to be promoted."
         )
-    missing = assessment.missing()
+    obstacles = assessment.describe_obstacles()
     if rollout.phase == "paused":
         reason = (
             "The rollout is paused: its share does not change and its guards are active, but no "
             "step ends."
         )
         return _transition("wait", assessment, rollout, reason, "Resume or abort the rollout.")
-    if not missing:
+    if not obstacles:
         after = next_step(rollout)
         is_last = after.phase == "awaiting_promotion"
         status = "The challenger waits to be promoted" if is_last else "The rollout continues"
-        compared = assessment.traffic.comparable
+        comparable = assessment.traffic.comparable
         reason = (
             f"Step {rollout.step + 1} of {len(rollout.settings.steps)} passed on "
-            f"{compared.challenger.requests:,} requests of the challenger and "
-            f"{compared.production.requests:,} of production. {status}."
+            f"{comparable.challenger.requests:,} requests of the challenger and "
+            f"{comparable.production.requests:,} of production. {status}."
         )
         return _transition("advance", assessment, after, reason)
     if assessment.now >= rollout.step_times_out_at:
-        reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {missing}"
+        reason = f"The step is inconclusive after {rollout.settings.max_step_s:g} s: {obstacles}"
         remedy = "Resume the rollout once this is fixed, or abort it."
         return _transition("inconclusive", assessment, paused(rollout), reason, remedy)
-    return _transition("wait", assessment, rollout, missing)
+    return _transition("wait", assessment, rollout, obstacles)
 
 
 def _with_observations(rollout: Rollout, traffic: TrafficCounts, now: datetime) -> Rollout:

@@ -18,7 +18,7 @@ class TrafficSplit(Record):
 
     epoch: int = Field(
         ge=0,
-        description="Number of changes of the split of this model so far, including moves of "
+        description="Number of times that this model's split has changed, including moves of "
         "production. It never decreases.",
     )
     production: str = Field(description="Candidate digest of the production version.")
@@ -82,7 +82,7 @@ def split_in_force(
 ) -> TrafficSplit:
     """Return the split in force, from the model's last rollout and its production pointer.
 
-    The epoch is the number of moves of the pointer plus the number of changes by rollouts. Neither
+    The epoch counts the moves of the pointer and the changes by rollouts. Neither number
     decreases, so a manual promotion during a rollout has a higher epoch as well. Such a promotion
     ends the traffic of the challenger.
 
@@ -104,6 +104,6 @@ def split_in_force(
         rollout=rollout.id,
         challenger=rollout.candidate,
         share=rollout.share,
-        shadow=rollout.current_step.shadow,
+        shadow=rollout.current_step.is_shadowed,
         expires_at=rollout.lease_until,
     )

@@ -14,7 +14,7 @@ CONTROLLER = "rollout"
 
 def first_transition(
     *,
-    identity: str,
+    rollout_id: str,
     model: str,
     version: int,
     candidate: str,
@@ -30,7 +30,7 @@ def first_transition(
     """Return the first transition: the rollout is at its first step.
 
     Args:
-        identity: Id of the rollout.
+        rollout_id: Id of the rollout.
         model: Name of the model.
         version: Version number of the challenger.
         candidate: Digest of the challenger.
@@ -44,7 +44,7 @@ def first_transition(
         now: Current time.
     """
     rollout = Rollout(
-        id=identity,
+        id=rollout_id,
         model=model,
         version=version,
         candidate=candidate,
@@ -70,7 +70,7 @@ def next_step(rollout: Rollout) -> Rollout:
 
     After the last step, the rollout awaits promotion with the same traffic split.
     """
-    if rollout.at_last_step:
+    if rollout.is_at_last_step:
         return _with_changes(rollout, phase="awaiting_promotion")
     return _with_changes(
         rollout,
@@ -99,7 +99,7 @@ def pause(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transi
         ContractError: The rollout is not rolling.
     """
     _require_phase(rollout, "paused", ("rolling",))
-    return _manual("pause", paused(rollout), now, actor, reason)
+    return _manual_transition("pause", paused(rollout), now, actor, reason)
 
 
 def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -113,7 +113,7 @@ def resume(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Trans
     _require_phase(rollout, "resumed", ("paused",))
     times_out_at = _step_timeout_at(rollout.settings, now)
     after = _with_changes(rollout, phase="rolling", step_times_out_at=times_out_at)
-    return _manual("resume", after, now, actor, reason)
+    return _manual_transition("resume", after, now, actor, reason)
 
 
 def abort(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -125,7 +125,7 @@ def abort(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transi
         ContractError: The rollout is over.
     """
     _require_phase(rollout, "aborted", ("rolling", "paused", "awaiting_promotion"))
-    return _manual("abort", rolled_back(rollout), now, actor, reason)
+    return _manual_transition("abort", rolled_back(rollout), now, actor, reason)
 
 
 def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Transition:
@@ -135,7 +135,8 @@ def promote(rollout: Rollout, *, now: datetime, actor: str, reason: str) -> Tran
         ContractError: The rollout does not await promotion.
     """
     _require_phase(rollout, "promoted", ("awaiting_promotion",))
-    return _manual("promote", _with_changes(rollout, phase="promoted"), now, actor, reason)
+    promoted = _with_changes(rollout, phase="promoted")
+    return _manual_transition("promote", promoted, now, actor, reason)
 
 
 def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> Transition:
@@ -155,7 +156,7 @@ def roll_back(rollout: Rollout, *, now: datetime, reason: str, remedy: str) -> T
     )
 
 
-def _manual(
+def _manual_transition(
     outcome: TransitionOutcome, after: Rollout, now: datetime, actor: str, reason: str
 ) -> Transition:
     for name, text in (("an actor", actor), ("a reason", reason)):

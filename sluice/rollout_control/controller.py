@@ -14,7 +14,7 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import roll_back
 
 _MAX_SAMPLES = 1000
-"""Number of newest samples of the rollout in which pairs of predictions are searched."""
+"""Number of newest samples of the rollout that are searched for pairs of predictions."""
 
 _MAX_REPORT_AGE_S = 15.0
 """Maximum age of the last report of a server that counts as running [s]."""
@@ -98,13 +98,13 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance of the arms' predictions; None without one on held-out rows."""
+    """Return the distance of the arms' predictions; None if it is unknown for held-out rows."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None
     return prediction_drift(
         ledger.observations.samples(
-            rollout.model, rollout=rollout.id, newest=_MAX_SAMPLES, answered=True
+            rollout.model, rollout=rollout.id, newest=_MAX_SAMPLES, without_fault=True
         ),
         agreement,
         limit=rollout.settings.max_disagreement,

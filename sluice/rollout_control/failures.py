@@ -20,7 +20,7 @@ from sluice.registry.observations import MAX_SAMPLES
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.samples import Outputs, RequestFault, Sample
 from sluice.rollout.state import Rollout, Transition
-from sluice.rollout_control.labelled_losses import labelled_pairs
+from sluice.rollout_control.labelled_losses import pairs_by_position
 from sluice.rollout_control.quality import live_losses
 from sluice.workloads.workload import Workload
 
@@ -28,7 +28,7 @@ MAX_FAILURES = 200
 """Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Share of the labelled rows that is saved if the labels rejected the challenger."""
+"""Maximum share of the labelled rows that is saved if the labels rejected the challenger."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
     "errors": "the challenger raised an error",
@@ -55,7 +55,7 @@ def save_failures_suite(
     library: SuiteLibrary,
     now: datetime,
 ) -> FailedRows:
-    """Save the rows that a rolled back challenger failed on as a suite.
+    """Save the rows that a rolled-back challenger failed on as a suite.
 
     Rows are saved for each cause of the rollback: rows of failed requests, labelled rows with the
     largest loss relative to production, and rows on which the predictions differ most. If the
@@ -166,12 +166,12 @@ def _worst_losses(
     tables = live_losses(ledger, rollout, workload, frame)
     if tables is None:
         return {}
-    ours_N, theirs_N = (table.loss_SN.mean(axis=0) for table in tables)
+    challenger_N, production_N = (table.loss_SN.mean(axis=0) for table in tables)
     position_N = find_positions(tables[0].label_N.tolist(), frame.index)
-    excess_N = ours_N - theirs_N
+    excess_N = challenger_N - production_N
     num_worst = math.ceil(_WORST_LOSS_SHARE * excess_N.size)
     reasons = {
-        int(position_N[n]): f"loss {ours_N[n]:.4g}, production's {theirs_N[n]:.4g}"
+        int(position_N[n]): f"loss {challenger_N[n]:.4g}, production's {production_N[n]:.4g}"
         for n in np.argsort(-excess_N, kind="stable")[:num_worst]
         if excess_N[n] > 0
     }
@@ -183,7 +183,7 @@ def _largest_disagreements(
 ) -> FailureReasons:
     """Return the rows on which the predictions of both arms differ most."""
     distances = {}
-    for position, pair in labelled_pairs(samples, frame).items():
+    for position, pair in pairs_by_position(samples, frame).items():
         distance = float(
             np.abs(_mean_output(pair.challenger) - _mean_output(pair.production)).mean()
         )
@@ -213,7 +213,7 @@ def _existing_rows(library: SuiteLibrary, name: str, frame: pd.DataFrame) -> dic
         return {}
     rows = library.load(name).suite.rows
     is_present = find_positions([row.label for row in rows], frame.index) >= 0
-    return {row.label: row.reason for row, keep in zip(rows, is_present, strict=True) if keep}
+    return {row.label: row.reason for row, present in zip(rows, is_present, strict=True) if present}
 
 
 def _no_suite(reason: str) -> FailedRows:

@@ -50,24 +50,24 @@ def labelled_losses(
     Raises:
         ContractError: Outputs do not fit the workload, or a row's label is not unique.
     """
-    pairs = labelled_pairs(samples, frame)
-    labelled = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
-    if not labelled:
+    pairs = pairs_by_position(samples, frame)
+    row_pairs = [(row, pair) for row, pair in sorted(pairs.items()) if row >= first_unseen]
+    if not row_pairs:
         return None
-    span = RowRange(start=labelled[0][0], stop=labelled[-1][0] + 1)
+    span = RowRange(start=row_pairs[0][0], stop=row_pairs[-1][0] + 1)
     examples = workload.examples(frame, span)
     example_of_row = {row: n for n, row in enumerate(examples.rows.tolist())}
     # A workload may omit rows.
-    labelled = [(row, pair) for row, pair in labelled if row in example_of_row]
-    if not labelled:
+    row_pairs = [(row, pair) for row, pair in row_pairs if row in example_of_row]
+    if not row_pairs:
         return None
-    rows_P = np.array([row for row, _ in labelled])
-    y = examples.targets[[example_of_row[row] for row, _ in labelled]]
+    rows_P = np.array([row for row, _ in row_pairs])
+    y = examples.targets[[example_of_row[row] for row, _ in row_pairs]]
     window = digest_json({"rollout": rollout.id, "rows": digest_frame(frame.iloc[rows_P])})
     cluster = workload.cluster_column
 
     def table(arm: ArmName, subject: str) -> LossTable:
-        output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in labelled], arm)
+        output_PMO = _stack_outputs([getattr(pair, arm) for _, pair in row_pairs], arm)
         losses = [_losses(workload, output_PO, y) for output_PO in output_PMO.swapaxes(0, 1)]
         return LossTable(
             subject=subject,
@@ -93,11 +93,11 @@ def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows
     Raises:
         ContractError: A member was trained on a table with another kind of index.
     """
-    through = max(position_through(frame.index, member.trained_through) for member in members)
-    return through + horizon_rows + 1
+    last_trained = max(position_through(frame.index, member.trained_through) for member in members)
+    return last_trained + horizon_rows + 1
 
 
-def labelled_pairs(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
+def pairs_by_position(samples: Sequence[Sample], frame: pd.DataFrame) -> dict[int, Sample]:
     """Return the first sample of each row that both arms answered, by position in the frame.
 
     Raises:

@@ -36,13 +36,6 @@ _PHASES: dict[RolloutPhase, tuple[str, Tone]] = {
     "promoted": ("promoted", "good"),
     "rolled_back": ("rolled back", "bad"),
 }
-_CARD_TONES: dict[RolloutPhase, Tone] = {
-    "rolling": "plain",
-    "paused": "unsure",
-    "awaiting_promotion": "good",
-    "promoted": "good",
-    "rolled_back": "bad",
-}
 _OUTCOME_TONES: dict[TransitionOutcome, Tone] = {
     "start": "plain",
     "wait": "plain",
@@ -83,7 +76,7 @@ def rollout_page(
     rollout: Rollout,
     transitions: Sequence[Transition],
     *,
-    window: TrafficCounts,
+    traffic: TrafficCounts,
     agreement: PredictionAgreement | None,
     quality: Sequence[Verdict],
     failed: FailedRows | None,
@@ -94,7 +87,7 @@ def rollout_page(
     Args:
         rollout: State at the last check.
         transitions: All transitions, oldest first; the first one is the start.
-        window: Counts of the current step, or of the last step if the rollout has ended.
+        traffic: Counts of the current step, or of the last step if the rollout has ended.
         agreement: Distance of both models on held-out rows; None if it was not measured.
         quality: Verdicts on labelled pairs, oldest first.
         failed: Result of saving the rows that the challenger failed on; None if they were not
@@ -110,8 +103,7 @@ def rollout_page(
         f'<p class="soft">Replaces version {rollout.production_version}; '
         f"rollout {escape(short(rollout.id))}, {escape(rollout.settings.strategy)}, started "
         f"{_time(rollout.started_at)} UTC</p>",
-        f'<div class="card {_CARD_TONES[rollout.phase]}">'
-        f"{_summary(rollout, transitions, end)}</div>",
+        f'<div class="card {tone}">{_summary(rollout, transitions, end)}</div>',
         "<h2>Share of the users over time</h2>",
         f'<div class="card">{_timeline(transitions, end)}</div>',
         "<h2>Transitions</h2>",
@@ -119,7 +111,7 @@ def rollout_page(
         "<h2>Guards</h2>",
         f'<div class="card">{_guards(rollout)}</div>',
         "<h2>Both arms</h2>",
-        f'<div class="card">{_arms(rollout, transitions, window)}</div>',
+        f'<div class="card">{_arms(rollout, transitions, traffic)}</div>',
         "<h2>Predictions on the same requests</h2>",
         f'<div class="card">{_agreement(agreement, drift)}</div>',
         "<h2>Labels</h2>",
@@ -143,11 +135,12 @@ def _summary(rollout: Rollout, transitions: Sequence[Transition], end: datetime)
         f"version {rollout.production_version}, strategy {rollout.settings.strategy} ({steps}). "
         f"Reason: {escape(first.reason)}"
     )
-    passed = sum(t.outcome == "advance" for t in transitions)
-    pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
-    progress = f"{passed} of {len(rollout.settings.steps)} steps passed"
-    if pauses:
-        progress += f", and the rollout paused {'once' if pauses == 1 else f'{pauses} times'}"
+    num_passed = sum(t.outcome == "advance" for t in transitions)
+    num_pauses = sum(t.outcome in ("pause", "inconclusive") for t in transitions)
+    progress = f"{num_passed} of {len(rollout.settings.steps)} steps passed"
+    if num_pauses:
+        times = "once" if num_pauses == 1 else f"{num_pauses} times"
+        progress += f", and the rollout paused {times}"
     duration = format_duration((end - rollout.started_at).total_seconds())
     state = {
         "rolling": f"The challenger answers {100 * rollout.share:g} % of the users since "
@@ -219,7 +212,7 @@ def _guards(rollout: Rollout) -> str:
         "arms are compared on each server separately; servers on which the challenger got no "
         "request are excluded. Bars are logarithmic.</p>"
     )
-    names = ("guard", "verdict", "evidence", "evidence of limit")
+    names = ("guard", "verdict", "evidence", "evidence / limit")
     return table(names, rows, numbers=frozenset({3})) + note
 
 
@@ -231,23 +224,23 @@ def _meter(reading: GuardReading) -> str:
     )
 
 
-def _arms(rollout: Rollout, transitions: Sequence[Transition], window: TrafficCounts) -> str:
+def _arms(rollout: Rollout, transitions: Sequence[Transition], traffic: TrafficCounts) -> str:
     """Return a table of the counts at the end of each step, and of the current step."""
     by_epoch = {t.window.epoch: t.window for t in transitions if t.window is not None}
-    if not rollout.is_over or window.epoch not in by_epoch:
-        by_epoch[window.epoch] = window
+    if not rollout.is_over or traffic.epoch not in by_epoch:
+        by_epoch[traffic.epoch] = traffic
     rollout_by_epoch = {t.rollout.epoch: t.rollout for t in transitions if not t.rollout.is_over}
     rows = []
-    for epoch, traffic in sorted(by_epoch.items()):
+    for epoch, step_traffic in sorted(by_epoch.items()):
         state = rollout_by_epoch.get(epoch)
         step = "" if state is None else f"{state.step + 1}: {100 * state.share:g} %"
-        challenger_share = traffic.served_share
+        challenger_share = step_traffic.served_share
         for arm, counts, share in (
-            ("challenger", traffic.challenger, challenger_share),
-            ("production", traffic.production, 1 - challenger_share),
+            ("challenger", step_traffic.challenger, challenger_share),
+            ("production", step_traffic.production, 1 - challenger_share),
         ):
-            served = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
-            rows.append([step if arm == "challenger" else "", arm, served, *_counts(counts)])
+            served_text = f"{100 * share:.3g} %" if math.isfinite(share) else "-"
+            rows.append([step if arm == "challenger" else "", arm, served_text, *_counts(counts)])
     names = ("step", "arm", "served", "requests", "errors", "late", "not finite", "slower than p95")
     note = (
         '<p class="soft">Served: share of the requests that were routed to the arm, including '

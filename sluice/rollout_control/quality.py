@@ -3,9 +3,9 @@
 After each ``quality_rows`` newly labelled rows, the gate decides on all labelled rows of the
 rollout so far. All decisions of a rollout share the gate's alpha: decision k spends
 alpha * k**-1.6 / zeta(1.6), like repeated attempts on one evaluation window. These parts sum to
-alpha. So for any number of decisions, even if they are correlated, a challenger that is not worse
-is rejected with probability at most alpha, and a challenger that is not better is promoted with
-probability at most alpha.
+alpha. This limits both errors for any number of decisions, even if they are correlated. A
+challenger with at least the required gain (0 by default) is rejected with probability at most
+alpha. A challenger with at most this gain is promoted with probability at most alpha.
 """
 
 from collections.abc import Sequence
@@ -59,13 +59,13 @@ def evaluate_live_quality(
     if rollout is None or rollout.is_over:
         return None
     tables = live_losses(ledger, rollout, workload, frame)
-    earlier = ledger.observations.quality(rollout.id)
-    if tables is None or not _is_due(tables[0], earlier, rollout.settings.quality_rows):
+    earlier_verdicts = ledger.observations.quality(rollout.id)
+    if tables is None or not _is_due(tables[0], earlier_verdicts, rollout.settings.quality_rows):
         return None
     verdict = judge_quality(
         *tables,
         gate,
-        earlier=earlier,
+        earlier_verdicts=earlier_verdicts,
         horizon_rows=workload.horizon_rows,
         unit=workload.loss_unit,
     )
@@ -87,7 +87,7 @@ def judge_quality(
     production: LossTable,
     gate: GateSettings,
     *,
-    earlier: Sequence[Verdict],
+    earlier_verdicts: Sequence[Verdict],
     horizon_rows: int,
     unit: str,
 ) -> Verdict:
@@ -97,7 +97,7 @@ def judge_quality(
         challenger: Losses of each of the challenger's networks on the live rows.
         production: Losses of each of production's networks on the same rows.
         gate: Thresholds; ``alpha`` is for all decisions of the rollout together.
-        earlier: All earlier verdicts of the rollout.
+        earlier_verdicts: All earlier verdicts of the rollout.
         horizon_rows: Number of following rows on which a target depends; 0 for independent rows.
         unit: Unit of the losses, for display.
 
@@ -106,7 +106,7 @@ def judge_quality(
         be worse, or to have less gain than the gate requires. If there are too few rows or
         networks, the verdict is INCONCLUSIVE and spends no alpha.
     """
-    attempt = 1 + sum(not verdict.lacking for verdict in earlier)
+    attempt = 1 + sum(not verdict.lacking for verdict in earlier_verdicts)
     verdict = compare(
         challenger,
         production,
@@ -141,6 +141,6 @@ def live_losses(
     )
 
 
-def _is_due(table: LossTable, earlier: Sequence[Verdict], quality_rows: int) -> bool:
-    num_rows = earlier[-1].num_rows if earlier else 0
+def _is_due(table: LossTable, earlier_verdicts: Sequence[Verdict], quality_rows: int) -> bool:
+    num_rows = earlier_verdicts[-1].num_rows if earlier_verdicts else 0
     return table.num_rows >= num_rows + quality_rows

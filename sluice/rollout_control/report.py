@@ -43,13 +43,13 @@ def save_rollout_page(
         )
     rollout = _newest_state(ledger, transitions)
     observations = ledger.observations
-    # The end of a rollout begins a new epoch, so its last counts are those before the end.
-    is_over = rollout.is_over and len(transitions) > 1
-    counted_rollout = transitions[-2].rollout if is_over else rollout
+    # A rollback begins a new epoch without counts, so the counts from before the end are shown.
+    has_state_before_end = rollout.is_over and len(transitions) > 1
+    counted_rollout = transitions[-2].rollout if has_state_before_end else rollout
     page = rollout_page(
         rollout,
         transitions,
-        window=observations.traffic_counts(counted_rollout),
+        traffic=observations.traffic_counts(counted_rollout),
         agreement=observations.agreement(rollout_id),
         quality=observations.quality(rollout_id),
         failed=failed,
@@ -62,5 +62,5 @@ def save_rollout_page(
 def _newest_state(ledger: RolloutLedger, transitions: list[Transition]) -> Rollout:
     """Return the rollout with the evidence of the last check, which may have made no transition."""
     last = transitions[-1].rollout
-    checked = ledger.rollout(last.model)
-    return checked if checked is not None and checked.id == last.id else last
+    current = ledger.rollout(last.model)
+    return current if current is not None and current.id == last.id else last

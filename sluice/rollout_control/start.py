@@ -90,13 +90,16 @@ def _measure_agreement(
             f"{model} has no production version to compare version {number} with.",
             fix=f"Promote a first version: sluice registry promote {model} {number} --reason '...'",
         )
-    ours, theirs = load_deployed(version, store), load_deployed(production, store)
-    if not ours.contract.takes_same(theirs.contract):
+    challenger_model, production_model = (
+        load_deployed(version, store),
+        load_deployed(production, store),
+    )
+    if not challenger_model.contract.takes_same(production_model.contract):
         raise GateBlocked(
             f"Version {number} cannot answer the requests of production version "
             f"{production.number}, because it needs other inputs.",
-            cause=f"Version {number} needs {ours.contract.summary}; production needs "
-            f"{theirs.contract.summary}.",
+            cause=f"Version {number} needs {challenger_model.contract.summary}; production "
+            f"needs {production_model.contract.summary}.",
             fix="Serve the version under another model name; or promote it manually and change the "
             f"clients: sluice registry promote {model} {number} --reason '...'",
         )
@@ -104,6 +107,6 @@ def _measure_agreement(
     x = workload.examples(frame, folds[-1].test).x
     rows = range(max(0, len(x) - _MAX_ROWS), len(x))
     return measure_agreement(
-        predict_rows(theirs, x, rows, batch_rows=_BATCH_ROWS),
-        predict_rows(ours, x, rows, batch_rows=_BATCH_ROWS),
+        predict_rows(production_model, x, rows, batch_rows=_BATCH_ROWS),
+        predict_rows(challenger_model, x, rows, batch_rows=_BATCH_ROWS),
     )

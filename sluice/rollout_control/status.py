@@ -54,7 +54,7 @@ def read_status(ledger: RolloutLedger, model: str, *, now: datetime) -> RolloutS
     if rollout is None:
         raise UnknownVersion(
             f"{model} has had no rollout.",
-            fix="Set 'rollout' in the pipeline's file and run it, or rehearse one: "
+            fix="Set 'rollout' in the pipeline file and run the pipeline, or rehearse one: "
             f"sluice rollout rehearse {model}",
         )
     verdicts = ledger.observations.quality(rollout.id)

@@ -55,7 +55,7 @@ def timeline_svg(marks: Sequence[TimelineMark], *, until: datetime) -> str:
 
     ends = [*(x(mark.at) for mark in marks[1:]), x(until)]
     steps = [(x(mark.at), end, y(mark.share)) for mark, end in zip(marks, ends, strict=True)]
-    line = " ".join(f"{left:.1f},{y:.1f} {right:.1f},{y:.1f}" for left, right, y in steps)
+    line = " ".join(f"{left:.1f},{at:.1f} {right:.1f},{at:.1f}" for left, right, at in steps)
     area = f"{steps[0][0]:.1f},{y(0):.1f} {line} {steps[-1][1]:.1f},{y(0):.1f}"
     parts = [
         f'<svg class="timeline" viewBox="0 0 {_WIDTH} {top + _PLOT_HEIGHT + _BOTTOM}" role="img" '
@@ -78,17 +78,17 @@ def format_duration(seconds: float) -> str:
     >>> [format_duration(seconds) for seconds in (42, 90, 600, 5400, 200_000)]
     ['42 s', '1 min 30 s', '10 min', '1 h 30 min', '2 d 7 h']
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600 and whole % 60:
-        return f"{whole // 60} min {whole % 60} s"
-    minutes = round(whole / 60)
+    total_s = round(seconds)
+    if total_s < 60:
+        return f"{total_s} s"
+    if total_s < 600 and total_s % 60:
+        return f"{total_s // 60} min {total_s % 60} s"
+    minutes = round(total_s / 60)
     if minutes < 60:
         return f"{minutes} min"
-    hours, left = divmod(minutes, 60)
+    hours, minutes = divmod(minutes, 60)
     if hours < 48:
-        return f"{hours} h {left} min" if left else f"{hours} h"
+        return f"{hours} h {minutes} min" if minutes else f"{hours} h"
     days, hours = divmod(hours, 24)
     return f"{days} d {hours} h" if hours else f"{days} d"
 
@@ -96,19 +96,20 @@ def format_duration(seconds: float) -> str:
 def _grid(span_s: float, y: Callable[[float], float]) -> list[str]:
     parts = []
     for percent in (0, 25, 50, 75, 100):
-        at = y(percent / 100)
+        line_y = y(percent / 100)
         parts.append(
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>'
-            f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{percent} %</text>'
+            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" '
+            f'y1="{line_y:.1f}" y2="{line_y:.1f}"/>'
+            f'<text x="{_LEFT - 8}" y="{line_y + 4:.1f}" text-anchor="end">{percent} %</text>'
         )
     tick_s = next((t for t in _TICKS_S if span_s / t <= _MAX_TICKS), None)
     if tick_s is None:
         tick_s = _DAY_S * max(1, round(span_s / _DAY_S / _MAX_TICKS + 0.5))
     for number in range(int(span_s // tick_s) + 1):
-        at = _LEFT + number * tick_s / span_s * (_WIDTH - _LEFT - _RIGHT)
-        anchor = "start" if number == 0 else "end" if at > _WIDTH - 40 else "middle"
+        label_x = _LEFT + number * tick_s / span_s * (_WIDTH - _LEFT - _RIGHT)
+        anchor = "start" if number == 0 else "end" if label_x > _WIDTH - 40 else "middle"
         parts.append(
-            f'<text x="{at:.1f}" y="{y(0) + 22:.1f}" text-anchor="{anchor}">'
+            f'<text x="{label_x:.1f}" y="{y(0) + 22:.1f}" text-anchor="{anchor}">'
             f"{format_duration(number * tick_s)}</text>"
         )
     return parts

@@ -65,20 +65,20 @@ def describe_drift(drift: PredictionDrift) -> str:
     if math.isnan(drift.distance):
         return f"not compared yet: both arms answered only {pluralize(drift.rows, 'request')}"
     return (
-        f"{drift.distance:.3g} times the distance on held-out rows on {drift.rows} requests, rolls "
-        f"back above {drift.limit:.3g}"
+        f"{drift.distance:.3g} times the distance on held-out rows, from {drift.rows} requests; "
+        f"rolls back above {drift.limit:.3g} times"
     )
 
 
 def transition_line(transition: Transition, *, since: datetime) -> str:
     """Return a transition as one line: time, outcome, share and reason."""
-    passed_s = (transition.at - since).total_seconds()
+    elapsed_s = (transition.at - since).total_seconds()
     outcome, share = transition.outcome.replace("_", " "), 100 * transition.rollout.users_share
-    return f"{passed_s:6.1f} s  {outcome}, {share:g} %: {transition.reason}"
+    return f"{elapsed_s:6.1f} s  {outcome}, {share:g} %: {transition.reason}"
 
 
 def transitions_table(transitions: Sequence[Transition], *, since: datetime) -> Table:
-    """Return the transitions as a table, with the time of each since ``since``."""
+    """Return the transitions as a table, with the time from ``since`` to each of them."""
     table = Table(box=None, pad_edge=False, expand=False)
     table.add_column(escape("time [s]"), justify="right", no_wrap=True)
     table.add_column("transition", no_wrap=True)
@@ -114,12 +114,12 @@ def _headline(status: RolloutStatus) -> Text:
 def _share(rollout: Rollout) -> Text:
     share = rollout.users_share
     num_filled = round(_BAR_WIDTH * share)
-    shadow = " and shadow requests" if not rollout.is_over and rollout.current_step.shadow else ""
+    is_shadowed = not rollout.is_over and rollout.current_step.is_shadowed
     return Text.assemble(
         "share        ",
         ("#" * num_filled, "green" if share else ""),
         ("-" * (_BAR_WIDTH - num_filled), "dim"),
-        f" {100 * share:g} % of the users{shadow}",
+        f" {100 * share:g} % of the users{' and shadow requests' if is_shadowed else ''}",
     )
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import numpy as np
 
 from sluice.registry.client_secret import subnet_of
-from sluice.rollout.contribution_limits import capped_contributions
+from sluice.rollout.contribution_limits import contribution_weights
 from sluice.rollout.evidence import GuardName
 from sluice.rollout.observations import ArmCounts, EvidenceCounts, TrafficCounts
 from sluice.rollout.samples import ArmName, RequestFault
@@ -280,7 +280,7 @@ class StepCounters:
             return None
         seconds_N = np.array([seconds for seconds, _ in self._latencies])
         subnets = [subnet_of(address) for _, address in self._latencies]
-        weight_N = capped_contributions(subnets, max_share=_MAX_SUBNET_SHARE)
+        weight_N = contribution_weights(subnets, max_share=_MAX_SUBNET_SHARE)
         order_N = np.argsort(seconds_N)
         weight_N = weight_N[order_N]
         # p95 of the latencies, each with its weight.

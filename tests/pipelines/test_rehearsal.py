@@ -112,7 +112,7 @@ def test_a_worse_model_is_found_by_its_labels(
     assert run_command(["rollout", "rehearse", str(path), "--fault", "quality", "--json"]) == 0
     found = told(capfd)
     assert (found["ended"], found["flaws"]) == ("rolled_back", [])
-    assert "Labelled rows show that it is worse" in str(found["reason"])
+    assert "Labelled rows show that the challenger is worse" in str(found["reason"])
 
 
 @pytest.mark.exhaustive

@@ -51,7 +51,7 @@ def seed_only_bound(
 ) -> float:
     """Treat seeds as replicates and rows as fixed: Welch's t-test on seed means."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
-    seeds = pooled((estimate.candidate_seeds, estimate.reference_seeds))
+    seeds = pooled((estimate.candidate_component, estimate.reference_component))
     return _bound(estimate.gain, seeds, alpha)
 
 
@@ -64,7 +64,7 @@ def block_only_bound(
 ) -> float:
     """Treat blocks of rows as replicates and seeds as fixed."""
     estimate = estimate_gain(candidate, reference, fold_N, block_length=block_length)
-    return _bound(estimate.gain, estimate.rows, alpha)
+    return _bound(estimate.gain, estimate.row_component, alpha)
 
 
 def row_only_bound(

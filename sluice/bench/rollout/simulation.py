@@ -126,7 +126,7 @@ def simulate_rollout(
 def new_rollout(settings: RolloutSettings, *, now: datetime) -> Rollout:
     """Return a new rollout."""
     return first_transition(
-        identity="simulated",
+        rollout_id="simulated",
         model="model",
         version=2,
         candidate="challenger",

@@ -71,7 +71,7 @@ class Arms:
         challenger_requests = int(rng.binomial(num_requests, step.share))
         challenger_requests, production_requests = (
             (num_requests, num_requests)
-            if step.shadow
+            if step.is_shadowed
             else (challenger_requests, num_requests - challenger_requests)
         )
         is_harmful = (self.now - START).total_seconds() > traffic.harm_at_s

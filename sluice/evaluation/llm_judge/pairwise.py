@@ -44,7 +44,7 @@ class PairVotes:
     """Choices when the baseline's answer came first."""
 
     @property
-    def agree(self) -> bool:
+    def is_unanimous(self) -> bool:
         """Whether all answers contain the same choice, in both orders."""
         choices = {*self.candidate_first, *self.baseline_first}
         return len(choices) == 1 and None not in choices

@@ -116,7 +116,7 @@ def summarise(
     label_counts = Counter(human for human, _ in labelled)
     max_label_share = max(label_counts.values()) / len(labelled) if labelled else 0.0
     human_agreement = _agreement_rate(sum(h == c for h, c in labelled), len(labelled), settings)
-    self_agreement = _agreement_rate(sum(v.agree for v in votes), len(votes), settings)
+    self_agreement = _agreement_rate(sum(v.is_unanimous for v in votes), len(votes), settings)
     required = max(settings.min_human_agreement, max_label_share)
     trust, reason = _decide_trust(self_agreement, human_agreement, settings, required=required)
     p_value = _sign_test(wins["candidate"], wins["baseline"])
@@ -146,15 +146,15 @@ def summarise(
 
 def _decide_trust(
     self_agreement: AgreementRate,
-    human: AgreementRate,
+    human_agreement: AgreementRate,
     settings: JudgeSettings,
     *,
     required: float,
 ) -> tuple[Trust, str]:
     """Return whether to trust the judge, and the reason."""
-    if human.of < settings.min_labelled:
+    if human_agreement.of < settings.min_labelled:
         return "insufficient", (
-            f"Human labels exist for {pluralize(human.of, 'pair')}, required "
+            f"Human labels exist for {pluralize(human_agreement.of, 'pair')}, required "
             f"{settings.min_labelled} to estimate the agreement with people. Label more pairs."
         )
     if not self_agreement.lower > settings.min_self_agreement:
@@ -162,13 +162,13 @@ def _decide_trust(
             f"The judge agrees with itself on {self_agreement}; the lower bound must be above "
             f"{settings.min_self_agreement:.0%}. Use a stronger model, or clearer pairs."
         )
-    if not human.lower > required:
+    if not human_agreement.lower > required:
         return "not trusted", (
-            f"The judge agrees with people on {human}; the lower bound must be above "
+            f"The judge agrees with people on {human_agreement}; the lower bound must be above "
             f"{required:.0%}. Use a stronger model, or label more pairs, including rarer labels."
         )
     return "trusted", (
-        f"The judge agrees with itself on {self_agreement} and with people on {human}."
+        f"The judge agrees with itself on {self_agreement} and with people on {human_agreement}."
     )
 
 
@@ -188,10 +188,11 @@ def _agreement_rate(count: int, of: int, settings: JudgeSettings) -> AgreementRa
     return AgreementRate(count=count, of=of, lower=lower)
 
 
-def _sign_test(ours: int, theirs: int) -> float:
+def _sign_test(candidate_wins: int, baseline_wins: int) -> float:
     from scipy.stats import binomtest
 
-    return float(binomtest(ours, ours + theirs).pvalue) if ours + theirs else 1.0
+    num_wins = candidate_wins + baseline_wins
+    return float(binomtest(candidate_wins, num_wins).pvalue) if num_wins else 1.0
 
 
 def _first_place_share(votes: Sequence[PairVotes]) -> float | None:

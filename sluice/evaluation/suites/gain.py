@@ -55,7 +55,7 @@ def measure_gain(
         reference: Losses on the same rows; S may differ.
         settings: Thresholds.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Reason of the caller not to compute bounds; empty if there is no reason.
+        lacking: Why no bounds may be computed, in the words of the caller; "" if they may be.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:

@@ -7,6 +7,7 @@ without confidence bounds. A limit on the mean loss is tested with its bound.
 from sluice.base.pluralize import pluralize
 from sluice.evaluation.suites.result import GuardVerdict, SuiteResult
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
+from sluice.evaluation.suites.suite_arm import SELECTED_ROWS
 from sluice.verdicts.guard_outcome import GuardResult
 
 _Finding = tuple[GuardResult, str, str]
@@ -58,7 +59,7 @@ def evaluate_guard(
 
 def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
     findings: list[_Finding] = [
-        ("insufficient", reason, "Find out why the model diverged.") for reason in result.lacking
+        ("insufficient", problem, _fix_for(problem)) for problem in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
         findings.append(
@@ -72,6 +73,12 @@ def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Fin
             )
         )
     return findings
+
+
+def _fix_for(problem: str) -> str:
+    if problem.endswith(SELECTED_ROWS):
+        return "Train the model with more seeds, so that some of them did not select the rows."
+    return "Find out why the model diverged."
 
 
 def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:

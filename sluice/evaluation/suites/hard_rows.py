@@ -44,11 +44,12 @@ def hard_suite(
         ContractError: A loss is not finite, or no scored row is in the frame.
     """
     if not np.isfinite(losses.loss_SN).all():
-        is_bad_N = ~np.isfinite(losses.loss_SN).all(axis=0)
+        is_nonfinite_N = ~np.isfinite(losses.loss_SN).all(axis=0)
         seeds = ", ".join(map(str, losses.diverged_seeds)) or "none: a rule without seeds"
         raise ContractError(
-            f"Suite '{name}' needs finite losses, got {pluralize(int(is_bad_N.sum()), 'row')} with "
-            f"non-finite losses, first row {losses.label_N[is_bad_N.argmax()]} (seeds: {seeds}).",
+            f"Suite '{name}' needs finite losses, got "
+            f"{pluralize(int(is_nonfinite_N.sum()), 'row')} with non-finite losses, first row "
+            f"{losses.label_N[is_nonfinite_N.argmax()]} (seeds: {seeds}).",
             cause="A diverged model is wrong on all rows, so its losses do not identify hard ones.",
             fix="Select the rows by a model whose seeds all converged.",
         )
@@ -65,15 +66,15 @@ def hard_suite(
             cause="The losses belong to another table.",
             fix="Score the model on this data first.",
         )
-    count = max(1, int(rows.size * share))
-    worst = np.argsort(-by_label.to_numpy(), kind="stable")[:count].astype(np.int64)
+    num_hard = max(1, int(rows.size * share))
+    hard_rows = np.argsort(-by_label.to_numpy(), kind="stable")[:num_hard].astype(np.int64)
     median = float(np.median(by_label))
-    unusual = find_unusual_features(worst, rows, frame, feature_columns)
+    unusual = find_unusual_features(hard_rows, rows, frame, feature_columns)
     return make_suite(
         name,
         {
             str(by_label.index[row]): _reason(float(by_label.iloc[row]), median, features)
-            for row, features in zip(worst, unusual, strict=True)
+            for row, features in zip(hard_rows, unusual, strict=True)
         },
         HighestLoss(subject=losses.subject, window=losses.window, share=share, chosen_by=chosen_by),
     )

@@ -59,19 +59,19 @@ class SuiteLibrary:
         """Store a new suite. Storing the same suite again has no effect.
 
         Raises:
-                ContractError: A suite with other rows, reasons or origin has this name.
+            ContractError: A suite with other rows, reasons or origin has this name.
             StorageError: The folder is not writable.
         """
         newest = self.entries(suite.name)[-1:]
-        stored = newest[0] if newest else self._write(suite, 1, at)
-        if stored.digest != suite.digest:
+        stored_entry = newest[0] if newest else self._write(suite, 1, at)
+        if stored_entry.digest != suite.digest:
             raise ContractError(
                 f"Suite '{suite.name}' already exists with other rows, reasons or origin: version "
-                f"{stored.version}, {pluralize(stored.num_rows, 'row')}.",
+                f"{stored_entry.version}, {pluralize(stored_entry.num_rows, 'row')}.",
                 cause="A suite is immutable, so that results on it stay comparable.",
                 fix="Choose another name, or revise the suite, which creates its next version.",
             )
-        return stored
+        return stored_entry
 
     def revise(self, suite: Suite, *, at: datetime) -> SuiteEntry:
         """Store the next version of a suite, or the first version of a new suite.
@@ -85,9 +85,9 @@ class SuiteLibrary:
         # Another process may create this version between reading the entries and writing the file.
         # In that case the next version number is tried.
         for version in itertools.count(newest[0].version if newest else 1):
-            stored = self._write(suite, version, at)
-            if stored.digest == suite.digest:
-                return stored
+            stored_entry = self._write(suite, version, at)
+            if stored_entry.digest == suite.digest:
+                return stored_entry
         raise AssertionError("unreachable: the counter is infinite")
 
     def load(self, name: str, version: int | None = None) -> SuiteVersion:
@@ -103,13 +103,13 @@ class SuiteLibrary:
         else:
             matches = tuple(entry for entry in entries if entry.version == version)
         if not matches:
-            known = list(self.names())
+            known_names = list(self.names())
             versions = ", ".join(str(entry.version) for entry in entries)
-            choices = f"version {versions}" if entries else ", ".join(known) or "none"
+            choices = f"version {versions}" if entries else ", ".join(known_names) or "none"
             requested = f"'{name}'" + (f" version {version}" if version is not None else "")
             raise ContractError(
                 f"Suite {requested} does not exist."
-                f"{'' if entries else suggest_nearest(name, known)} Known: {choices}.",
+                f"{'' if entries else suggest_nearest(name, known_names)} Known: {choices}.",
                 fix="Use an existing suite, or add one: sluice suites add --help",
             )
         entry = matches[0]
@@ -145,9 +145,9 @@ class SuiteLibrary:
         try:
             entry = SuiteEntry.model_validate_json(path.read_bytes())
         except (OSError, ValidationError) as error:
-            raise _damaged(path, str(error).splitlines()[0]) from error
+            raise _damaged_error(path, str(error).splitlines()[0]) from error
         if (path.parent.name, path.stem) != (entry.name, f"{entry.version:06d}"):
-            raise _damaged(path, f"it contains {entry.name} version {entry.version}")
+            raise _damaged_error(path, f"it contains {entry.name} version {entry.version}")
         return entry
 
     def _suite(self, entry: SuiteEntry) -> Suite:
@@ -155,9 +155,9 @@ class SuiteLibrary:
         try:
             suite = Suite.model_validate_json(self._store.get(entry.artifact))
         except ValidationError as error:
-            raise _damaged(path, str(error).splitlines()[0]) from error
+            raise _damaged_error(path, str(error).splitlines()[0]) from error
         if (suite.name, suite.digest) != (entry.name, entry.digest):
-            raise _damaged(
+            raise _damaged_error(
                 path,
                 f"it contains suite '{suite.name}' {short(suite.digest)}, stored as '{entry.name}' "
                 f"{short(entry.digest)}",
@@ -165,7 +165,7 @@ class SuiteLibrary:
         return suite
 
 
-def _damaged(path: Path, problem: str) -> IntegrityError:
+def _damaged_error(path: Path, problem: str) -> IntegrityError:
     return IntegrityError(
         f"The stored suite {path} is invalid: {problem}.",
         cause="The file was modified or damaged after it was written.",

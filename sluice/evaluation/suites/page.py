@@ -116,10 +116,10 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
     if len(result.rows) >= _MIN_PLOTTED_ROWS:
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
         parts.append(_image(png, f"losses on the rows of {result.name}"))
-    shown = result.examples(examples)
+    example_rows = result.examples(examples)
     names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason"]
-    table_rows = [_table_row(row) for row in shown]
-    num_omitted = len(result.rows) - len(shown)
+    table_rows = [_table_row(row) for row in example_rows]
+    num_omitted = len(result.rows) - len(example_rows)
     parts.append(
         f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'
         + (f'<p class="soft">and {pluralize(num_omitted, "more row")}</p>' if num_omitted else "")
@@ -129,7 +129,7 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
 
 
 def _suspects(result: SuiteResult) -> str:
-    num_model, num_data = result.suspects("model"), result.suspects("data")
+    num_model, num_data = result.count_suspects("model"), result.count_suspects("data")
     if not num_model + num_data:
         return "The candidate is right on all scored rows." if result.rows else ""
     parts = [f"The candidate is wrong on {pluralize(num_model + num_data, 'row')}."]
@@ -140,16 +140,16 @@ def _suspects(result: SuiteResult) -> str:
         )
     if num_data:
         parts.append(
-            f"The data are suspected on {num_data} of them, because {_arms(result)} are wrong "
-            "there with all seeds. These rows may be measured incorrectly, be "
+            f"The data are suspected on {num_data} of them, because {_describe_arms(result)} are "
+            "wrong there with all seeds. These rows may be measured incorrectly, be "
             "unpredictable, or require a model that is larger or trained for longer. Train for "
             "more epochs before you change the data, if the training curves still improve."
         )
     return " ".join(parts)
 
 
-def _arms(result: SuiteResult) -> str:
-    """Return the names of what was compared; without the reference if it is the baseline."""
+def _describe_arms(result: SuiteResult) -> str:
+    """Return the names of the compared arms; without the reference if it is the baseline."""
     if all(row.reference_loss == row.baseline_loss for row in result.rows):
         return "the candidate and the baseline"
     return "the candidate, the reference and the baseline"
@@ -183,7 +183,7 @@ def _table_row(row: RowResult) -> list[str]:
 
 
 def _full_reason(row: RowResult) -> str:
-    """Return why the row is in the suite, with its unusual features unless already included."""
+    """Return why the row is in the suite, followed by its unusual features if that omits them."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 

@@ -69,17 +69,17 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
         unit: Unit of the losses.
     """
     figure, axes = new_figure(height_in=4.2)
-    finite = [
+    finite_rows = [
         row
         for row in result.rows
         if math.isfinite(row.candidate_loss) and math.isfinite(row.reference_loss)
     ]
-    losses = [loss for row in finite for loss in (row.reference_loss, row.candidate_loss)]
+    losses = [loss for row in finite_rows for loss in (row.reference_loss, row.candidate_loss)]
     is_log = bool(losses) and min(losses) > 0
     if is_log:
         _use_log_scales(axes)
     for change in CHANGES:
-        rows = [row for row in finite if row.change == change]
+        rows = [row for row in finite_rows if row.change == change]
         axes.scatter(
             [row.reference_loss for row in rows],
             [row.candidate_loss for row in rows],
@@ -98,14 +98,14 @@ def rows_png(result: SuiteResult, *, threshold: float | None, unit: str) -> byte
     axes.set_xlabel(f"loss of the reference [{unit}]")
     axes.set_ylabel(f"loss of the candidate [{unit}]")
     axes.legend(loc="best", frameon=False, fontsize=8.5)
-    missing = len(result.rows) - len(finite)
+    num_nonfinite = len(result.rows) - len(finite_rows)
     detail = "below the diagonal the candidate is better" + (
         "; dashed: threshold for wrong rows" if threshold is not None else ""
     )
     set_headline(
         axes,
-        f"{_shorten(result.name)}: {len(finite)} rows"
-        + (f", {missing} with non-finite losses" if missing else ""),
+        f"{_shorten(result.name)}: {len(finite_rows)} rows"
+        + (f", {num_nonfinite} with non-finite losses" if num_nonfinite else ""),
         detail,
         colour=INK,
     )

@@ -69,7 +69,7 @@ class _RejectedQuery(Exception):
         self.offset = None if node is None else node.col_offset
 
 
-def matching_rows(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
+def evaluate_query(query: str, frame: pd.DataFrame) -> "pd.Series[bool]":
     """Return for each row whether the query is true; missing values make it false.
 
     Args:

@@ -54,7 +54,7 @@ class SuiteResult(Record):
         """Return the number of scored rows with this change."""
         return sum(row.change == change for row in self.rows)
 
-    def suspects(self, suspect: Suspect) -> int:
+    def count_suspects(self, suspect: Suspect) -> int:
         """Return the number of scored rows with this suspect."""
         return sum(row.suspect == suspect for row in self.rows)
 

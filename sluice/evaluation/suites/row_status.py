@@ -24,13 +24,13 @@ class RowStatus:
     """Positions of the scored rows in the loss table; a row in several folds has several
     positions."""
 
-    gone: tuple[str, ...]
+    missing_labels: tuple[str, ...]
     """Labels of rows that are no longer in the frame."""
 
-    seen: tuple[str, ...]
+    trained_labels: tuple[str, ...]
     """Labels of rows on which the candidate was trained; scoring them would be a leak."""
 
-    unscored: tuple[str, ...]
+    unscored_labels: tuple[str, ...]
     """Labels of rows in the frame that were neither trained on nor are in a test window, for
     example rows in a gap between windows."""
 
@@ -81,21 +81,21 @@ def classify_rows(
     scored_M = np.flatnonzero(is_in_suite_N & (position_N > last_seen_N))
     scored = set(losses.label_N[scored_M].tolist())
     in_window = set(losses.label_N[is_in_suite_N].tolist())
-    gone, seen, unscored = [], [], []
+    missing_labels, trained_labels, unscored_labels = [], [], []
     for label in labels:
         if label in scored:
             continue
         if label not in position.index:
-            gone.append(label)
+            missing_labels.append(label)
         elif label in in_window or position[label] <= max(last_seen.values(), default=-1):
-            seen.append(label)
+            trained_labels.append(label)
         else:
-            unscored.append(label)
+            unscored_labels.append(label)
     return RowStatus(
         scored_M=scored_M.astype(np.int64),
-        gone=tuple(gone),
-        seen=tuple(seen),
-        unscored=tuple(unscored),
+        missing_labels=tuple(missing_labels),
+        trained_labels=tuple(trained_labels),
+        unscored_labels=tuple(unscored_labels),
     )
 
 

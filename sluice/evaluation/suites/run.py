@@ -135,9 +135,9 @@ def _run_suite(
         rows=_row_results(
             suite, position_M, arms, (candidate, reference), candidate_losses, frame, workload
         ),
-        gone=status.gone,
-        seen=status.seen,
-        unscored=status.unscored,
+        gone=status.missing_labels,
+        seen=status.trained_labels,
+        unscored=status.unscored_labels,
         gain=measure_gain(
             candidate.losses,
             reference.losses,
@@ -169,7 +169,7 @@ def _row_results(
     suite: Suite,
     position_M: NDArray[np.int64],
     arms: tuple[SuiteArm, SuiteArm, SuiteArm],
-    unbiased: tuple[SuiteArm, SuiteArm],
+    unbiased_arms: tuple[SuiteArm, SuiteArm],
     candidate_losses: LossTable,
     frame: pd.DataFrame,
     workload: Workload,
@@ -180,14 +180,15 @@ def _row_results(
         suite: The suite.
         position_M: Positions of the scored rows in the loss table.
         arms: Candidate, reference and baseline, with all rows and all seeds.
-        unbiased: Candidate and reference on the scored rows, without seeds that selected the rows.
+        unbiased_arms: Candidate and reference on the scored rows, without seeds that selected the
+            rows.
         candidate_losses: Losses of the candidate, which determine the row order.
         frame: Feature frame.
         workload: Workload with the feature columns.
     """
     # The data are suspected if all seeds of all three arms are wrong, including the seeds that
     # selected the rows.
-    is_always_wrong_N = np.logical_and.reduce([arm.wrong_SN.all(axis=0) for arm in arms])
+    is_always_wrong_N = np.logical_and.reduce([arm.is_wrong_SN.all(axis=0) for arm in arms])
     frame_position_N = pd.Index(row_labels(frame.index)).get_indexer(
         pd.Index(candidate_losses.label_N)
     )
@@ -195,9 +196,9 @@ def _row_results(
         position_M, frame_position_N.astype(np.int64), frame, workload.feature_columns
     )
     reasons = {row.label: row.reason for row in suite.rows}
-    candidate_M, reference_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased)
+    candidate_M, reference_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased_arms)
     baseline_N = arms[2].losses.loss_SN.mean(axis=0)
-    is_wrong_M, was_wrong_M = (arm.wrong_N for arm in unbiased)
+    is_wrong_M, was_wrong_M = (arm.is_wrong_N for arm in unbiased_arms)
     results = []
     for m, row in enumerate(position_M):
         is_wrong, was_wrong = bool(is_wrong_M[m]), bool(was_wrong_M[m])

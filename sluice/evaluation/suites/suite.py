@@ -58,11 +58,11 @@ def describe_origin(origin: HighestLoss | Query | FromFile | Failures) -> str:
     """Return a description of how the rows of a suite were selected."""
     if isinstance(origin, HighestLoss):
         seeds = ", ".join(map(str, origin.chosen_by))
-        measured = f" Its seeds {seeds} selected them and are excluded here." if seeds else ""
+        selection_text = f" Its seeds {seeds} selected them and are excluded here." if seeds else ""
         return (
             f"The {origin.share:.2%} of rows with the highest losses of {short(origin.subject)}."
-            f"{measured} These rows are hard for that model. Another model of the same quality has "
-            "other hard rows, so it tends to have lower losses here."
+            f"{selection_text} These rows are hard for that model. Another model of the same "
+            "quality has other hard rows, so it tends to have lower losses here."
         )
     if isinstance(origin, Query):
         return f"Rows for which {origin.expression}."

@@ -13,6 +13,9 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
+SELECTED_ROWS = "were used to select these rows"
+"""End of the message for an arm whose seeds all selected the suite's rows."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SuiteArm:
@@ -24,20 +27,20 @@ class SuiteArm:
     """Digest of the model or rule."""
     seeds: tuple[int, ...]
     losses: ArmLosses
-    wrong_SN: NDArray[np.bool_]
+    is_wrong_SN: NDArray[np.bool_]
     """Whether each seed is wrong on each row."""
     threshold: float | None
     """Mean loss above which a row is wrong; None for classifiers."""
 
     @property
-    def wrong_N(self) -> NDArray[np.bool_]:
+    def is_wrong_N(self) -> NDArray[np.bool_]:
         """Whether the arm is wrong on each row (N,): by its mean loss, or by half of its seeds."""
-        wrong_N: NDArray[np.bool_]
+        is_wrong_N: NDArray[np.bool_]
         if self.threshold is None:
-            wrong_N = self.wrong_SN.mean(axis=0) >= 0.5
+            is_wrong_N = self.is_wrong_SN.mean(axis=0) >= 0.5
         else:
-            wrong_N = ~(self.losses.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
-        return wrong_N
+            is_wrong_N = ~(self.losses.loss_SN.mean(axis=0) <= self.threshold)  # True for NaN
+        return is_wrong_N
 
     def on_suite(self, position_M: NDArray[np.int64], suite: Suite) -> "tuple[SuiteArm, str]":
         """Return the arm on the rows of a suite, without the seeds that selected these rows.
@@ -50,12 +53,12 @@ class SuiteArm:
             The arm, and the reason why its losses are not valid evidence ("" if they are valid).
         """
         selecting_seeds = _selecting_seeds(suite, self.subject)
-        unbiased = [i for i, seed in enumerate(self.seeds) if seed not in selecting_seeds]
+        unbiased_indices = [i for i, seed in enumerate(self.seeds) if seed not in selecting_seeds]
         problem = ""
-        if self.seeds and not unbiased:
-            problem = f"all seeds of the {self.name} were used to select these rows"
-            unbiased = list(range(len(self.seeds)))
-        selection = np.ix_(np.array(unbiased if self.seeds else [0]), position_M)
+        if self.seeds and not unbiased_indices:
+            problem = f"all seeds of the {self.name} {SELECTED_ROWS}"
+            unbiased_indices = list(range(len(self.seeds)))
+        selection = np.ix_(np.array(unbiased_indices if self.seeds else [0]), position_M)
         losses = ArmLosses(
             loss_SN=self.losses.loss_SN[selection], is_deterministic=self.losses.is_deterministic
         )
@@ -64,15 +67,15 @@ class SuiteArm:
             problem = (
                 f"the {self.name} has non-finite losses ({num_nonfinite} of {position_M.size} rows)"
             )
-        selected = SuiteArm(
+        arm = SuiteArm(
             name=self.name,
             subject=self.subject,
-            seeds=tuple(self.seeds[i] for i in unbiased) if self.seeds else (),
+            seeds=tuple(self.seeds[i] for i in unbiased_indices) if self.seeds else (),
             losses=losses,
-            wrong_SN=self.wrong_SN[selection],
+            is_wrong_SN=self.is_wrong_SN[selection],
             threshold=self.threshold,
         )
-        return selected, problem
+        return arm, problem
 
 
 def mark_mistakes(
@@ -94,15 +97,15 @@ def mark_mistakes(
     if threshold is None:
         assert scores.mistakes is not None
         # Everything except 0 is wrong, including NaN.
-        wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
+        is_wrong_SN = ~(scores.mistakes.aligned_to(candidate_losses).loss_SN == 0)
     else:
-        wrong_SN = ~(losses.loss_SN <= threshold)
+        is_wrong_SN = ~(losses.loss_SN <= threshold)
     return SuiteArm(
         name=name,
         subject=aligned.subject,
         seeds=aligned.seeds,
         losses=losses,
-        wrong_SN=wrong_SN,
+        is_wrong_SN=is_wrong_SN,
         threshold=threshold,
     )
 

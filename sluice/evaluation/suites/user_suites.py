@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sluice.base.errors import ContractError, SourceError
 from sluice.base.pluralize import pluralize
 from sluice.evaluation.losses import SUFFIXES
-from sluice.evaluation.suites.query import matching_rows
+from sluice.evaluation.suites.query import evaluate_query
 from sluice.evaluation.suites.suite import Failures, FromFile, Origin, Query, Suite, make_suite
 from sluice.evaluation.unseen_members import row_labels
 
@@ -28,7 +28,7 @@ def query_suite(name: str, expression: str, frame: pd.DataFrame) -> Suite:
         ContractError: The expression is not allowed, cannot be evaluated, is not a condition, or
             is never true.
     """
-    matches = matching_rows(expression, frame)
+    matches = evaluate_query(expression, frame)
     labels = row_labels(frame.index)[matches.to_numpy()]
     if labels.size == 0:
         raise ContractError(
@@ -104,7 +104,7 @@ def _ranges(expression: str, frame: pd.DataFrame) -> str:
 def _make_known_suite(
     name: str, rows: Sequence[tuple[str, str]], index: pd.Index, origin: Origin
 ) -> Suite:
-    """Return a suite with the order and the labels of the index; refuse unknown rows.
+    """Return a suite with the order and the labels of the index; reject unknown rows.
 
     Args:
         name: Name of the suite.

@@ -52,7 +52,7 @@ def score_arms(
     Raises:
         ContractError: A version cannot be scored on these rows, or its code has changed and it
             does not reproduce its recorded losses.
-        CodeMismatch: See ``score_version``.
+        CodeMismatch, UntrustedCode: See ``score_version``.
         IntegrityError: Weights are missing or damaged.
         GateBlocked: The imported predictions of the baseline are missing.
     """

@@ -52,7 +52,20 @@ def test_versions_history_promotion_and_rollback(home):
     assert "production" in shown
 
 
-def test_an_empty_registry_has_nothing_to_roll_back():
+def test_reading_a_missing_registry_does_not_create_it(home):
+    registry = sluice.Registry()
+
+    assert (registry.models(), registry.versions("prices"), registry.history("prices")) == ([],) * 3
+    assert registry.production("prices") is None
+    assert "0 versions" in registry._repr_html_()
+    assert list(home.root.iterdir()) == []
+    for call in (registry.load_production, lambda m: registry.rollback(m, reason="none")):
+        with pytest.raises(UnknownVersion, match="There is no registry at"):
+            call("prices")
+
+
+def test_an_empty_registry_has_nothing_to_roll_back(home):
+    RolloutLedger.open(home.registry_url, clock=Clock()).close()
     registry = sluice.Registry()
 
     assert registry.models() == []

@@ -16,7 +16,7 @@ from sluice.rollout_control.view import describe_drift
 from tests.sluice.registry.ledger_samples import NOW
 
 BEGUN = changes.first_transition(
-    identity="r",
+    rollout_id="r",
     model="m",
     version=2,
     candidate="c",

@@ -178,7 +178,7 @@ def test_no_command_takes_an_import_as_its_default(sluice, home, tmp_path, monke
         changes = {"resolved_config": settings, "config": digest_json(settings)}
         lineage = lineage.model_copy(update=changes)
         lineage = lineage.model_copy(update={"candidate": lineage.compute_candidate()})
-        nothing = CodeAcceptance(accepted=(), trusted=())
+        nothing = CodeAcceptance(accepted_paths=(), trusted_paths=())
         ledger.import_version(lineage, [], actor="eve", reason="a file", code=nothing)
         assert [version.is_imported for version in ledger.versions("echo")] == [False, True]
 

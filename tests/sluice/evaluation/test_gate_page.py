@@ -92,7 +92,8 @@ def test_the_power_curve_starts_at_alpha_and_more_evidence_lifts_it():
     gain_G = np.array([0.0, verdict.standard_error, 3 * verdict.standard_error])
 
     now, seeds, rows = (
-        power_curve(verdict, gain_G, **more) for more in ({}, {"seeds": 2.0}, {"rows": 2.0})
+        power_curve(verdict, gain_G, **more)
+        for more in ({}, {"seed_factor": 2.0}, {"row_factor": 2.0})
     )
 
     assert now[0] == pytest.approx(0.05)

@@ -53,7 +53,10 @@ def metric_arms(gain: float, *, size: float = 0.01) -> dict[str, MetricTable]:
 def guard(settings: GuardSettings, **evidence):
     (outcome,) = check_guards(
         GuardEvidence(
-            candidate=CANDIDATE, reference=REFERENCE, reference_deployed=REFERENCE, **evidence
+            candidate=CANDIDATE,
+            reference=REFERENCE,
+            reference_deployed_losses=REFERENCE,
+            **evidence,
         ),
         settings,
         alpha=0.05,
@@ -159,7 +162,7 @@ def test_a_hard_limit_applies_to_the_observed_value():
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_metric_that_is_missing_or_not_finite_never_passes(settings, bad):
     good = metric_arms(0.0)
-    value_SF = good["candidate_metrics"].numbers("f1")
+    value_SF = good["candidate_metrics"].values_of("f1")
     value_SF[0, 0] = bad
 
     broken = good | {"candidate_metrics": metric_table("candidate", value_SF)}
@@ -189,21 +192,21 @@ def test_the_approved_version_must_not_be_lost_against(gain, result):
     settings = asked(approved="approved", approved_margin_share=0.05 / LEVEL)
     approved = shifted(float(VERDICT.gain) - gain, "approved", seeds=5)
 
-    assert guard(settings, approved=approved).result == result
+    assert guard(settings, approved_losses=approved).result == result
 
 
 def test_the_approved_version_itself_passes_and_another_is_refused():
     assert guard(asked(approved="candidate")).passed
     assert guard(asked(approved="approved")).result == "insufficient"
     with pytest.raises(ContractError, match="must be those of approved, got those of other"):
-        guard(asked(approved="approved"), approved=shifted(0.0, "other"))
+        guard(asked(approved="approved"), approved_losses=shifted(0.0, "other"))
 
 
 @pytest.mark.parametrize(("gain", "result"), [(1.0, "pass"), (0.0, "insufficient"), (-1.0, "fail")])
 def test_the_deployed_ensemble_must_pass_separately(gain, result):
     settings = asked(deployed_margin_share=0.0)
 
-    found = guard(settings, deployed=shifted(gain, "candidate"))
+    found = guard(settings, deployed_losses=shifted(gain, "candidate"))
 
     assert found.result == result
     assert "deployed ensemble" in found.name
@@ -212,15 +215,17 @@ def test_the_deployed_ensemble_must_pass_separately(gain, result):
 def test_the_margin_of_what_is_deployed_is_a_share_of_the_references_loss():
     worse = shifted(-0.5, "candidate")
 
-    assert guard(asked(deployed_margin_share=0.6 / LEVEL), deployed=worse).passed
-    assert not guard(asked(deployed_margin_share=0.4 / LEVEL), deployed=worse).passed
+    assert guard(asked(deployed_margin_share=0.6 / LEVEL), deployed_losses=worse).passed
+    assert not guard(asked(deployed_margin_share=0.4 / LEVEL), deployed_losses=worse).passed
 
 
 def test_one_bad_loss_of_what_is_deployed_never_passes():
     deployed = shifted(1.0, "candidate")
     deployed.loss_SN[0, 3] = math.nan
 
-    assert guard(asked(deployed_margin_share=0.5), deployed=deployed).result == ("insufficient")
+    assert guard(asked(deployed_margin_share=0.5), deployed_losses=deployed).result == (
+        "insufficient"
+    )
     assert guard(asked(deployed_margin_share=0.5)).result == "insufficient"
 
 
@@ -236,7 +241,7 @@ def test_evidence_of_another_window_or_model_is_refused():
             guard(f1_margin(0.1), **arms | {"candidate_metrics": metrics})
     late = table(REFERENCE.loss_SN, "approved", num_folds=4, window="other")
     with pytest.raises(ContractError, match="approved version's losses"):
-        guard(asked(approved="approved"), approved=late)
+        guard(asked(approved="approved"), approved_losses=late)
 
 
 def test_without_guard_settings_no_guard_is_checked():

@@ -59,7 +59,7 @@ def test_wrong_on_the_same_rows_is_no_difference():
     found = mcnemar(*pair(0, 0), alpha=0.05)
 
     assert found.tests[0].p_value == 1.0
-    assert (found.better, found.worse) == (0, 0)
+    assert (found.num_better, found.num_worse) == (0, 0)
 
 
 def test_each_seed_counts_once_and_holm_holds_them_together():
@@ -74,7 +74,7 @@ def test_each_seed_counts_once_and_holm_holds_them_together():
     raw = [2 / 2**12, 2 / 2**7, 1.0]
     assert [t.p_value for t in found.tests] == pytest.approx(raw)
     assert [t.adjusted_p for t in found.tests] == pytest.approx([3 * raw[0], 2 * raw[1], 1.0])
-    assert (found.better, found.worse) == (1, 0)
+    assert (found.num_better, found.num_worse) == (1, 0)
     assert "of 3 networks, 1 have a significantly lower error rate" in str(found)
 
 
@@ -84,7 +84,7 @@ def test_swapping_the_arms_swaps_better_and_worse():
 
     there, back = (mcnemar(*p, alpha=0.05) for p in ((ours, theirs_seeded), (theirs_seeded, ours)))
 
-    assert (there.better, there.worse) == (1, 0) == (back.worse, back.better)
+    assert (there.num_better, there.num_worse) == (1, 0) == (back.num_worse, back.num_better)
 
 
 def test_seeds_are_paired_in_order_and_from_the_first_again():
@@ -119,7 +119,9 @@ def test_losses_other_than_0_and_1_are_refused(bad):
     losses = ours.loss_SN.copy()
     losses[0, 4] = bad
 
-    with pytest.raises(ContractError, match=r"losses of 0 and 1, got 1 others in the candidate.*4"):
+    with pytest.raises(
+        ContractError, match=r"losses of 0 and 1, got 1 other values in those of the candidate.*4"
+    ):
         mcnemar(table(losses, "candidate"), theirs, alpha=0.05)
 
 
@@ -134,6 +136,6 @@ def test_equal_classifiers_differ_significantly_in_at_most_alpha_of_cases():
             table(losses[5:], "reference", deterministic=True),
             alpha=0.05,
         )
-        claims += found.better + found.worse > 0
+        claims += found.num_better + found.num_worse > 0
 
     assert claims <= 19  # 99.9 % binomial bound of 5 % of 200

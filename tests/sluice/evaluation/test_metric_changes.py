@@ -69,7 +69,7 @@ def test_the_interval_is_that_of_the_two_way_variance():
     rng = np.random.default_rng(3)
     candidate = metrics(rng=rng, sharpe=0.0)
     reference = metrics((), subject="r", sharpe=1.0)
-    value_SF = candidate.numbers("sharpe")
+    value_SF = candidate.values_of("sharpe")
     seeds = value_SF.mean(axis=1).var(ddof=1) / 5
     folds = value_SF.mean(axis=0).var(ddof=1) / FOLDS
     freedom = (seeds + folds) ** 2 / (seeds**2 / 4 + folds**2 / 3)
@@ -135,8 +135,8 @@ def test_a_promotion_with_a_worse_metric_says_so_without_a_guard():
         GuardEvidence(
             candidate=candidate,
             reference=reference,
-            deployed=as_one(candidate),
-            reference_deployed=as_one(reference),
+            deployed_losses=as_one(candidate),
+            reference_deployed_losses=as_one(reference),
             candidate_metrics=metrics(
                 subject=candidate.subject, window=candidate.window, sharpe=0.45
             ),

@@ -30,8 +30,8 @@ def test_one_absent_number_makes_the_mean_unknown_and_survives_storage():
     again = MetricTable.model_validate_json(table.model_dump_json())
 
     assert math.isnan(again.means["f1"])
-    assert np.isnan(again.numbers("mae")).sum() == 1
-    assert again.numbers("other") is None
+    assert np.isnan(again.values_of("mae")).sum() == 1
+    assert again.values_of("other") is None
     assert again.seeds_component("other") == UNKNOWN_VARIANCE
 
 

@@ -16,7 +16,7 @@ EVIDENCE = PowerInputs(
 
 def test_the_source_with_the_smallest_relative_increase_is_named():
     # Target variance (2 / 1)**2 / 2 = 2: rows stay at 1, so seeds go from 4 to 1, fourfold.
-    said = advise_sample_size(EVIDENCE, distance=2.0, required_errors=math.sqrt(2))
+    said = advise_sample_size(EVIDENCE, distance=2.0, decisive_distance_se=math.sqrt(2))
 
     assert said == "Use more seeds of the candidate: about 20 would be sufficient, now 5."
 
@@ -32,12 +32,12 @@ def test_more_seeds_are_not_advised_for_a_short_window():
     )
 
     assert "Use more test rows: about 900 would" in advise_sample_size(
-        short, distance=2.0, required_errors=1.0
+        short, distance=2.0, decisive_distance_se=1.0
     )
 
 
 def test_when_no_source_is_enough_alone_all_are_named():
-    said = advise_sample_size(EVIDENCE, distance=0.5, required_errors=1.0)
+    said = advise_sample_size(EVIDENCE, distance=0.5, decisive_distance_se=1.0)
 
     assert "about 100 seeds of the candidate (now 5) and about 20000 test rows" in said
     assert "reference" not in said
@@ -46,7 +46,7 @@ def test_when_no_source_is_enough_alone_all_are_named():
 @pytest.mark.parametrize("distance", [0.0, math.nan])
 def test_no_sample_size_is_advised_if_it_cannot_be_estimated(distance):
     assert "cannot be estimated" in advise_sample_size(
-        EVIDENCE, distance=distance, required_errors=1.0
+        EVIDENCE, distance=distance, decisive_distance_se=1.0
     )
 
 
@@ -60,6 +60,6 @@ def test_evidence_that_almost_suffices_still_asks_for_more():
         row_variance=0.0,
     )
 
-    said = advise_sample_size(only_seeds, distance=math.sqrt(3.999999), required_errors=1.0)
+    said = advise_sample_size(only_seeds, distance=math.sqrt(3.999999), decisive_distance_se=1.0)
 
     assert said == "Use more seeds of the candidate: about 6 would be sufficient, now 5."

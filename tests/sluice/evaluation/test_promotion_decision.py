@@ -28,8 +28,8 @@ def evidence(candidate=CANDIDATE, reference=REFERENCE, **more) -> GuardEvidence:
         **{
             "candidate": candidate,
             "reference": reference,
-            "deployed": as_one(candidate),
-            "reference_deployed": as_one(reference),
+            "deployed_losses": as_one(candidate),
+            "reference_deployed_losses": as_one(reference),
         }
         | more
     )
@@ -58,7 +58,7 @@ def test_every_earlier_attempt_on_the_rows_leaves_less_alpha():
     small = two_recipes(rng, rho=0.0, gain=0.03, num_seeds=8, num_rows=2000)
     gate = GateSettings(equivalence_margin_share=0.0)
     first = decide(evidence(*small), gate=gate)
-    twentieth = decide(evidence(*small), gate=gate, earlier=[first] * 19)
+    twentieth = decide(evidence(*small), gate=gate, earlier_verdicts=[first] * 19)
 
     assert (first.outcome, twentieth.outcome) == ("PROMOTE", "INCONCLUSIVE")
     assert (twentieth.attempt, twentieth.alpha) == (20, pytest.approx(spent_alpha(0.05, 20)))
@@ -70,15 +70,18 @@ def test_a_verdict_with_missing_evidence_spent_no_alpha():
     few = decide(evidence(*two_recipes(np.random.default_rng(6), rho=0.0, num_seeds=4)))
 
     assert (few.outcome, bool(few.lacking)) == ("INCONCLUSIVE", True)
-    assert decide(evidence(), earlier=[few] * 5).attempt == 1
-    assert decide(evidence(), earlier=[decide(evidence())] * 5).attempt == 6
+    assert decide(evidence(), earlier_verdicts=[few] * 5).attempt == 1
+    assert decide(evidence(), earlier_verdicts=[decide(evidence())] * 5).attempt == 6
 
 
 def test_attempts_on_other_rows_do_not_count():
     other = decide(evidence(*two_recipes(np.random.default_rng(1), rho=0.0, num_rows=300)))
 
-    assert decide(evidence(), earlier=[other]).attempt == 1
-    assert decide(evidence(), gate=GateSettings(window_overlap=0.2), earlier=[other]).attempt == 2
+    assert decide(evidence(), earlier_verdicts=[other]).attempt == 1
+    assert (
+        decide(evidence(), gate=GateSettings(window_overlap=0.2), earlier_verdicts=[other]).attempt
+        == 2
+    )
 
 
 def test_a_worse_artifact_of_a_better_recipe_is_not_promoted():
@@ -92,11 +95,11 @@ def test_a_worse_artifact_of_a_better_recipe_is_not_promoted():
         deterministic=True,
     )
 
-    verdict = decide(evidence(deployed=worse))
+    verdict = decide(evidence(deployed_losses=worse))
 
     assert verdict.outcome == "REJECT"
     assert "'deployed ensemble against the deployed reference' fails" in verdict.reason
-    missing = decide(evidence(deployed=None))
+    missing = decide(evidence(deployed_losses=None))
     assert missing.outcome == "INCONCLUSIVE"
     assert "were not computed" in missing.reason
 
@@ -131,5 +134,5 @@ def test_a_verdict_from_before_attempts_were_counted_is_read_and_counts():
     read = Verdict.model_validate(old)
 
     assert (read.attempt, read.alpha_of_all, read.rows) == (1, now.alpha, None)
-    assert decide(evidence(), earlier=[read]).attempt == 2
+    assert decide(evidence(), earlier_verdicts=[read]).attempt == 2
     assert Verdict.model_validate(now.model_dump(mode="json")) == now

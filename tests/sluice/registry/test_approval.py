@@ -8,7 +8,7 @@ import pytest
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import ApprovalMissing, GateBlocked, SettingsError
-from sluice.registry.approval_settings import ApprovalSettings, strictest
+from sluice.registry.approval_settings import ApprovalSettings, strictest_settings
 from sluice.registry.ledger import Ledger
 from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.signing import SigningKey
@@ -158,7 +158,7 @@ def test_the_verdict_requires_the_approval_of_commands_without_settings(
             ledger.promote(
                 MODEL, 4, expected=1, actor="a", reason="r", store=store, approvals=approvals
             )
-    assert strictest(REQUIRED, decision).expires_h == 5
+    assert strictest_settings(REQUIRED, decision).expires_h == 5
     assert not ApprovalSettings().subject
     promote(ledger, store, approvals=None)  # the verdict on version 2 requires none
 
@@ -246,7 +246,7 @@ def test_unreadable_requirement_is_an_integrity_error(recorded: str) -> None:
     receipt = promotion_receipt("c" * 64, subject={"approval": recorded})
 
     with pytest.raises(Exception, match="must be a number above 0"):
-        strictest(None, receipt)
+        strictest_settings(None, receipt)
 
 
 @pytest.mark.parametrize("hours", [0, -1, 9000, float("inf")])

@@ -125,7 +125,7 @@ def test_attempt_under_a_false_name_or_on_forged_history_is_recorded(
     ]
     assert [r.signature for r in records if r.action == "register"] == ["signed", "bridged"]
     (bridge,) = [r for r in records if r.action == "sign" and r.outcome == "accepted"]
-    assert (bridge.actor, bridge.signature, bridge.line) == ("ada", "bridged", head.lines)
+    assert (bridge.actor, bridge.signature, bridge.line) == ("ada", "bridged", head.num_lines)
 
 
 def test_audit_shows_unlogged_rows_and_unknown_keys(tmp_path: Path, store: ArtifactStore) -> None:

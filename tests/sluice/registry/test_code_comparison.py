@@ -1,6 +1,7 @@
 """A version's weights run only with the code they were trained with."""
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import CodeMismatch, ContractError, IntegrityError
 from sluice.registry.ledger import Ledger
 from sluice.registry.loading import compare_version, load_members
+from sluice.registry.rollouts import RolloutLedger
 from sluice.registry.stored_code import (
     CODE_ROLE,
     StoredModule,
@@ -18,6 +20,9 @@ from sluice.registry.stored_code import (
     stored_modules,
     unpack_code,
 )
+from sluice.rollout.observations import ArmCounts, TrafficCounts
+from sluice.rollout.settings import RolloutSettings
+from sluice.rollout.state_machine import advance
 from sluice.serving.deployed import load_deployed
 from tests.sluice.registry.code_samples import (
     LAYERS,
@@ -25,7 +30,7 @@ from tests.sluice.registry.code_samples import (
     UserCode,
     promote_version,
 )
-from tests.sluice.registry.ledger_samples import MODEL, register_sample
+from tests.sluice.registry.ledger_samples import MODEL, Clock, register_sample, sample_lineage
 from tests.sluice.registry.test_loading import approve, named
 
 ONES = np.ones((1, 8, 2), np.float32)
@@ -48,9 +53,9 @@ def test_a_changed_module_of_the_network_blocks_the_version(
         load_deployed(version, store)
 
     comparison = compare_version(version)
-    assert comparison.before[:12] in refused.value.what
-    assert comparison.now[:12] in refused.value.what
-    assert comparison.before != comparison.now
+    assert comparison.trained_digest[:12] in refused.value.what
+    assert comparison.current_digest[:12] in refused.value.what
+    assert comparison.trained_digest != comparison.current_digest
     assert "--code stored" in refused.value.fix
     assert "4f4f4f4f4f4f" in refused.value.fix
 
@@ -81,6 +86,42 @@ def test_a_version_of_other_code_is_not_promoted(
         ledger.promote(MODEL, number, expected=None, actor="a", reason="r", store=store)
 
     assert ledger.production_number(MODEL) is None
+
+
+def test_a_rollout_of_other_code_awaits_promotion_until_the_code_is_restored(
+    url: str, ledger: Ledger, store: ArtifactStore, user: UserCode
+) -> None:
+    """As for ``promote``, other code of this process is no reason to roll the challenger back."""
+    first = promote_version(ledger, store, sample_lineage(store, salt=1))
+    second = approve(ledger, user.lineage(store), ledger.version(MODEL, first).candidate)
+    settings = RolloutSettings(min_step_s=0, min_requests=1, shares=(1.0,))
+    with RolloutLedger.open(url, clock=Clock()) as rollouts:
+        started = rollouts.start_rollout(MODEL, second, settings, actor="a", reason="r").rollout
+        now = started.checked_at + timedelta(seconds=1)
+        counts = ArmCounts(requests=100)
+        traffic = TrafficCounts(
+            rollout=started.id,
+            epoch=started.epoch,
+            since=started.step_since,
+            until=now,
+            production=counts,
+            challenger=counts,
+        )
+        passed = advance(started, traffic, now=now, production=started.production)
+        rollouts.record_transition(started, passed)
+        user.change()
+
+        with pytest.raises(CodeMismatch, match="module probe_layers changed"):
+            rollouts.finish_rollout(MODEL, actor="a", store=store)
+
+        assert rollouts.rollout(MODEL) == passed.rollout
+        assert passed.rollout.phase == "awaiting_promotion"
+        assert rollouts.production_number(MODEL) == first
+        assert [r.error for r in rollouts.audit() if r.outcome == "refused"] == ["CodeMismatch"]
+        user.change(LAYERS)
+
+        assert rollouts.finish_rollout(MODEL, actor="a", store=store).outcome == "promote"
+        assert rollouts.production_number(MODEL) == second
 
 
 def test_a_rollback_reports_that_the_code_was_not_rolled_back(

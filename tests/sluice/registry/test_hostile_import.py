@@ -48,7 +48,7 @@ from tests.sluice.registry.test_loading import with_settings
 from tests.support.synthetic import SineWorkload
 
 WORKLOAD = str(SETTINGS["workload"])
-NOTHING = CodeAcceptance(accepted=(), trusted=())
+NOTHING = CodeAcceptance(accepted_paths=(), trusted_paths=())
 
 
 class Home:
@@ -68,7 +68,7 @@ class Home:
             actor="eve",
             key=None,
             trusted=None,
-            own=lambda _: own,
+            local_paths_of=lambda _: own,
             trust=trust,
         )
         return done.version
@@ -343,7 +343,7 @@ def test_sizes_of_a_file_are_bounded(home: Home, file: Path) -> None:
                 actor="a",
                 key=None,
                 trusted=None,
-                own=lambda _: [WORKLOAD],
+                local_paths_of=lambda _: [WORKLOAD],
                 trust=(),
                 limits=LIMITS.model_copy(update=limits),
             )

@@ -34,7 +34,7 @@ from sluice.registry.loading import load_members, load_networks
 from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys
 from sluice.registry.stored_code import CODE_ROLE, StoredModule, pack_code
 from sluice.registry.transfer import export_version, import_version
-from sluice.rehearsal.replay import open_replay
+from sluice.rehearsal.request_rows import load_request_rows
 from sluice.training.weights import differing_shapes
 from tests.sluice.registry.code_samples import UserCode
 from tests.sluice.registry.hostile_files import (
@@ -358,10 +358,11 @@ def test_rehearsal_does_not_contact_an_address_from_a_file(
     }
     forge_version(file, lambda v: v["lineage"]["resolved_config"].update(settings))
 
-    replay = open_replay(home.bring(file), resolve(find_pipeline(MODEL, defs_folder())).workload)
+    workload = resolve(find_pipeline(MODEL, defs_folder())).workload
+    rows = load_request_rows(home.bring(file), workload)
 
     assert paths == []
-    assert len(replay.keys) > 50
+    assert len(rows.keys) > 50
 
 
 # ---- 7: the identity of a candidate, which binds its weights and no other artifact
@@ -429,7 +430,7 @@ def test_signed_file_does_not_confirm_a_forged_import_of_the_same_candidate(
             actor="eve",
             key=None,
             trusted=trusted,
-            own=lambda _: [WORKLOAD],
+            local_paths_of=lambda _: [WORKLOAD],
             trust=(),
         )
 

@@ -307,7 +307,7 @@ def test_history_cannot_be_rewritten(url: str, store: ArtifactStore) -> None:
         )
         ledger.start_rollout(MODEL, number, RolloutSettings(), actor="a", reason="r")
         imported = sample_lineage(store, salt=7)
-        code = CodeAcceptance(accepted=(), trusted=())
+        code = CodeAcceptance(accepted_paths=(), trusted_paths=())
         ledger.import_version(imported, [poc_receipt()], actor="a", reason="r", code=code)
         ledger.register(MODEL, imported, [])
         before = ledger.history(MODEL)

@@ -143,7 +143,7 @@ def test_forged_candidate_is_not_signed_by_an_honest_promotion(
     signed: str, store: ArtifactStore, key: SigningKey
 ) -> None:
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
-        first = ledger.unsigned_lines()[0].lines + 1
+        first = ledger.unsigned_lines()[0].num_lines + 1
     number = forge_candidate(signed, store)
 
     with (
@@ -155,7 +155,7 @@ def test_forged_candidate_is_not_signed_by_an_honest_promotion(
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
         assert ledger.production_number(MODEL) == 2
         head, lines = ledger.unsigned_lines()
-        assert [line.line for line in lines] == list(range(first, head.lines + 1))
+        assert [line.line for line in lines] == list(range(first, head.num_lines + 1))
         assert f"register {MODEL} version {number}" in " ".join(line.what for line in lines)
         ledger.sign(head, actor="ada")
         ledger.promote(MODEL, number, expected=2, actor="honest", reason="r", store=store)
@@ -168,7 +168,7 @@ def test_forged_candidate_is_not_signed_by_an_honest_promotion(
             )
         ).all()
     database.close()
-    assert [tuple(row) for row in bridges] == [("ada", first - 1, head.lines)]
+    assert [tuple(row) for row in bridges] == [("ada", first - 1, head.num_lines)]
 
 
 def test_only_reviewed_lines_are_signed(signed: str, store: ArtifactStore, key: SigningKey) -> None:
@@ -275,7 +275,7 @@ def test_swapped_lines_are_not_signed(
     honest = forge_candidate(signed, store)  # several lines under one signature
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
         ledger.sign(ledger.unsigned_lines()[0], actor="ada")
-        head = ledger.unsigned_lines()[0].lines
+        head = ledger.unsigned_lines()[0].num_lines
     one, other = head - 2, head - 1
     assert honest == 3
     assert last < one
@@ -340,7 +340,7 @@ def test_concurrent_writers_sign_one_after_the_other(
         head, lines = ledger.unsigned_lines()
         assert lines == []
         assert ledger.verify(None, store=store, key=key) == []
-    assert json.loads(anchor_file(key).read_text())["line"] == head.lines
+    assert json.loads(anchor_file(key).read_text())["line"] == head.num_lines
 
 
 def test_lines_signed_with_another_key_are_not_signed(
@@ -373,7 +373,7 @@ def test_crash_before_the_anchor_is_written_is_recovered(
     assert findings(signed, store, key) == []
     with Ledger.open(signed, clock=Clock(), key=key) as ledger:
         ledger.record_receipt(poc_receipt(data="f" * 64))
-        lines = ledger.unsigned_lines()[0].lines
+        lines = ledger.unsigned_lines()[0].num_lines
     assert json.loads(anchor_file(key).read_text())["line"] == lines
     assert list(anchor_file(key).parent.glob(".*")) == []  # nothing half-written
 

@@ -84,7 +84,7 @@ def test_migrated_rows_are_guarded_and_logged(old: str) -> None:
     database.close()
 
     # 1 model, 5 receipts, 3 versions, 5 recordings, 6 links, 3 decisions, 7 lines of history
-    assert head.lines == 30
+    assert head.num_lines == 30
 
 
 def test_migration_happens_once_when_several_open_at_once(old: str, store: ArtifactStore) -> None:
@@ -157,8 +157,8 @@ def test_migration_from_schema_5_keeps_signatures(old: str, store: ArtifactStore
         if engine.dialect.name == "postgresql":
             narrow = "ALTER TABLE sluice_signatures ALTER COLUMN signature TYPE VARCHAR(64)"
             connection.execute(sa.text(narrow))
-        signature = key.sign("log head", f"{head.lines} {head.digest}")
-        values = f"'{key.key_id}', {head.lines}, '{head.digest}', '{signature}', '{NOW}'"
+        signature = key.sign("log head", f"{head.num_lines} {head.digest}")
+        values = f"'{key.key_id}', {head.num_lines}, '{head.digest}', '{signature}', '{NOW}'"
         connection.execute(
             sa.text(
                 "INSERT INTO sluice_signatures (key_id, line, digest, signature, signed_at) "

@@ -110,7 +110,7 @@ def bring(file: Path, folder: Path, trusted: TrustedKeys | None) -> ImportedVers
             actor="eve",
             key=None,
             trusted=trusted,
-            own=lambda _: [str(SETTINGS["workload"])],
+            local_paths_of=lambda _: [str(SETTINGS["workload"])],
             trust=(),
         )
         assert ledger.history(MODEL)[0].reason.endswith(f"; {done.signed_by}")

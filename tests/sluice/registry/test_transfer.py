@@ -56,7 +56,7 @@ def bring(away: tuple[Ledger, ArtifactStore], file: Path, key: SigningKey | None
         actor="eve",
         key=key,
         trusted=None,
-        own=lambda _: [str(SETTINGS["workload"])],
+        local_paths_of=lambda _: [str(SETTINGS["workload"])],
         trust=(),
     )
     return f"{done.version.number} {done.version.state} {done.created}"
@@ -392,7 +392,7 @@ def test_format_of_the_lineage_is_stable(
     away: tuple[Ledger, ArtifactStore], store: ArtifactStore
 ) -> None:
     changed = sample_lineage(store).model_copy(update={"data": "e" * 64})
-    code = CodeAcceptance(accepted=(), trusted=())
+    code = CodeAcceptance(accepted_paths=(), trusted_paths=())
 
     with pytest.raises(ContractError, match="data, config, code and weights have the digest"):
         away[0].import_version(changed, [], actor="a", reason="r", code=code)

@@ -187,7 +187,7 @@ def test_every_malformed_file_is_rejected_with_one_error(sound: bytes, tmp_path:
                 actor="eve",
                 key=None,
                 trusted=None,
-                own=lambda _: [str(SETTINGS["workload"])],
+                local_paths_of=lambda _: [str(SETTINGS["workload"])],
                 trust=(),
             )
 

@@ -13,7 +13,7 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
 from sluice.data.rows.protocol import gather
 from sluice.registry.rollouts import RolloutLedger
-from sluice.rehearsal.replay import open_replay
+from sluice.rehearsal.request_rows import load_request_rows
 from sluice.rehearsal.run import rehearse
 from sluice.workloads.workload import Workload
 from tests.sluice.registry.ledger_samples import MODEL, Clock
@@ -38,13 +38,13 @@ def test_a_replayed_row_is_decoded_to_its_example(promoted: Promoted) -> None:
     workload, ledger, _ = promoted
     version = ledger.production(MODEL)
     assert version is not None
-    replay = open_replay(version, workload)
+    rows = load_request_rows(version, workload)
 
-    body = json.loads(replay.body(20, rng=Random(0)))
+    body = json.loads(rows.body(20, rng=Random(0)))
 
-    assert body["keys"] == [replay.keys[20]]
-    assert_same(workload.codec().decode(body), gather(replay.x, torch.tensor([20])))
-    assert json.loads(replay.body(20, rng=Random(0))) == body
+    assert body["keys"] == [rows.keys[20]]
+    assert_same(workload.codec().decode(body), gather(rows.x, torch.tensor([20])))
+    assert json.loads(rows.body(20, rng=Random(0))) == body
 
 
 @pytest.mark.exhaustive

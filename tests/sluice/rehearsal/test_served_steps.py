@@ -2,6 +2,7 @@
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,9 @@ from sluice.rehearsal.settings import FAULTY_SHARE, requests_to_breach, shorten_
 from sluice.rollout.guards import read_guards
 from sluice.rollout.observations import ArmCounts
 from sluice.rollout.settings import RolloutSettings
-from sluice.rollout.state import Transition
+from sluice.rollout.state import PredictionDrift, Transition
 from sluice.rollout.transitions import promote
-from tests.sluice.rollout.rollout_samples import NOW, look, rollout
+from tests.sluice.rollout.rollout_samples import NOW, look, rollout, verdict
 
 
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.25, 0.5])
@@ -42,7 +43,7 @@ def test_no_step_of_a_rehearsal_ends_before_its_guards_could_react(
 ) -> None:
     own = RolloutSettings.parse({"strategy": strategy, "lease_s": 7200.0}, where="test")
     short = shorten_steps(own, seconds=seconds, step_timeout_s=seconds + 60)
-    share = min((step.share for step in short.steps if not step.shadow), default=0.5)
+    share = min((step.share for step in short.steps if not step.is_shadowed), default=0.5)
 
     assert short.min_requests >= requests_to_breach(own, share)
     few = ArmCounts(requests=short.min_requests - 1)
@@ -108,7 +109,7 @@ def promoted() -> Rehearsal:
 def test_each_step_has_its_planned_and_its_served_share(promoted: Rehearsal) -> None:
     steps = served_steps(promoted.transitions)
 
-    assert [(step.number, step.share, step.served) for step in steps] == [
+    assert [(step.number, step.share, step.served_share) for step in steps] == [
         (1, 0.05, 0.04),
         (2, 0.25, 0.24),
         (3, 0.5, 0.49),
@@ -129,6 +130,27 @@ def test_the_page_shows_the_served_shares_and_all_users_after_a_promotion(
     assert "240.0 promote 100 %" in words
     assert "promote 0 %" not in words
     assert "Step 1 of 4 passed on 400 requests of the challenger and 9,600 of production" in words
+
+
+@pytest.mark.parametrize(
+    ("fault", "evidence"),
+    [
+        ("errors", {"challenger": ArmCounts(requests=400, errors=200)}),
+        ("latency", {"challenger": ArmCounts(requests=400, slower=200)}),
+        ("latency", {"challenger": ArmCounts(requests=400, timeouts=200)}),
+        ("nan", {"challenger": ArmCounts(requests=400, not_finite=200)}),
+        ("drift", {"drift": PredictionDrift(distance=9, limit=4, rows=400)}),
+        ("quality", {"quality": verdict("REJECT")}),
+    ],
+)
+def test_the_reason_of_a_rollback_identifies_the_injected_fault(
+    promoted: Rehearsal, fault: str, evidence: dict[str, Any]
+) -> None:
+    rolled_back = look(rollout(), **evidence)
+    changes = {"fault": fault, "ended": "rolled_back", "reason": rolled_back.reason}
+
+    assert rolled_back.outcome == "roll_back"
+    assert promoted.model_copy(update=changes).deviations == ()
 
 
 def test_each_guard_has_its_own_row_in_the_figure(promoted: Rehearsal) -> None:

@@ -18,7 +18,7 @@ SICK = ArmCounts(requests=1000, errors=200, slower=50)
 
 def rollout(settings: RolloutSettings = SETTINGS) -> Rollout:
     return first_transition(
-        identity="r1",
+        rollout_id="r1",
         model="m",
         version=2,
         candidate=CANDIDATE,

@@ -20,7 +20,7 @@ def test_each_strategy_has_its_steps_and_compares_both_arms_at_all_of_them(value
     steps = RolloutSettings.parse(values, where="test").steps
 
     assert tuple(step.share for step in steps) == shares
-    assert tuple(step.shadow for step in steps) == shadow
+    assert tuple(step.is_shadowed for step in steps) == shadow
 
 
 @pytest.mark.parametrize(

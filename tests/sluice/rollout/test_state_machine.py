@@ -91,10 +91,10 @@ def test_each_guard_detects_its_own_harm(guard):
         (
             60,
             {"epoch": 3},
-            "counts of the servers are of epoch 3, but the traffic split is of epoch 4",
+            "servers have counts for epoch 3, but the traffic split has epoch 4",
         ),
-        (60, {"epoch": 5}, "counts of the servers are of epoch 5"),
-        (60, {"drift": UNKNOWN}, "is unknown: 0 of 100 requests were answered by both"),
+        (60, {"epoch": 5}, "servers have counts for epoch 5"),
+        (60, {"drift": UNKNOWN}, "is unknown: 0 of 100 requests were answered by both arms"),
         (60, {"drift": NOT_A_NUMBER}, "is unknown: it is not a number on 400 requests."),
         (
             60,

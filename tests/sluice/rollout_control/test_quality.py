@@ -179,7 +179,7 @@ def test_healthy_pairs_are_rejected_in_at_most_alpha_of_all_rollouts() -> None:
                     first_rows(ours, rows),
                     first_rows(theirs, rows),
                     gate,
-                    earlier=verdicts,
+                    earlier_verdicts=verdicts,
                     horizon_rows=0,
                     unit="loss",
                 )

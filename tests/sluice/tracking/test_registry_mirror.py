@@ -186,7 +186,7 @@ def test_event_log_of_an_import_is_not_parsed(
     """A malformed log would permanently stop the mirror and the training that calls it."""
     log = store.put(b'{"event": "epoch_complete", "seed": []}\n')
     lineage = sample_lineage(store).model_copy(update={"artifacts": {"event log": log}})
-    code = CodeAcceptance(accepted=(str(SAMPLE["workload"]),), trusted=())
+    code = CodeAcceptance(accepted_paths=(str(SAMPLE["workload"]),), trusted_paths=())
     with Ledger.open(f"sqlite:///{tmp_path / 'r.db'}", clock=Clock()) as ledger:
         ledger.import_version(lineage, [], actor="eve", reason="a file", code=code)
 

@@ -30,14 +30,14 @@ def test_the_better_answer_wins_in_either_position() -> None:
     votes = ask_pair(better_answer, PAIR, repeats=3)
 
     assert votes.candidate_first == votes.baseline_first == ("candidate",) * 3
-    assert (votes.choice, votes.agree) == ("candidate", True)
+    assert (votes.choice, votes.is_unanimous) == ("candidate", True)
 
 
 def test_a_judge_with_position_bias_prefers_neither() -> None:
     votes = ask_pair(first_answer, PAIR, repeats=3)
 
     assert (votes.candidate_first, votes.baseline_first) == (("candidate",) * 3, ("baseline",) * 3)
-    assert (votes.choice, votes.agree) == ("tie", False)
+    assert (votes.choice, votes.is_unanimous) == ("tie", False)
 
 
 def test_the_last_choice_counts_and_an_answer_without_one_is_none() -> None:
@@ -46,7 +46,7 @@ def test_the_last_choice_counts_and_an_answer_without_one_is_none() -> None:
     votes = ask_pair(lambda *_: next(said), PAIR, repeats=3)
 
     assert votes.candidate_first == ("baseline", None, None)
-    assert (votes.choice, votes.agree) == (None, False)
+    assert (votes.choice, votes.is_unanimous) == (None, False)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_most_repeats_of_both_orders_decide(one, other, choice) -> None:
     votes = PairVotes(candidate_first=one, baseline_first=other)
 
     assert votes.choice == choice
-    assert not votes.agree
+    assert not votes.is_unanimous
 
 
 def test_a_judge_that_returns_no_text_is_rejected() -> None:

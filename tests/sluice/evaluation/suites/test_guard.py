@@ -142,3 +142,13 @@ def test_a_margin_of_zero_is_displayed_without_a_sign():
     verdict = judge(result(low=0.1), margin=0.0)
 
     assert verdict.reason.endswith("required above 0.")
+
+
+def test_the_fix_for_rows_that_all_seeds_selected_is_not_about_divergence():
+    selected = "all seeds of the candidate were used to select these rows"
+
+    found = judge(result(lacking=(selected,)), max_broken_share=1.0)
+    diverged = judge(result(lacking=("the candidate has non-finite losses",)), max_broken_share=1.0)
+
+    assert found.remedy.startswith("Train the model with more seeds")
+    assert diverged.remedy == "Find out why the model diverged."

@@ -1,4 +1,4 @@
-"""Replays the held-out rows as requests: one row at a time, each requested by several users.
+"""Held-out rows that a rehearsal requests: one row at a time, each by several users.
 
 Shape legend: N = rows.
 """
@@ -22,14 +22,15 @@ from sluice.workloads.codecs.round_trip import check_round_trip
 from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.workload import Workload
 
-ElementsOf = Callable[[int], dict[str, Any]]
+RequestFields = dict[str, Any]
+"""Fields of the body of a request, by name."""
 
 _NUM_USERS = 5000
 _MIN_ROWS = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Replay:
+class RequestRows:
     """Rows that no network in production was trained on, in order."""
 
     frame: pd.DataFrame
@@ -41,13 +42,17 @@ class Replay:
     x: Tensor | RowSource
     """Inputs of the rows."""
 
-    elements_of: ElementsOf
+    fields_of: Callable[[int], RequestFields]
     """Returns the fields of a request for a row of the frame, without user and key."""
 
     horizon_rows: int
+    """Number of following rows on which a target depends; the label of a row arrives after them."""
+
     keys: tuple[str, ...]
-    _elements: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """Fields by index of the row; a row is requested several times."""
+    """Key of each row, by which its label is joined to the predictions."""
+
+    _cached_fields: dict[int, RequestFields] = field(default_factory=dict)
+    """Fields by index of the row, because a row is requested several times."""
 
     def body(self, position: int, *, rng: Random) -> bytes:
         """Return the body of a request for one row, from a randomly drawn user.
@@ -56,27 +61,27 @@ class Replay:
             position: Index of the row, from 0.
             rng: Draws the user.
         """
-        elements = self._elements.get(position)
-        if elements is None:
-            elements = self._elements[position] = self.elements_of(int(self.rows_N[position]))
-        payload: dict[str, Any] = {
+        fields = self._cached_fields.get(position)
+        if fields is None:
+            fields = self._cached_fields[position] = self.fields_of(int(self.rows_N[position]))
+        payload: RequestFields = {
             "user": f"user {rng.randrange(_NUM_USERS)}",
-            **elements,
+            **fields,
             "keys": [self.keys[position]],
         }
         return json.dumps(payload).encode()
 
-    def labelled(self, position: int) -> pd.DataFrame:
-        """Return the rows whose labels have arrived when the row at ``position`` is replayed."""
+    def labelled_frame(self, position: int) -> pd.DataFrame:
+        """Return the rows whose labels have arrived when the row at ``position`` is requested."""
         return self.frame.iloc[: max(0, int(self.rows_N[position]) + 1 - self.horizon_rows)]
 
 
-def open_replay(version: Version, current: Workload) -> Replay:
+def load_request_rows(version: Version, current: Workload) -> RequestRows:
     """Return the test rows of the last fold, with features from the version's workload.
 
-    The rows are read from the source of ``current``, not from that in the version's settings: these
-    may come from an imported file, whose author could choose an address that this machine then
-    requests, with the values of environment variables.
+    The rows come from the source of ``current``. The source in the version's settings is not used:
+    the author of an imported version could name any URL there, and this machine would send the
+    values of environment variables to it.
 
     Args:
         version: The version.
@@ -101,14 +106,14 @@ def open_replay(version: Version, current: Workload) -> Replay:
             check_round_trip(workload, codec, raw, frame, fold.test)
     if len(examples) < _MIN_ROWS:
         raise ContractError(
-            f"A rehearsal needs at least {_MIN_ROWS} held-out rows to replay, got {len(examples)}.",
+            f"A rehearsal needs at least {_MIN_ROWS} held-out rows, got {len(examples)}.",
             fix="Give the pipeline more rows, or fewer folds.",
         )
-    return Replay(
+    return RequestRows(
         frame=frame,
         rows_N=examples.rows,
         x=examples.x,
-        elements_of=lambda row: workload.request_of(raw, frame, np.array([row], np.int64)),
+        fields_of=lambda row: workload.request_of(raw, frame, np.array([row], np.int64)),
         horizon_rows=workload.horizon_rows,
         keys=tuple(row_labels(frame.index[examples.rows]).tolist()),
     )
