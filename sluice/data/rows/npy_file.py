@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -10,6 +11,12 @@ from sluice.base.errors import SourceError
 
 _HEADER_BYTES = 128
 """Size of the header, which has room for a shape that is known only at the end."""
+_open_arrays: WeakValueDictionary[tuple[Any, ...], NDArray[Any]] = WeakValueDictionary()
+"""Mapped arrays that this process uses, by path, dtype and state of the file.
+
+Sources of the same file, such as those of train and test rows, share one mapping. Each further
+mapping of a file would count in full in the resident memory of the process.
+"""
 
 
 class NpyWriter:
@@ -89,10 +96,11 @@ class MappedArray:
 
 def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
     try:
-        if dtype is not None:
-            # A plain array: slicing a numpy.memmap takes three times as long (measured).
-            return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        status = path.stat()
+        key = path, dtype, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        array = _open_arrays.get(key)
+        if array is None:
+            array = _open_arrays[key] = _open(path, dtype)
     except FileNotFoundError:
         raise SourceError(
             f"There is no file {path}.",
@@ -105,6 +113,14 @@ def _map(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
             cause="The file is empty, incomplete or has another format.",
             fix="Write it again with numpy.save; for numbers without a header give their dtype.",
         ) from None
+    return array
+
+
+def _open(path: Path, dtype: np.dtype[Any] | None) -> NDArray[Any]:
+    if dtype is not None:
+        # A plain array: slicing a numpy.memmap takes three times as long (measured).
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     if isinstance(array, np.ndarray):
         return np.asarray(array)
     raise SourceError(
