@@ -5,7 +5,7 @@ from sluice.trace.records.trace import Trace
 
 
 def training_loader_indices(trace: Trace) -> frozenset[int]:
-    """Return the indices of the loaders whose batches are used by passes with a backward pass."""
+    """Return the indices of loaders whose batches are used in forward passes before a backward."""
     return frozenset(
         event.related_id
         for sequence in trace.sequences

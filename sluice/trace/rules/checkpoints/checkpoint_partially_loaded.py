@@ -19,8 +19,9 @@ class CheckpointPartiallyLoadedSettings(Settings):
     max_rate_change: float = Field(
         0.1,
         gt=0,
-        description="Maximum relative difference of the learning rates before and after the load "
-        "at which the new optimizer counts as a continuation of the old one.",
+        description="Maximum relative difference between the last learning rate of the old "
+        "optimizer and the first one of the new optimizer, for the new optimizer to count as a "
+        "continuation.",
     )
 
 

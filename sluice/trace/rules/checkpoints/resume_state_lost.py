@@ -24,32 +24,34 @@ class ResumeStateLostSettings(Settings):
     min_steps_before: int = Field(
         5,
         ge=1,
-        description="Minimum steps of the first optimizer at which its state is worth keeping.",
+        description="Minimum number of steps of the first optimizer for a finding. After fewer "
+        "steps, its state is not worth keeping.",
     )
     num_compared_losses: int = Field(
         5,
         ge=1,
-        description="Number of steps at the start, and after the restart, whose first recorded "
-        "loss is compared with the median loss of the last steps before the restart, of which "
-        "twice as many are used.",
+        description="Number of steps from the start, and from the restart on, of which the first "
+        "recorded loss is compared. Both losses are compared with the median loss of twice this "
+        "number of steps before the restart.",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the learning rates before and after the restart at which the "
-        "new one counts as the continuation of the old one.",
+        description="Ratio of the learning rates before and after the restart, in either "
+        "direction, below which the new one counts as the continuation of the old one.",
     )
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="Learning rates that must equal those of the first steps to show that a "
-        "schedule runs a second time.",
+        description="Number of learning rates after the restart that must equal the learning "
+        "rates of the first steps, to show that a schedule runs a second time.",
     )
     min_rate_jump: float = Field(
         1.5,
         gt=1,
-        description="Ratio by which the learning rate must jump at the restart, and vary over the "
-        "repeated rates.",
+        description="Minimum ratio of the learning rates before and after the restart, in either "
+        "direction, to show that a schedule runs a second time. The repeated rates must vary by "
+        "the same ratio.",
     )
 
 

@@ -15,7 +15,10 @@ class NonfiniteInputSettings(Settings):
     """Thresholds of the rule ``NONFINITE_INPUT``."""
 
     max_steps_until_visible: int = Field(
-        10, ge=1, description="Steps within which a non-finite value shows in a loss or gradient."
+        10,
+        ge=1,
+        description="Maximum number of steps from a non-finite input or target to a non-finite "
+        "loss or gradient, for an error.",
     )
 
 
@@ -30,7 +33,7 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 
 
 def _first_other_nonfinite_step(trace: Trace) -> float:
-    """Return the first step with a non-finite loss or weight, or such a gradient of a finite loss.
+    """Return the first step with a non-finite loss, weight or gradient of a finite loss.
 
     Infinity without such a step. From this step on, non-finite inputs may be consequences of it.
     """

@@ -20,14 +20,19 @@ class OverlappingWindowsSettings(Settings):
         0.95,
         gt=0,
         le=1,
-        description="Share of the compared target values that must occur in training windows.",
+        description="Minimum share of the compared target values that occur in training windows, "
+        "for a finding. The share of the input values has the same minimum.",
     )
-    min_values: int = Field(30, ge=1, description="Values required for a comparison.")
+    min_values: int = Field(
+        30,
+        ge=1,
+        description="Minimum number of distinct values of a target or input for a comparison.",
+    )
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Common rows that must be expected if the evaluation used training rows, so "
-        "that their absence is conclusive.",
+        description="Minimum expected number of common rows if the evaluation used training rows. "
+        "With a smaller expectation, the absence of common rows is not conclusive.",
     )
 
 

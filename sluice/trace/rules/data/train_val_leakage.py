@@ -16,48 +16,65 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 class TrainValLeakageSettings(Settings):
     """Thresholds of the rule ``TRAIN_VAL_LEAKAGE``."""
 
-    min_shared_rows: int = Field(3, ge=1, description="Shared rows required for a finding.")
+    min_shared_rows: int = Field(
+        3,
+        ge=1,
+        description="Minimum number of evaluation rows that are also training rows, for a finding.",
+    )
     min_shared_share: float = Field(
-        0.005, gt=0, le=1, description="Share of the evaluation rows that must be shared."
+        0.005,
+        gt=0,
+        le=1,
+        description="Minimum share of the evaluation rows that are also training rows, for a "
+        "finding.",
     )
     min_full_share: float = Field(
         0.85,
         gt=0,
         le=1,
-        description="Minimum share of its rows at which a set counts as entirely shared.",
+        description="Share of the evaluation rows from which on all of them count as shared. For "
+        "the training rows, the same share counts as all.",
     )
     min_chance_ratio: float = Field(
         3.0,
         gt=1,
-        description="Minimum ratio of the shared rows to those expected by chance, required for a "
-        "finding.",
+        description="Ratio of the number of shared rows to the number expected by chance above "
+        "which a finding is reported.",
     )
     majority_share: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="Minimum share at which rows count as the majority.",
+        0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
     )
     max_part_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="An evaluation that has only training rows counts as a failed split if it has "
-        "at most this share of the training rows, and as an intentional training score otherwise.",
+        description="Share of the training rows below which an evaluation on training rows alone "
+        "counts as a failed split. From this share on, it counts as an intentional training "
+        "score.",
     )
     max_held_out_ratio: int = Field(
         2,
         gt=1,
-        description="Ratio of evaluation rows to training rows above which the evaluation rows "
-        "are not a held-out part.",
+        description="Ratio of the rows of one evaluation pass to the training rows above which "
+        "the pass is not on a held-out part.",
     )
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Forward passes without a gradient count as part of training if at least this "
-        "many steps have them and consecutive steps have different rows. Passes on single rows "
-        "count as the selection of actions if at least this many steps have them, with at most "
-        "this many passes per step on average.",
+        description="Minimum number of steps with forward passes on different rows than at a "
+        "neighboring step, for passes without a gradient to count as part of training.",
+    )
+    min_action_steps: int = Field(
+        8,
+        ge=1,
+        description="Minimum number of steps with a forward pass on a single row, for these passes "
+        "to count as the selection of actions in reinforcement learning.",
+    )
+    max_actions_per_step: int = Field(
+        8,
+        ge=1,
+        description="Maximum mean number of forward passes on a single row per step, for these "
+        "passes to count as the selection of actions in reinforcement learning.",
     )
 
 
@@ -69,11 +86,11 @@ class _Overlap:
     shared_rows: frozenset[int]
     num_evaluated: int
     num_in_largest_pass: int
-    """Rows of the largest forward pass."""
+    """Number of rows of the largest forward pass."""
     share: float
     """Estimated share of the evaluation rows that are training rows, recorded or not."""
     first_step: int
-    """Optimizer steps before the first training pass on a shared row."""
+    """Number of optimizer steps before the first training pass on a shared row."""
     expected_by_chance: float
     """Number of shared rows that is expected if rows are equal only by chance."""
 
@@ -129,7 +146,9 @@ def _without_single_rows(
     """
     single = [record for record in evaluation if record.num_rows == 1]
     steps = {record.step for record in single}
-    if len(steps) < settings.min_loop_steps or len(single) > settings.min_loop_steps * len(steps):
+    if len(steps) < settings.min_action_steps or len(single) > settings.max_actions_per_step * len(
+        steps
+    ):
         return evaluation
     return [record for record in evaluation if record.num_rows > 1]
 
@@ -161,8 +180,8 @@ def _without_training_set_passes(
 ) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
 
-    Passes on the training set contain mainly training rows, and together most training rows. Leaked
-    rows are only a few of the training rows.
+    Each pass on the training set contains mainly training rows, and all these passes together cover
+    most of the training rows. Leaked rows are only a few of the training rows.
     """
     training_rows = {row for r in training for row in r.rows}
     remaining: list[RowsRecord] = []

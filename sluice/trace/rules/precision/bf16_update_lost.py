@@ -15,7 +15,7 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class Bf16UpdateLostSettings(Settings):
     """Thresholds of the rule ``BF16_UPDATE_LOST``."""
 
-    min_steps: int = Field(3, ge=1, description="Measured steps required for a finding.")
+    min_steps: int = Field(3, ge=1, description="Minimum number of measured steps for a finding.")
     max_changed_share: float = Field(
         0.35,
         gt=0,
@@ -27,7 +27,7 @@ class Bf16UpdateLostSettings(Settings):
         0.4,
         gt=0,
         le=1,
-        description="A finding is reported if the median of the measured steps changes less than "
+        description="A finding is reported if the measured steps change, in the median, less than "
         "this share of the values with a gradient.",
     )
 
