@@ -27,8 +27,8 @@ class ShardSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of the dataset below which the rows that a rank's loader yields count "
-        "as a shard.",
+        description="Maximum share of the dataset that a rank's loader yields, for the rows to "
+        "count as a shard.",
     )
     min_shared_rows: int = Field(
         8,
@@ -46,9 +46,9 @@ class ShardSettings(Settings):
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Ratio above which a finding is reported: the share of rows that two ranks "
-        "share, divided by the share of rows that one rank receives more than once. Sampling with "
-        "replacement also repeats rows within a rank.",
+        description="Minimum ratio, for a finding, of the share of common rows of two ranks to "
+        "the share of rows that one rank receives more than once. Sampling with replacement also "
+        "repeats rows within a rank.",
     )
 
 
@@ -127,9 +127,9 @@ class LoaderShards:
 
     @property
     def missing_rows(self) -> tuple[int, int]:
-        """Estimated number of dataset rows that no rank receives, and of all dataset rows.
+        """Estimated number of dataset rows that no rank receives, and number of compared rows.
 
-        If row numbers are sampled, only sampled rows are counted. (0, 0) if unknown.
+        All rows of the dataset are compared, or only sampled rows. (0, 0) if unknown.
         """
         sizes = {loader.num_rows for loader in self.loaders}
         if len(sizes) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):

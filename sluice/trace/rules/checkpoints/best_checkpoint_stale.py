@@ -42,22 +42,22 @@ class BestCheckpointStaleSettings(Settings):
         0.7,
         gt=0,
         le=1,
-        description="Ratio of the second validation loss to the first one above which a "
-        "checkpoint saved at the second evaluation is ignored.",
+        description="Minimum ratio of the second validation loss to the first one, for a "
+        "checkpoint saved at the second evaluation to be ignored.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Ratio of the lowest validation loss to the first one below which the loss "
-        "counts as decreasing.",
+        description="Maximum ratio of the lowest validation loss to the first one, for the loss "
+        "to count as decreasing.",
     )
     improvement_ratio: float = Field(
         0.99,
         gt=0,
         le=1,
-        description="Ratio of a validation loss to the best one so far below which the loss "
-        "counts as an improvement.",
+        description="Maximum ratio of a validation loss to the best one so far, for the loss to "
+        "count as an improvement.",
     )
 
 

@@ -39,26 +39,27 @@ class ConstantColumnSettings(Settings):
     max_mean_difference: float = Field(
         0.5,
         gt=0,
-        description="Difference between the means of a column in training and in an evaluation "
-        "below which the column counts as equally distributed [std of the training rows].",
+        description="Maximum difference between the means of a column in training and in an "
+        "evaluation, for the column to count as equally distributed [std of the training rows].",
     )
     max_std_ratio: float = Field(
         1.5,
         gt=1,
-        description="Ratio of the standard deviations of a column in training and in an "
-        "evaluation, in either direction, below which the column counts as equally distributed.",
+        description="Maximum ratio of the standard deviations of a column in training and in an "
+        "evaluation, in either direction, for the column to count as equally distributed.",
     )
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Ratio of a column's standard deviation to its range in an evaluation above "
-        "which the column counts as varying. Below it, only a few rows differ from the rest.",
+        description="Minimum ratio of a column's standard deviation to its range in an "
+        "evaluation, for the column to count as varying. Below it, only a few rows differ from "
+        "the rest.",
     )
     max_isolated_columns: int = Field(
         2,
         ge=1,
-        description="Maximum number of adjacent constant columns that count as isolated. The sine "
-        "and cosine of one time are two columns.",
+        description="Maximum number of adjacent constant columns that count as isolated. Two may "
+        "be the sine and cosine of one time.",
     )
     max_narrow_columns: int = Field(
         32,
@@ -67,7 +68,7 @@ class ConstantColumnSettings(Settings):
         "conclusive.",
     )
     max_standardized_mean: float = Field(
-        0.3, gt=0, description="Absolute mean below which a column may count as standardized."
+        0.3, gt=0, description="Maximum absolute mean of a standardized column."
     )
     standardized_std_range: tuple[float, float] = Field(
         (0.6, 1.6),
@@ -96,8 +97,8 @@ class ConstantColumnSettings(Settings):
     min_neighbor_std: float = Field(
         0.4,
         gt=0,
-        description="Ratio of a neighbor's standard deviation to the median over all positions "
-        "above which the neighbor counts as varying.",
+        description="Minimum ratio of a neighbor's standard deviation to the median over all "
+        "positions, for the neighbor to count as varying.",
     )
 
 

@@ -47,15 +47,15 @@ class FeatureOrderMismatchSettings(Settings):
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Ratio of the squared difference after reordering to the expectation by "
-        "chance below which the new order counts as the explanation.",
+        description="Maximum ratio of the squared difference after reordering to the expectation "
+        "by chance, for the new order to count as the explanation.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Ratio of the squared difference after reordering to the difference before "
-        "below which the new order counts as the explanation.",
+        description="Maximum ratio of the squared difference after reordering to the difference "
+        "before, for the new order to count as the explanation.",
     )
 
 
@@ -82,7 +82,7 @@ def _find_order(
     The search swaps the two columns that reduce the difference most, until no swap reduces it.
 
     Returns:
-        None if the correlations are those of training, or no order explains them.
+        None if the correlations equal the correlations of training, or if no order explains them.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
     expected = _correlation_matrix(training.correlations)

@@ -69,7 +69,7 @@ def _build_finding(
     rule: Rule[NonfiniteInputSettings],
     trace: Trace,
     record: NonFiniteTensorRecord,
-    num: int,
+    num_batches: int,
     *,
     is_harmful: bool,
 ) -> TraceFinding:
@@ -90,7 +90,7 @@ def _build_finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
         what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
-        f"{where}; {num} such {_noun('batch', num, 'es')} recorded.",
+        f"{where}; {num_batches} such {_noun('batch', num_batches, 'es')} recorded.",
         cause="One NaN or infinity can make the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
         num_nan=record.num_nan,

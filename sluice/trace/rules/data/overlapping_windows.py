@@ -43,7 +43,7 @@ class _SharedValues:
     num_shared: int
     """Number of values that also occur in training."""
     num_compared: int
-    """Number of compared values."""
+    """Number of distinct sampled values of the evaluation that were compared."""
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -85,7 +85,11 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
-    """Compare a target whose values are nearly all in training windows; None without one."""
+    """Return the comparison of a target if all targets and inputs are shared with training.
+
+    None if fewer than ``min_shared_share`` of the values of any target or input occur in training
+    windows, or if the epoch has training rows.
+    """
     inputs = [f for f in epoch.fields if not f.place]
     other_fields = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
     targets = [f for f in other_fields if not inputs or f.values != inputs[0].values]
@@ -165,7 +169,7 @@ def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[li
 def _comparable_values(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the hashes of one sketch and those of the others, up to the limit that all reach."""
+    """Return the hashes of one sketch, and of all others, up to the limit that all reach."""
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 

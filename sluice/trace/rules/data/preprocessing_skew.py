@@ -32,32 +32,32 @@ class PreprocessingSkewSettings(Settings):
     min_log_scale: float = Field(
         math.log(2.2),
         gt=0,
-        description="Absolute logarithm of the ratio of the standard deviations above which "
-        "columns count as scaled differently.",
+        description="Minimum absolute logarithm of the ratio of the standard deviations, for "
+        "columns to count as scaled differently.",
     )
     min_shift: float = Field(
         1.0,
         gt=0,
-        description="Difference of the means above which columns count as shifted [std of the "
+        description="Minimum difference of the means, for columns to count as shifted [std of the "
         "training inputs].",
     )
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Difference of the means above which a column with a larger scale also counts "
-        "as shifted [std of the training inputs].",
+        description="Minimum difference of the means, for a column with a larger scale to count "
+        "as shifted as well [std of the training inputs].",
     )
     max_equal_shift: float = Field(
         0.3,
         gt=0,
-        description="Difference of the means below which a column may count as distributed as in "
+        description="Maximum difference of the means of a column that is distributed as in "
         "training [std of the training inputs].",
     )
     max_equal_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Absolute logarithm of the ratio of the standard deviations below which a "
-        "column may count as distributed as in training.",
+        description="Maximum absolute logarithm of the ratio of the standard deviations of a "
+        "column that is distributed as in training.",
     )
     min_columns_for_partial_change: int = Field(
         4,
@@ -68,15 +68,15 @@ class PreprocessingSkewSettings(Settings):
     min_conclusive_shift: float = Field(
         6.0,
         gt=0,
-        description="Difference of the means above which drift is no explanation, neither for a "
-        "single column nor for a series whose level drifts [std of the training inputs]. A linear "
-        "trend reaches a difference of 2 in the rows after training.",
+        description="Minimum difference of the means that drift cannot explain, for a single "
+        "column or for a series whose level drifts [std of the training inputs]. A linear trend "
+        "reaches a difference of 2 in the rows after training.",
     )
     max_relative_step: float = Field(
         1.2,
         gt=0,
-        description="Root mean square change between consecutive samples below which the level "
-        "counts as drifting [std of the evaluation inputs]. The change is 1.4 for independent "
+        description="Maximum root mean square change between consecutive samples, for the level "
+        "to count as drifting [std of the evaluation inputs]. The change is 1.4 for independent "
         "samples.",
     )
     max_drift_log_scale: float = Field(

@@ -109,11 +109,11 @@ def _detect_independence(
     constant_loss = (
         fmean(batch_constant_losses) if batch_constant_losses else _constant_loss(kind, targets)
     )
-    passes = [
+    evaluations = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
-    later = [e.mean for e in passes if e.step > since]
-    evaluation_losses = later or [e.mean for e in passes]
+    later_losses = [e.mean for e in evaluations if e.step > since]
+    evaluation_losses = later_losses or [e.mean for e in evaluations]
     if constant_loss is None or any(
         # Also true for a loss that is NaN.
         not v >= rule.settings.min_loss_ratio * constant_loss

@@ -32,14 +32,15 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Share of the evaluation rows from which on all of them count as shared. For "
-        "the training rows, the same share counts as all.",
+        description="Minimum share of the evaluation rows that are training rows, for all of them "
+        "to count as training rows. The share of the training rows that are evaluation rows has "
+        "the same minimum.",
     )
     min_chance_ratio: float = Field(
         3.0,
         gt=1,
-        description="Ratio of the number of shared rows to the number expected by chance above "
-        "which a finding is reported.",
+        description="Minimum ratio of the number of shared rows to the number expected by chance, "
+        "for a finding.",
     )
     majority_share: float = Field(
         0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
@@ -55,8 +56,8 @@ class TrainValLeakageSettings(Settings):
     max_held_out_ratio: int = Field(
         2,
         gt=1,
-        description="Ratio of the rows of one evaluation pass to the training rows above which "
-        "the pass is not on a held-out part.",
+        description="Maximum ratio of the rows of one evaluation pass to the training rows, for "
+        "the rows of the pass to count as a held-out part.",
     )
     min_loop_steps: int = Field(
         8,
@@ -83,8 +84,11 @@ class _Overlap:
     """Rows of one evaluation loader that are also training rows."""
 
     loader: int
+    """Index of the evaluation loader; -1 for rows that are not from a loader."""
     shared_rows: frozenset[int]
+    """Hashes of the evaluation rows that are also training rows."""
     num_evaluated: int
+    """Number of distinct evaluation rows."""
     num_in_largest_pass: int
     """Number of rows of the largest forward pass."""
     share: float
@@ -202,23 +206,27 @@ def _without_training_set_passes(
 def _find_overlap(
     trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]
 ) -> _Overlap:
-    first_trained: dict[int, int] = {}
+    first_training_steps: dict[int, int] = {}
     for record in training:
         for row in record.rows:
-            first_trained.setdefault(row, record.step)
+            first_training_steps.setdefault(row, record.step)
     rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
     # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
     selected: set[int] = set()
     for record in evaluation:
-        selected |= {row for row in record.rows if 0 < record.step <= first_trained.get(row, -1)}
+        selected |= {
+            row for row in record.rows if 0 < record.step <= first_training_steps.get(row, -1)
+        }
     shared = {
         row
         for r in evaluation
         for row in r.rows
-        if row in first_trained and first_trained[row] < r.step and row not in selected
+        if row in first_training_steps
+        and first_training_steps[row] < r.step
+        and row not in selected
     }
-    coverage = _coverage(trace, training, len(first_trained))
+    coverage = _coverage(trace, training, len(first_training_steps))
     num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rule of three: without duplicates among n pairs, their rate is below 3 / n (95 % confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
@@ -228,10 +236,13 @@ def _find_overlap(
         num_evaluated=len(rows),
         num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
-        first_step=min((first_trained[row] for row in shared), default=0),
+        first_step=min((first_training_steps[row] for row in shared), default=0),
         expected_by_chance=0.0
         if all(r.is_continuous for r in training)
-        else len(rows) * len(first_trained) * (num_duplicates + upper_margin) / max(num_pairs, 1),
+        else len(rows)
+        * len(first_training_steps)
+        * (num_duplicates + upper_margin)
+        / max(num_pairs, 1),
     )
 
 

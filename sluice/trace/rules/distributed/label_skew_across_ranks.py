@@ -30,13 +30,11 @@ class LabelSkewAcrossRanksSettings(Settings):
         0.2,
         gt=0,
         le=1,
-        description="Total variation distance between the labels of one rank and the labels of "
-        "all ranks above which a finding is reported.",
+        description="Minimum total variation distance between the labels of one rank and the "
+        "labels of all ranks, for a finding.",
     )
     min_z_score: float = Field(
-        5.0,
-        gt=0,
-        description="Z-score of the label counts of all ranks above which a finding is reported.",
+        5.0, gt=0, description="Minimum z-score of the label counts of all ranks, for a finding."
     )
     shards: ShardSettings = Field(
         ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."

@@ -16,8 +16,8 @@ class MissingDistributedSamplerSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Minimum number of sampled steps for a finding about steps at which all ranks "
-        "have the same inputs.",
+        description="Minimum number of sampled steps at which all ranks receive the same inputs, "
+        "for a finding.",
     )
     shards: ShardSettings = Field(
         ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."

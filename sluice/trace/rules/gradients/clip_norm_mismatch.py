@@ -26,8 +26,7 @@ class ClipNormMismatchSettings(Settings):
     min_norm_ratio: float = Field(
         100.0,
         gt=1,
-        description="Median ratio of the gradient norm to the limit above which a finding is "
-        "reported.",
+        description="Minimum median ratio of the gradient norm to the limit, for a finding.",
     )
 
 

@@ -129,7 +129,7 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
         counts = Counter(len(s.losses) for s in trace.scalars if len(s.losses) > 1)
         num_batches = counts.most_common(1)[0][0] if counts else 2
         # Half of the steps suffice, because the events of an evaluation are part of the next step.
-        # Two losses without a known loss function may be those of a GAN.
+        # Two losses without a known loss function may belong to a GAN.
         if (
             not summed_steps
             or count_steps(summed_steps) < count_steps(accumulating_steps) / 2

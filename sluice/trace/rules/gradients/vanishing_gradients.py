@@ -27,8 +27,8 @@ class VanishingGradientsSettings(Settings):
     max_ratio: float = Field(
         1e-6,
         gt=0,
-        description="Ratio of gradient norm to weight norm below which the gradient of a weight "
-        "counts as vanishing, relative to the largest ratio of the step.",
+        description="Maximum ratio of gradient norm to weight norm, relative to the largest ratio "
+        "of the step, for the gradient of a weight to count as vanishing.",
     )
 
 

@@ -19,8 +19,8 @@ class ExtremeLogitsSettings(Settings):
     min_loss_ratio: float = Field(
         2.0,
         gt=0,
-        description="Ratio of the loss to the loss of equal probabilities for all classes above "
-        "which a finding is reported.",
+        description="Minimum ratio of the loss to the loss of equal probabilities for all "
+        "classes, for a finding.",
     )
     num_first_steps: int = Field(
         4, ge=1, description="Number of steps that count as the start of training."

@@ -27,7 +27,7 @@ class LossDivergenceSettings(Settings):
         5.0,
         gt=1,
         description="Minimum ratio of the highest learning rate around the jump to the highest "
-        "one before for the rate to count as raised.",
+        "one before, for the rate to count as raised.",
     )
     max_steps_to_rate_record: int = Field(
         32,
@@ -49,7 +49,7 @@ def _rate_increase(
 ) -> tuple[float, float] | None:
     """Return the highest learning rate before a step, and the highest one around it.
 
-    None unless the latter is at least ``min_rate_increase`` times the former.
+    None if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None

@@ -23,15 +23,14 @@ class LrDivergenceSettings(Settings):
     min_rise: float = Field(
         30.0,
         gt=1,
-        description="Ratio of a loss to the loss at the start above which the loss counts as "
+        description="Minimum ratio of a loss to the loss at the start, for the loss to count as "
         "diverged.",
     )
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Minimum ratio of each loss in the second half of the steps after the "
-        "divergence to the loss at the start, for a finding. With a lower loss, the training has "
-        "recovered.",
+        description="Minimum ratio to the loss at the start for each loss in the second half of "
+        "the steps after the divergence. With a lower loss, the training has recovered.",
     )
     min_finite_rise: float = Field(
         3.0,
@@ -56,7 +55,7 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, its maximum, and the loss at the start.
+    """Return the step where the loss begins to diverge, the largest loss, and the start loss.
 
     None if the loss does not diverge.
     """

@@ -40,8 +40,8 @@ class OverfittingSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Share of all steps before which training losses do not count. The last "
-        "evaluation must not be earlier either.",
+        description="Share of all steps to skip. Only later training losses are compared, and the "
+        "last evaluation must be later as well.",
     )
     min_evaluations: int = Field(
         4,
@@ -57,8 +57,8 @@ class OverfittingSettings(Settings):
     min_ratio_without_rise: float = Field(
         100.0,
         gt=1,
-        description="Ratio of the validation loss to the training loss above which a finding "
-        "needs no rise of the validation loss. One of 301 healthy runs reached a ratio of 48.",
+        description="Minimum ratio of the validation loss to the training loss for a finding "
+        "without a rise of the validation loss. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,

@@ -23,15 +23,15 @@ class EosMaskedSettings(Settings):
     min_last_tokens: int = Field(
         4,
         ge=2,
-        description="Number of distinct last supervised tokens of the rows below which these "
-        "tokens count as end tokens.",
+        description="Minimum number of distinct last supervised tokens of the rows. Fewer "
+        "distinct tokens count as end tokens.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Share of the rows with the same last supervised token above which that token "
-        "counts as the end token.",
+        description="Maximum share of the rows with the same last supervised token. In a larger "
+        "share, the token counts as the end token.",
     )
 
 

@@ -18,8 +18,8 @@ class UnstableAdamMomentsSettings(Settings):
     window_steps: int = Field(
         100,
         ge=2,
-        description="Maximum number of measured steps before a burst over which the usual norm is "
-        "computed.",
+        description="Maximum number of measured steps before a burst. Their norms of the first "
+        "moment are the usual norms.",
     )
     min_steps: int = Field(
         20, ge=2, description="Minimum number of measured steps before a burst, for a finding."
@@ -33,8 +33,8 @@ class UnstableAdamMomentsSettings(Settings):
     min_growth: float = Field(
         1.15,
         gt=1,
-        description="Ratio of the norm at a measured step to the norm at the measured step "
-        "before, which every step of a burst exceeds.",
+        description="Minimum ratio of the norm at a measured step of a burst to the norm at the "
+        "measured step before.",
     )
     num_consecutive: int = Field(
         5, ge=1, description="Number of consecutive measured steps in a burst."
@@ -42,19 +42,19 @@ class UnstableAdamMomentsSettings(Settings):
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Z-score of the norm at the end of a burst, relative to the usual norm, above "
-        "which a finding is reported.",
+        description="Minimum z-score of the norm at the end of a burst, relative to the usual "
+        "norms, for a finding.",
     )
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Ratio of the norm at the end of a burst to the median of the usual norm "
-        "above which a finding is reported.",
+        description="Minimum ratio of the norm at the end of a burst to the median of the usual "
+        "norms, for a finding.",
     )
 
 
 def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
-    """Return the first step at which a growing norm is far above its usual value; 0 without one."""
+    """Return the step of the first burst, which ends far above the usual norms; 0 without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         burst = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):

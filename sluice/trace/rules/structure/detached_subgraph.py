@@ -27,8 +27,8 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="Change of an output, relative to the largest output, above which the output "
-        "counts as dependent on the changed parameters.",
+        description="Minimum change of an output, relative to the largest output, for the output "
+        "to count as dependent on the changed parameters.",
     )
     reach: GradientReachSettings = Field(
         GradientReachSettings(),

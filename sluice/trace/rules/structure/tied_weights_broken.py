@@ -97,7 +97,7 @@ def _detect_rebuilt(
 
 
 def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect an embedding whose initial values equal those of another weight of its network."""
+    """Detect an embedding that starts with the values of another weight of its network."""
     records, values, names = (
         parameter_records(trace),
         values_by_parameter(trace),
