@@ -28,7 +28,7 @@ class Corruption:
 
     name: str
     inserted_into: Literal["column", "pair", "rows"]
-    """What it is inserted into: one column, two columns with the same unit, or the rows."""
+    """What the corruption changes: one column, two columns with the same unit, or whole rows."""
 
     plant: Plant
 

@@ -1,6 +1,6 @@
 """One blocking asset check for each check of the POC gate.
 
-Training requires the receipt of the gate, so a skipped asset check does not permit a training.
+Training requires the receipt of the gate, so skipping these checks does not bypass the gate.
 """
 
 from collections.abc import Iterator

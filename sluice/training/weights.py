@@ -24,7 +24,8 @@ from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
 _MIN_CHECKED_NUMBERS = 2**24
-"""Number of parameters below which a network is built without comparing its size first."""
+"""Number of weights below which a network is built without a check of its size first. It is compared
+with an upper bound that follows from the settings."""
 
 _MAX_LAYER_FACTOR = 64
 """Upper bound of the number of parameters of a built-in layer, divided by its width squared."""

@@ -41,7 +41,9 @@ class TextClassifierSettings(WorkloadSettings):
     """Settings of the texts."""
 
     folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=0)
-    max_tokens: int = Field(64, ge=1, description="Longer texts are cut [tokens].")
+    max_tokens: int = Field(
+        64, ge=1, description="Maximum length of a text; longer texts are cut [tokens]."
+    )
 
 
 class TextClassifierWorkload(Workload):

@@ -1,10 +1,10 @@
 """All planted defects; each must be found by the named check, with the right cause and fix."""
 
+from sluice.bench.poc.planted import Defect
 from sluice.bench.poc.planted_data_defects import DATA_DEFECTS
 from sluice.bench.poc.planted_learning_defects import LEARNING_DEFECTS
 from sluice.bench.poc.planted_network_defects import NETWORK_DEFECTS
 from sluice.bench.poc.planted_process_defects import PROCESS_DEFECTS, VALIDATOR_DEFECTS
-from sluice.bench.poc.planted import Defect
 
 DEFECTS: tuple[Defect, ...] = (
     *DATA_DEFECTS,

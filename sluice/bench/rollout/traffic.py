@@ -36,7 +36,10 @@ class Traffic:
 
 
 def late_rate(spreads: float) -> float:
-    """Return the share of responses slower than ``spreads`` standard deviations above the mean log.
+    """Return the share of late responses.
+
+    A response is late if the log of its latency is more than ``spreads`` standard deviations above
+    the mean log latency.
 
     >>> round(late_rate(1.6449), 4)
     0.05

@@ -33,25 +33,41 @@ _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 class WrapperCost(Record):
     """Times of the same study under a bare scheduler and under ``resumable``."""
 
-    num_trials: int = Field(description="Trials per study; about half of them are stopped early.")
-    num_results: int = Field(description="Results with a checkpoint per study.")
+    num_trials: int = Field(
+        description="Number of trials per study; about half of them are stopped early."
+    )
+    num_results: int = Field(description="Number of results per study, each with a checkpoint.")
     num_workers: int = Field(description="Number of worker processes.")
     sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
     rounds: int = Field(description="Number of runs per variant.")
     bare_s: float = Field(
-        description="Time from the first to the last result, bare; median of rounds [s]."
+        description="Time from the first to the last result with the bare scheduler, median over "
+        "the rounds [s]."
     )
     arrival_ratio: float = Field(
-        description="Time of ``resumable`` in order of arrival over that of bare, median of rounds."
+        description="Time of ``resumable`` in order of arrival, divided by that of the bare "
+        "scheduler; median over the rounds."
     )
-    arrival_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
+    arrival_spread: tuple[float, float] = Field(
+        description="Minimum and maximum of the ratio in order of arrival over the rounds."
+    )
     ordered_ratio: float = Field(
-        description="Time of ordered ``resumable`` over that of bare, median of rounds."
+        description="Time of ordered ``resumable``, divided by that of the bare scheduler; median "
+        "over the rounds."
     )
-    ordered_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
-    bare_ms: float = Field(description="CPU time of this process per result, bare [ms].")
-    arrival_ms: float = Field(description="The same with ``resumable`` in order of arrival [ms].")
-    ordered_ms: float = Field(description="The same with ordered ``resumable`` [ms].")
+    ordered_spread: tuple[float, float] = Field(
+        description="Minimum and maximum of the ordered ratio over the rounds."
+    )
+    bare_ms: float = Field(
+        description="CPU time of this process per result with the bare scheduler [ms]."
+    )
+    arrival_ms: float = Field(
+        description="CPU time of this process per result with ``resumable`` in order of arrival "
+        "[ms]."
+    )
+    ordered_ms: float = Field(
+        description="CPU time of this process per result with ordered ``resumable`` [ms]."
+    )
 
 
 def measure_wrapper(

@@ -22,22 +22,31 @@ _MAX_IMBALANCE_RATIO = 10.0
 
 
 class MonitoredStep(Record):
-    """Record of one optimizer step by hooks. Counts and shares without data are 0."""
+    """Record of one optimizer step by hooks. A count or share is 0 if nothing was recorded."""
 
     step: int
     losses: tuple[float, ...] = Field(
         description="Unscaled loss of each backward pass before the step."
     )
-    smallest_gradient: float = Field(description="Smallest mean |g| of a parameter; NaN for none.")
-    has_non_finite: bool = Field(description="A gradient or loss is NaN or infinite.")
+    smallest_gradient: float = Field(
+        description="Smallest mean absolute gradient of a parameter; NaN if no parameter has a "
+        "gradient."
+    )
+    has_non_finite: bool = Field(description="Whether a gradient or a loss is NaN or infinite.")
     num_all_zero: int = Field(
-        description="Number of gradients and module outputs that are zero throughout."
+        description="Number of gradients and module outputs in which every element is 0."
     )
     unmoved: tuple[int, ...] = Field(
-        description="Indices of parameters that the step changed by less than a relative 1e-5."
+        description="Indices of the parameters that the step changed by at most a relative 1e-5."
     )
-    smallest_update: float = Field(description="Smallest mean |change| / mean |w|; NaN for none.")
-    largest_update: float = Field(description="Largest mean |change| / mean |w|; NaN for none.")
+    smallest_update: float = Field(
+        description="Smallest ratio of mean |change| to mean |weight| of a parameter with at least "
+        "two dimensions; NaN if there is none with a gradient."
+    )
+    largest_update: float = Field(
+        description="Largest ratio of mean |change| to mean |weight| of a parameter with at least "
+        "two dimensions; NaN if there is none with a gradient."
+    )
     dead_share: float = Field(
         description="Largest share, over the ReLU layers, of units that are active in less than "
         "1 % of the rows."
@@ -47,7 +56,7 @@ class MonitoredStep(Record):
 class MonitoredValidation(Record):
     """Record of one validation pass between two optimizer steps."""
 
-    step: int = Field(description="Number of steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     training: float = Field(description="Mean training loss since the previous pass.")
     validation: float
 

@@ -33,20 +33,28 @@ _SUBJECT = {"benchmark": "trainer"}
 class TrainerSpeed(Record):
     """Speed of the trainer relative to a minimal loop, and the cost of checkpoints."""
 
-    rows: int = Field(description="Training rows per epoch.")
-    rounds: int = Field(description="Number of timed pairs of trainings.")
-    trainer_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
-    bare_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
+    rows: int = Field(description="Number of training rows per epoch.")
+    rounds: int = Field(
+        description="Number of timed rounds; each trains once with the trainer and once with the "
+        "minimal loop."
+    )
+    trainer_rows_per_s: float = Field(
+        description="Speed of the trainer, median over the rounds [rows/s]."
+    )
+    bare_rows_per_s: float = Field(
+        description="Speed of the minimal loop, median over the rounds [rows/s]."
+    )
     ratio: float = Field(
-        description="Speed of the trainer over the minimal loop, median; 1 is no overhead."
+        description="Speed of the trainer divided by that of the minimal loop, median over the "
+        "rounds; 1 is no overhead."
     )
     epoch_seconds: float = Field(description="Median duration of an epoch with validation [s].")
     checkpoint_seconds: float = Field(
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time that checkpoints take, at the interval of the "
-        "settings."
+        description="Share of the training time that checkpoints take, if they are written at the "
+        "interval of the settings."
     )
     resume_seconds: float = Field(
         description="Median duration of reading, verifying and loading the newest checkpoint [s]."

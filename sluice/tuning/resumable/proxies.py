@@ -102,7 +102,7 @@ class TrialProxy:
 
     @property
     def checkpoint(self) -> CheckpointKey:
-        """Checkpoint of the attempt's last result, or before it, the one that was copied."""
+        """Checkpoint of the attempt's last result; before the first result, the copied one."""
         if self.start is not None and self.time == self.start.time:
             return self.start
         return CheckpointKey(self.number, self.attempt, self.time)
