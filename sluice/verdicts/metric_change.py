@@ -52,10 +52,10 @@ def describe_changes(changes: tuple[MetricChange, ...]) -> str:
     )
 
 
-def _format_different(one: float, other: float) -> tuple[str, str]:
+def _format_different(value: float, other: float) -> tuple[str, str]:
     """Return both values with three significant digits, or as many as distinguish them."""
     for digits in range(_MIN_DIGITS, _MAX_DIGITS):
-        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:
             return texts
-    return f"{one:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"
+    return f"{value:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"

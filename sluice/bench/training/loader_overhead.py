@@ -145,8 +145,8 @@ def _trainer(case: _Case, settings: TrainSettings) -> nn.Module:
         case.val,
         settings,
         seed=0,
-        keep=lambda _state: None,
-        due=lambda: time.perf_counter() < 0,  # as costly as in a real training
+        on_state=lambda _state: None,
+        is_due=lambda: time.perf_counter() < 0,  # as costly as in a real training
     )
     for _ in epochs:
         pass

@@ -140,9 +140,9 @@ class _Trainings:
     def _start(self) -> Scaled:
         return prepare_model(self._workload, self._model_settings, self._train, seed=self._seed)
 
-    def trainer(self, keep: Callable[[TrainState], None] | None = None) -> nn.Module:
+    def trainer(self, on_state: Callable[[TrainState], None] | None = None) -> nn.Module:
         model = self._start()
-        for _ in self._epochs(model, keep=keep):
+        for _ in self._epochs(model, on_state=on_state):
             pass
         return model
 
@@ -150,7 +150,7 @@ class _Trainings:
         self,
         model: Scaled,
         *,
-        keep: Callable[[TrainState], None] | None = None,
+        on_state: Callable[[TrainState], None] | None = None,
         resume: TrainState | None = None,
     ) -> Iterator[object]:
         return train(
@@ -161,7 +161,7 @@ class _Trainings:
             self._val,
             self._settings,
             seed=self._seed,
-            keep=keep,
+            on_state=on_state,
             resume=resume,
         )
 
@@ -208,13 +208,13 @@ class _Trainings:
         """
         saving: list[float] = []
 
-        def keep(state: TrainState) -> None:
+        def store_state(state: TrainState) -> None:
             started = clock()
             save_checkpoint(folder, state, subject=_SUBJECT)
             saving.append(clock() - started)
 
         try:
-            self.trainer(keep)
+            self.trainer(store_state)
             resuming = [self._resume(folder, clock) for _ in range(3)]
             share = self._checkpoint_share(folder, clock)
         finally:
