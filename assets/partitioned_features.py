@@ -165,7 +165,7 @@ def _compute(
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition; first those that are checked."""
+    """Yield number and features of every missing partition. The checked partitions come first."""
     if not missing:
         return
 

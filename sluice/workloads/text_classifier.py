@@ -138,7 +138,7 @@ class TextClassifierWorkload(Workload):
         )
 
     def codec(self) -> Codec:
-        """Return how texts of clients become inputs: as those of the training."""
+        """Return the codec, which tokenizes texts of clients like the texts of the training."""
         path = self.data_path(self.data_files[0])
         return TextCodec(
             self.tokenizer.encode,

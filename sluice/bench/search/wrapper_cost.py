@@ -25,7 +25,9 @@ Variant = Literal["bare", "arrival", "ordered"]
 
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
-_GOOD_BELOW = 0.5
+_GOOD_X_BELOW = 0.5
+"""Value of 'x' below which a trial is good: its loss is 1, that of other trials 2."""
+
 _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 """Values of the first trials. All are good, so that bad trials never define the cutoff."""
 
@@ -228,7 +230,7 @@ def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> No
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as name:
             last_epoch = json.loads(Path(name, "epoch.json").read_text())
-    loss = 1.0 if config["x"] < _GOOD_BELOW else 2.0
+    loss = 1.0 if config["x"] < _GOOD_X_BELOW else 2.0
     for epoch in range(last_epoch + 1, epochs + 1):
         time.sleep(sleep_s)
         with tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:

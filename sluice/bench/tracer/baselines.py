@@ -12,13 +12,33 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-_WINDOW, _SPIKE_RATIO = 10, 2.0
+_WINDOW = 10
+"""Number of earlier losses with which a loss is compared."""
+
+_SPIKE_RATIO = 2.0
+"""Ratio of a loss to the mean of the window before it, above which the loss is a spike."""
+
 _MIN_GRADIENT = 1e-7
+"""Mean absolute gradient of a parameter below which the gradient vanishes."""
+
 _DEAD_SHARE = 0.5
+"""Share of almost inactive units of a ReLU layer above which the layer is dead."""
+
 _MIN_UNCHANGED_STEPS = 3
-_MAX_UPDATE_RATIO, _MIN_UPDATE_RATIO = 10.0, 1e-8
+"""Number of consecutive steps without a change of a parameter for an alarm."""
+
+_MAX_UPDATE_RATIO = 10.0
+"""Ratio of the update to the weights of a parameter above which an alarm is raised."""
+
+_MIN_UPDATE_RATIO = 1e-8
+"""Ratio of the update to the weights of a parameter below which an alarm is raised."""
+
 _MAX_OVERFIT_RATIO = 0.1
+"""Increase from training to validation loss above which the model overfits, as a share of the
+training loss."""
+
 _MAX_IMBALANCE_RATIO = 10.0
+"""Ratio of the rows of the most and the least frequent label above which classes are imbalanced."""
 
 
 class MonitoredStep(Record):
@@ -48,8 +68,8 @@ class MonitoredStep(Record):
         "two dimensions; NaN if there is none with a gradient."
     )
     dead_share: float = Field(
-        description="Largest share, over the ReLU layers, of units that are active in less than "
-        "1 % of the rows."
+        description="Share of units that are active in less than 1 % of the rows, in the ReLU "
+        "layer where this share is largest."
     )
 
 
