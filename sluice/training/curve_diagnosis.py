@@ -123,7 +123,7 @@ def diagnose_curves(
     """Diagnose the learning curves of one training.
 
     Args:
-        history: Its epochs, in order.
+        history: Epochs of the training, in order.
         settings: Thresholds of the symptoms.
         max_epochs: Maximum number of epochs in the training settings.
         expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant

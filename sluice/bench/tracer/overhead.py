@@ -94,8 +94,8 @@ def measure_overhead(
 
     Args:
         folder: Folder of the traces.
-        runs: Number of sequential processes; the median counts.
-        turns: Traced turns per process; the same number is untraced.
+        runs: Number of processes, which run one after another; their median is reported.
+        turns: Number of traced turns per process, and also of untraced turns.
         programs: Programs by name; importable functions with epochs of ``EPOCH_STEPS`` steps, so
             that each turn consists of whole epochs.
         settings: Settings of the tracer.
