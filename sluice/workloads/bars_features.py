@@ -26,7 +26,7 @@ class FeatureSettings(Settings):
         10,
         ge=1,
         le=10_000,
-        description="Number of rows over which momentum is the log return [rows].",
+        description="Length of the log return that is the momentum [rows].",
     )
     momentum_z_rows: int = Field(
         63, ge=3, le=10_000, description="Window length of the z-score of the momentum [rows]."
@@ -53,7 +53,7 @@ class FeatureSettings(Settings):
         5,
         ge=1,
         le=10_000,
-        description="Number of rows of each of the two returns of return_accel [rows].",
+        description="Length of each of the two returns of return_accel [rows].",
     )
     divergence_rows: int = Field(
         22, ge=3, le=10_000, description="Window length of pv_divergence [rows]."
