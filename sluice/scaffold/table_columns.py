@@ -22,8 +22,7 @@ _MIN_TEXT_WORDS = 3.0
 """Minimum mean number of words per row for a column to count as text."""
 
 _MAX_DISTINCT_SHARE = 0.5
-"""Share of rows with distinct values above which a column of single words counts as an identifier.
-"""
+"""Ratio of distinct values to rows above which a column of single words counts as an identifier."""
 
 _MIN_NUMBER_SHARE = 0.8
 """Share of numbers among the texts of a column above which its other texts count as markers of

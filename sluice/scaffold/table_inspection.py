@@ -38,7 +38,8 @@ _MAX_LAG = 24
 """Maximum distance of a row from the earlier target that is its input [rows]."""
 
 _RARE_SHARE = 0.1
-"""Share of rows of the rarer of two classes below which the classes count as imbalanced."""
+"""Share of rows of the rarer of two classes below which the classes count as imbalanced. For k
+classes the limit is this share divided by k - 1, but at least half of this share."""
 
 _MIN_RARE_ROWS = 30
 """Number of rows of a class below which a comment in the generated code warns about the class."""

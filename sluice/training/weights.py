@@ -23,7 +23,7 @@ from sluice.training.members import Member
 from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
-_MIN_CHECKED_NUMBERS = 2**24
+_MIN_CHECKED_WEIGHTS = 2**24
 """Number of weights below which a network is built without a check of its size first. It is
 compared with an upper bound that follows from the settings."""
 
@@ -171,9 +171,9 @@ def _require_size(
     if type(workload).build_model is not Workload.build_model:
         return  # the size is unknown, because user code interprets the settings
     width = facts.num_features + facts.num_outputs + settings.hidden
-    max_numbers = _MAX_LAYER_FACTOR * (settings.layers + 1) * width**2
-    max_numbers += facts.num_features * facts.num_outputs * settings.hidden
-    if max_numbers < _MIN_CHECKED_NUMBERS:
+    max_weights = _MAX_LAYER_FACTOR * (settings.layers + 1) * width**2
+    max_weights += facts.num_features * facts.num_outputs * settings.hidden
+    if max_weights < _MIN_CHECKED_WEIGHTS:
         return
     sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
     if sketch is None:

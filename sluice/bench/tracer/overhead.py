@@ -29,8 +29,8 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Minimum duration of a turn [s]: long compared with the interpreter's re-specialisation after a
-switch, short compared with load changes of the machine."""
+"""Approximate duration of a turn [s]. It is long compared with the interpreter's re-specialisation
+after a switch, and short compared with load changes of the machine."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Untimed steps at the start: warm-up, and work that a trace does more often at its start
