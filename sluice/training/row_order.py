@@ -118,7 +118,7 @@ class BatchPlan:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest batch."""
+        """Number of rows of the largest batch."""
         return min(self.batch_rows, self.num_rows)
 
     def sizes(self) -> Tensor:

@@ -58,12 +58,12 @@ class Arms:
         self._since = self.now = START
 
     def next_step(self) -> None:
-        """Reset the counts."""
+        """Begin the next step of the rollout, in which the counts start at 0."""
         self._challenger = self._production = ArmCounts()
         self._since = self.now
 
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
-        """Return the counts at the next assessment."""
+        """Return the counts of the present step up to the next assessment."""
         traffic, rng = self._traffic, self._rng
         self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.wander:
