@@ -38,7 +38,7 @@ _NUM_REFINE_STEPS = 60
 _MAX_STEPS = _MAX_ITERATIONS + _NUM_REFINE_STEPS
 
 _HINT_ERROR_SHARE = 0.1
-"""Share of wrong hints. A hint tells on which side of the mean a target is. With perfect hints, a
+"""Share of wrong hints. A hint is the side of the mean on which a target is. With perfect hints, a
 Gaussian likelihood would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0

@@ -34,9 +34,16 @@ class RolloutScenario:
     traffic: Traffic
     settings: RolloutSettings
     seconds: float
+    """Simulated time after which a rollout without a rollback ends [s]."""
+
     max_median_s: float | None = None
+    """Target: maximum median delay from the harm to the rollback [s]."""
+
     max_p90_s: float | None = None
+    """Target: maximum 90th percentile of this delay [s]."""
+
     max_rollback_rate: float | None = None
+    """Target: maximum share of rollouts that are rolled back without harm."""
 
 
 class RolloutMeasurement(Record):

@@ -60,12 +60,12 @@ class MonitoredStep(Record):
         description="Indices of the parameters that the step changed by at most a relative 1e-5."
     )
     smallest_update: float = Field(
-        description="Smallest ratio of mean |change| to mean |weight| of a parameter with at least "
-        "two dimensions; NaN if there is none with a gradient."
+        description="Smallest ratio of mean |change| to mean |weight| of a parameter with a "
+        "gradient and at least two dimensions; NaN without such a parameter."
     )
     largest_update: float = Field(
-        description="Largest ratio of mean |change| to mean |weight| of a parameter with at least "
-        "two dimensions; NaN if there is none with a gradient."
+        description="Largest ratio of mean |change| to mean |weight| of a parameter with a "
+        "gradient and at least two dimensions; NaN without such a parameter."
     )
     dead_share: float = Field(
         description="Share of units that are active in less than 1 % of the rows, in the ReLU "
