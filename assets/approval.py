@@ -11,7 +11,7 @@ from sluice.registry.approval_settings import ApprovalSettings
 APPROVAL = "approval"
 
 
-def approval_asset(pipeline: str, approvals: ApprovalSettings) -> dg.AssetsDefinition:
+def approval_asset(pipeline: str, approval_settings: ApprovalSettings) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
     @dg.asset(
@@ -35,7 +35,7 @@ def approval_asset(pipeline: str, approvals: ApprovalSettings) -> dg.AssetsDefin
             receipt = ledger.approve(
                 pipeline, number, actor=config["actor"], reason=config["reason"]
             )
-            status = ledger.approval_status(pipeline, number, approvals=approvals)
+            status = ledger.approval_status(pipeline, number, approvals=approval_settings)
         summary = status.problem if status.approval is None else status.approval.summary
         context.log.info(summary)
         return dg.MaterializeResult(

@@ -38,7 +38,8 @@ VERSION = "version"
 RECEIPT = "receipt"
 NEW = "new"
 WORSE_METRICS = "worse"
-"""Metadata keys that the promotion sensor and the command line read."""
+"""Metadata key of the names of the metrics that got worse. The promotion sensor and the command
+line read this key and those above."""
 
 
 def candidate_asset(

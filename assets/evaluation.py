@@ -41,7 +41,7 @@ from sluice.reports.folder import save_page
 from sluice.training.members import TrainedModels
 from sluice.training.weights import load_member
 
-_EXAMPLES = 40
+_MAX_EXAMPLES = 40
 """Maximum number of rows of one suite on the report page."""
 
 
@@ -243,7 +243,7 @@ def suite_metadata(
     if not report.results:
         return {"regression suites": "none defined"}
     page = save_page(
-        suites_page(report, title=pipeline, examples=_EXAMPLES),
+        suites_page(report, title=pipeline, examples=_MAX_EXAMPLES),
         f"suites/{pipeline}/candidate",
         home=state.home,
         environ=os.environ,

@@ -27,8 +27,8 @@ from sluice.workloads.partitions import FeaturePartitions, Partition, join_parti
 from sluice.workloads.workload import Workload
 
 MIN_POOL_S = 20.0
-"""Shortest expected time of the remaining partitions for which worker processes are started [s]:
-each takes some seconds to start."""
+"""Minimum expected time of the remaining partitions to start worker processes for them [s]. A
+process takes some seconds to start."""
 
 _PRELOADED_MODULES = ("sluice.workloads.load",)
 
@@ -165,7 +165,7 @@ def _compute(
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition; first those that are checked."""
+    """Yield number and features of every missing partition. The checked partitions come first."""
     if not missing:
         return
 

@@ -21,7 +21,7 @@ def production_model_asset(
     *,
     has_rollout: bool,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
     tracking: TrackingSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
@@ -30,7 +30,7 @@ def production_model_asset(
         pipeline: Name of the pipeline.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
-        approvals: Approval that a promotion requires.
+        approval_settings: Approval that a promotion requires.
         tracking: Servers to which the promotion is mirrored.
     """
 
@@ -58,7 +58,7 @@ def production_model_asset(
                 sluice_state,
                 has_rollout=has_rollout,
                 rules=rules,
-                approvals=approvals,
+                approval_settings=approval_settings,
                 run_id=context.run.run_id,
             )
             version = ledger.version(pipeline, number)
@@ -96,7 +96,7 @@ def _promote(
     *,
     has_rollout: bool,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
     run_id: str,
 ) -> Promotion:
     """Move the production pointer, after a rollout or on the verdict alone.
@@ -118,7 +118,7 @@ def _promote(
             reason=f"the promotion gate returned PROMOTE (run {run_id[:8]})",
             store=state.store,
             rules=rules,
-            approvals=approvals,
+            approvals=approval_settings,
         )
     rollout = ledger.rollout(pipeline)
     if rollout is None or rollout.version != number:
@@ -134,7 +134,7 @@ def _promote(
             f"sluice registry promote {pipeline} {number} --reason '...'",
         )
     transition = ledger.finish_rollout(
-        pipeline, actor="promotion_job", store=state.store, rules=rules, approvals=approvals
+        pipeline, actor="promotion_job", store=state.store, rules=rules, approvals=approval_settings
     )
     if transition.rollout.phase != "promoted":
         raise GateBlocked(transition.reason, fix=transition.remedy)

@@ -48,7 +48,7 @@ def promotion_verdict_asset(
     gate: GateSettings,
     guards: GuardSettings,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
 
@@ -59,7 +59,7 @@ def promotion_verdict_asset(
         gate: Settings of the promotion gate.
         guards: Settings of the guards.
         rules: Digest of gate, guards and suites.
-        approvals: Approval that a promotion requires; the receipt records it.
+        approval_settings: Approval that a promotion requires; the receipt records it.
     """
 
     @dg.asset(
@@ -108,7 +108,8 @@ def promotion_verdict_asset(
                 unit=workload.loss_unit,
             ).model_copy(update={"tables": evaluation.tables, "caveats": caveats})
             return verdict.with_symptoms(evaluation.symptoms).receipt(
-                {**evaluation.subject, "rules": rules, **approvals.subject}, decided_at=utc_now()
+                {**evaluation.subject, "rules": rules, **approval_settings.subject},
+                decided_at=utc_now(),
             )
 
         decision_subject = {

@@ -61,7 +61,7 @@ def save_replays(
 
 
 def trace_errors(member: Member, *, faults: Container[str] | None = None) -> tuple[str, ...]:
-    """Return one text for each error in a member's trace; with ``faults``, only for those."""
+    """Return one text for each error in a member's trace, but only of ``faults`` if given."""
     return tuple(
         f"{_name(member)}: {d.fault} since step {d.step}. {d.finding.what} {d.finding.fix} "
         f"False alarm if: {d.finding.contradicted_by}"

@@ -17,7 +17,7 @@ ROLLOUT = "rollout"
 
 
 def rollout_asset(
-    pipeline: str, settings: RolloutSettings, *, rules: str, approvals: ApprovalSettings
+    pipeline: str, settings: RolloutSettings, *, rules: str, approval_settings: ApprovalSettings
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline.
 
@@ -25,7 +25,7 @@ def rollout_asset(
         pipeline: Name of the pipeline.
         settings: Settings of the rollout.
         rules: Digest of gate, guards and suites.
-        approvals: Approval that the start of a rollout requires.
+        approval_settings: Approval that the start of a rollout requires.
     """
 
     @dg.asset(
@@ -58,7 +58,7 @@ def rollout_asset(
                 actor="rollout_job",
                 reason=f"The promotion gate returned PROMOTE (run {context.run.run_id[:8]}).",
                 rules=rules,
-                approvals=approvals,
+                approvals=approval_settings,
             )
         context.log.info(transition.summary)
         return dg.MaterializeResult(

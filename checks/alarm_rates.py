@@ -105,8 +105,8 @@ def measure_alarms(
     )
 
 
-def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], wanted: int) -> list[pd.DataFrame]:
-    return [frames[position] for position in evenly_spaced(len(frames), wanted)]
+def _evenly_spaced_frames(frames: Sequence[pd.DataFrame], max_frames: int) -> list[pd.DataFrame]:
+    return [frames[position] for position in evenly_spaced(len(frames), max_frames)]
 
 
 def _require_columns(workload: Workload, raw: pd.DataFrame, features: pd.DataFrame) -> None:

@@ -15,9 +15,14 @@ class AlarmSettings(Settings):
     """Windows to evaluate, and number of windows in which each corruption is inserted."""
 
     window_rows: int = Field(250, ge=10, le=1_000_000, description="Window length [rows].")
-    step_rows: int = Field(50, ge=1, description="Distance of the window starts [rows].")
+    step_rows: int = Field(
+        50, ge=1, description="Distance between the first rows of consecutive windows [rows]."
+    )
     max_windows: int = Field(
-        200, ge=2, le=10_000, description="Maximum number of windows; more are subsampled evenly."
+        200,
+        ge=2,
+        le=10_000,
+        description="Maximum number of windows; if there are more, evenly spaced ones are used.",
     )
     plantings: int = Field(
         5, ge=1, le=1_000, description="Number of windows in which each corruption is inserted."
@@ -64,10 +69,10 @@ class ExpectationRates(Record):
     table: Table
     sentence: str
     false_alarms: AlarmRate | None = Field(
-        description="None for a row count and for an expectation of the engine, which are not "
-        "evaluated on windows."
+        description="Share of good windows in which the expectation does not pass. None for a row "
+        "count and for an expectation of Great Expectations, which are not evaluated on windows."
     )
-    caught: int = Field(description="Number of corrupted windows it detected.")
+    caught: int = Field(description="Number of corrupted windows that the expectation detected.")
 
 
 class CorruptionRates(Record):
@@ -76,17 +81,23 @@ class CorruptionRates(Record):
     planted_in: Table
     corruption: str
     planted: int = Field(
-        description="Windows that the corruption changed, counted once for each corrupted column "
-        "or pair of columns; unchanged ones are not counted."
+        description="Number of windows that the corruption changed, counted once for each "
+        "corrupted column or pair of columns."
     )
-    caught: int = Field(description="Windows detected by at least one expectation.")
-    refused: int = Field(description="Windows rejected by a schema or the feature code only.")
+    caught: int = Field(
+        description="Number of these windows that at least one expectation detected."
+    )
+    refused: int = Field(
+        description="Number of these windows that no expectation detected, but a schema or the "
+        "feature code rejected."
+    )
     missed: AlarmRate = Field(
         description="Windows that no step detected, counted once for each corrupted column. The "
         "interval treats the columns of a window as independent."
     )
     caught_by: dict[str, int] = Field(
-        description="Number of windows by what detected them, descending."
+        description="Number of windows by the expectation, schema or code that detected them, in "
+        "descending order."
     )
     missed_in: dict[str, int] = Field(description="Number of missed windows by corrupted columns.")
 
@@ -103,7 +114,7 @@ class AlarmReport(Record):
         "alarm rates use it."
     )
     refused_windows: int = Field(
-        description="Good windows that a schema or the feature code rejected."
+        description="Number of good windows that a schema or the feature code rejected."
     )
     expectations: tuple[ExpectationRates, ...]
     corruptions: tuple[CorruptionRates, ...]

@@ -11,7 +11,7 @@ from sluice.registry.records import Registration, Version
 APPROVED = "promotion_is_approved"
 
 
-def approval_check(pipeline: str, approvals: ApprovalSettings) -> dg.AssetChecksDefinition:
+def approval_check(pipeline: str, approval_settings: ApprovalSettings) -> dg.AssetChecksDefinition:
     """Build the check, which only warns: a candidate that waits does not stop the run."""
     key = dg.AssetKey([pipeline, "candidate"])
 
@@ -34,7 +34,7 @@ def approval_check(pipeline: str, approvals: ApprovalSettings) -> dg.AssetChecks
     ) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:
             version = ledger.version(pipeline, candidate.version.number)
-            passed, message = describe_approval(ledger, version, approvals)
+            passed, message = describe_approval(ledger, version, approval_settings)
         return dg.AssetCheckResult(
             asset_key=key,
             check_name=APPROVED,
@@ -48,12 +48,12 @@ def approval_check(pipeline: str, approvals: ApprovalSettings) -> dg.AssetChecks
 
 
 def describe_approval(
-    ledger: Ledger, version: Version, approvals: ApprovalSettings
+    ledger: Ledger, version: Version, approval_settings: ApprovalSettings
 ) -> tuple[bool, str]:
     """Return False if a version waits for an approval, otherwise True; and the status as text."""
     if version.state == "production":
         return True, f"Version {version.number} is in production."
-    status = ledger.approval_status(version.model, version.number, approvals=approvals)
+    status = ledger.approval_status(version.model, version.number, approvals=approval_settings)
     if status.problem:
         return False, f"WAITING: {status.problem} {status.remedy}"
     if status.approval is None:

@@ -28,7 +28,7 @@ class Corruption:
 
     name: str
     inserted_into: Literal["column", "pair", "rows"]
-    """What it is inserted into: one column, two columns with the same unit, or the rows."""
+    """What the corruption changes: one column, two columns with the same unit, or whole rows."""
 
     plant: Plant
 
@@ -75,11 +75,13 @@ def _swap_cell(
 ) -> pd.DataFrame:
     first, second = (frame[name].to_numpy(np.float64) for name in columns)
     row = int(rng.integers(len(frame)))
-    here = slice(row, row + 1)
+    swapped_row = slice(row, row + 1)
     swapped = _with_changed_column(
-        frame, columns[0], lambda v: _with_rows_set(v, here, second[row])
+        frame, columns[0], lambda v: _with_rows_set(v, swapped_row, second[row])
     )
-    return _with_changed_column(swapped, columns[1], lambda v: _with_rows_set(v, here, first[row]))
+    return _with_changed_column(
+        swapped, columns[1], lambda v: _with_rows_set(v, swapped_row, first[row])
+    )
 
 
 def _swap_columns(

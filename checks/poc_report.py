@@ -1,4 +1,7 @@
-"""One blocking check for each check of the proof-of-concept gate; its receipt blocks training."""
+"""One blocking asset check for each check of the POC gate.
+
+Training requires the receipt of the gate, so skipping these checks does not bypass the gate.
+"""
 
 from collections.abc import Iterator
 from typing import Any

@@ -34,12 +34,22 @@ class ExpectationResult(Record):
     expectation: Expectation
     sentence: str = Field(description="Description of the expectation.")
     outcome: Outcome
-    implied: bool = Field(description="True for a not-null that another expectation implies.")
-    num_rows: int = Field(description="Rows measured; missing values count only for not-null.")
-    num_bad: int = Field(description="Rows that violate it; 0 for a table-wide number.")
-    bad_rate: float = Field(description="num_bad / num_rows [rate].")
-    observed: float | None = Field(description="Number measured by a table-wide expectation.")
-    examples: tuple[BadRow, ...] = Field(description="First rows that violate it.")
+    implied: bool = Field(
+        description="True for a not-null expectation that another expectation implies."
+    )
+    num_rows: int = Field(
+        description="Number of measured rows. Rows with a missing value are measured only by a "
+        "not-null expectation."
+    )
+    num_bad: int = Field(
+        description="Number of rows that violate the expectation; 0 for an expectation on one "
+        "number of the table, such as the row count."
+    )
+    bad_rate: float = Field(description="``num_bad`` divided by ``num_rows``.")
+    observed: float | None = Field(
+        description="Measured number of an expectation on one number of the table; else None."
+    )
+    examples: tuple[BadRow, ...] = Field(description="First rows that violate the expectation.")
     message: str = Field(description="Result in one sentence.")
 
 

@@ -64,7 +64,10 @@ def trained_models_checks(
                 reads=[features_key, best_key],
             ),
             blocking_spec(
-                TRACE_CLEAN, asset, "The training tracer reports no error in most trainings."
+                TRACE_CLEAN,
+                asset,
+                "The training tracer reports no fault as an error in more than half of the "
+                "trainings.",
             ),
         ],
         ins={

@@ -46,9 +46,9 @@ def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.
     return [raw.iloc[start : start + length] for start in chosen_starts]
 
 
-def evenly_spaced(available: int, wanted: int) -> list[int]:
-    """Return at most ``wanted`` positions, evenly spaced over ``available``."""
-    positions = np.linspace(0, available - 1, min(available, wanted))
+def evenly_spaced(available: int, max_positions: int) -> list[int]:
+    """Return at most ``max_positions`` positions, evenly spaced over ``available``."""
+    positions = np.linspace(0, available - 1, min(available, max_positions))
     return sorted({round(position) for position in positions})
 
 

@@ -18,9 +18,9 @@ from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
 _MIN_PIECES_FOR_TENTHS = 20
-"""Minimum number of pieces of a stage that prints a line after each tenth of them."""
+"""Number of pieces of a stage from which on a line is printed after each tenth of the pieces."""
 _MAX_SILENT_S = 15.0
-"""Time without a printed line after which a line is printed for the next finished piece [s]."""
+"""Time since the last printed line after which the next finished piece prints a line [s]."""
 
 
 class RunConsole:

@@ -69,7 +69,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     settings, workload = pipeline.settings, pipeline.workload
     name, path = settings.name, settings.workload
     poc, rules, seed = settings.poc, settings.promotion_rules, settings.seeds[0]
-    inputs, search = pipeline.training, pipeline.search
+    training_inputs, search_inputs = pipeline.training, pipeline.search
     planned = PlannedEvaluation(
         seeds=settings.seeds,
         baseline=settings.baseline,
@@ -78,28 +78,30 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     )
     has_rollout = settings.rollout is not None
     training = training_job(name, purpose=settings.description)
-    approvals, requires_approval = settings.approval, settings.approval.required
+    approval_settings, requires_approval = settings.approval, settings.approval.required
     promotion = promotion_job(name, checks_approval=requires_approval)
     verification = verification_job(name)
     jobs = [search_job(name), training, promotion, verification]
     assets = [
         raw_data_asset(name, workload),
-        features_asset(name, workload, path=path, compute=search.compute),
-        poc_report_asset(name, inputs, poc, seed=seed),
-        best_config_asset(name, search, poc=poc, planned=planned, tracking=settings.tracking),
+        features_asset(name, workload, path=path, compute=search_inputs.compute),
+        poc_report_asset(name, training_inputs, poc, seed=seed),
+        best_config_asset(
+            name, search_inputs, poc=poc, planned=planned, tracking=settings.tracking
+        ),
         trained_models_asset(
             name,
-            search,
+            search_inputs,
             poc=poc,
             planned=planned,
             diagnosis=settings.diagnosis,
             production_code=settings.production_code,
             tracking=settings.tracking,
         ),
-        drift_reference_asset(name, search, settings.drift),
+        drift_reference_asset(name, search_inputs, settings.drift),
         evaluation_asset(
             name,
-            search,
+            search_inputs,
             baseline_rules=settings.baseline,
             suites=settings.suites,
             approved_candidate=settings.guards.approved,
@@ -112,11 +114,11 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             gate=settings.gate,
             guards=settings.guards,
             rules=rules,
-            approvals=approvals,
+            approval_settings=approval_settings,
         ),
         candidate_asset(
             name,
-            search,
+            search_inputs,
             poc=poc,
             advised_power=settings.gate.advised_power,
             tracking=settings.tracking,
@@ -125,7 +127,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
             name,
             has_rollout=has_rollout,
             rules=rules,
-            approvals=approvals,
+            approval_settings=approval_settings,
             tracking=settings.tracking,
         ),
     ]
@@ -133,9 +135,9 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         raw_data_checks(name, workload),
         features_checks(name, workload, poc.look_ahead, path=path, seed=seed),
         poc_checks(name),
-        evaluation_inputs_check(name, inputs, planned),
+        evaluation_inputs_check(name, training_inputs, planned),
         best_config_checks(name),
-        trained_models_checks(name, search, poc.predictions, seeds=settings.seeds),
+        trained_models_checks(name, search_inputs, poc.predictions, seeds=settings.seeds),
         evaluation_checks(name),
         verdict_check(name),
         candidate_checks(name),
@@ -143,8 +145,8 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     ]
     if requires_approval:
         jobs.append(approval_job(name))
-        assets.append(approval_asset(name, approvals))
-        checks.append(approval_check(name, approvals))
+        assets.append(approval_asset(name, approval_settings))
+        checks.append(approval_check(name, approval_settings))
     promotion_jobs, sensors = [promotion], []
     if settings.drift is not None:
         drift = drift_job(name)
@@ -157,11 +159,13 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         promotion_jobs.append(rollout)
         jobs += [rollout, review]
         assets += [
-            rollout_asset(name, settings.rollout, rules=rules, approvals=approvals),
+            rollout_asset(name, settings.rollout, rules=rules, approval_settings=approval_settings),
             rollout_review_asset(name, workload, settings.gate),
         ]
         checks.append(rollout_check(name))
-        sensors.append(rollout_sensor(name, [promotion, review], approvals=approvals))
+        sensors.append(
+            rollout_sensor(name, [promotion, review], approval_settings=approval_settings)
+        )
     return dg.Definitions(
         assets=dg.map_asset_specs(
             lambda spec: spec.replace_attributes(owners=list(settings.owners)), assets
@@ -169,12 +173,18 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         asset_checks=checks,
         jobs=jobs,
         schedules=[
-            retrain_schedule(name, training, settings.schedule, search, seeds=settings.seeds),
+            retrain_schedule(
+                name, training, settings.schedule, search_inputs, seeds=settings.seeds
+            ),
             verification_schedule(name, verification, settings.schedule),
         ],
         sensors=[
             promotion_sensor(
-                name, promotion_jobs, has_rollout=has_rollout, rules=rules, approvals=approvals
+                name,
+                promotion_jobs,
+                has_rollout=has_rollout,
+                rules=rules,
+                approval_settings=approval_settings,
             ),
             *sensors,
             failure_sensor(name, jobs),

@@ -43,8 +43,13 @@ _DAEMON_STOP_TIMEOUT_S = 60.0
 _UI_STOP_TIMEOUT_S = 3
 """Maximum wait for open requests at shutdown; subscriptions stay open while a page is open [s]."""
 
-_STATEMENT_TIMEOUT_MS, _POOL_RECYCLE_S, _POOL_OVERFLOW = 15_000, 3600, 20
-"""Dagster's defaults for its web server; not used with SQLite."""
+# Dagster's defaults for its web server. SQLite does not use them.
+_STATEMENT_TIMEOUT_MS = 15_000
+"""Maximum duration of a database statement of the web server [ms]."""
+_POOL_RECYCLE_S = 3600
+"""Age at which a database connection is replaced [s]."""
+_POOL_OVERFLOW = 20
+"""Maximum number of database connections in addition to those of the pool."""
 
 
 def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:

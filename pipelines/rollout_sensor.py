@@ -32,14 +32,14 @@ Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvalu
 
 
 def rollout_sensor(
-    pipeline: str, jobs: list[UnresolvedAssetJobDefinition], *, approvals: ApprovalSettings
+    pipeline: str, jobs: list[UnresolvedAssetJobDefinition], *, approval_settings: ApprovalSettings
 ) -> dg.SensorDefinition:
     """Return the sensor that runs the controller; each transition becomes an asset observation.
 
     Args:
         pipeline: Name of the pipeline.
         jobs: Jobs that the sensor starts.
-        approvals: Approval for which the promotion waits.
+        approval_settings: Approval for which the promotion waits.
     """
 
     @dg.sensor(
@@ -71,7 +71,7 @@ def rollout_sensor(
                     ).url
                 except StorageError as error:  # a full disk must not block a promotion
                     context.log.warning(f"The rollout's page was not written: {error}")
-            missing_approval = _missing_approval(ledger, rollout, approvals)
+            missing_approval = _missing_approval(ledger, rollout, approval_settings)
             requests = (
                 []
                 if missing_approval
@@ -121,12 +121,14 @@ def _events(name: str, transitions: list[Transition], page: str) -> Events:
     return events
 
 
-def _missing_approval(ledger: RolloutLedger, rollout: Rollout, approvals: ApprovalSettings) -> str:
+def _missing_approval(
+    ledger: RolloutLedger, rollout: Rollout, approval_settings: ApprovalSettings
+) -> str:
     """Return which approval a completed rollout waits for; empty if it waits for none."""
     if rollout.phase != "awaiting_promotion":
         return ""
     status = ledger.approval_status(
-        rollout.model, rollout.version, approvals=approvals, valid_at=rollout.started_at
+        rollout.model, rollout.version, approvals=approval_settings, valid_at=rollout.started_at
     )
     return f"{status.problem} {status.remedy}".strip()
 

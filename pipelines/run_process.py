@@ -15,7 +15,7 @@ has the tags of the first run, but another id."""
 
 _TAG_PATTERN = re.compile(r"run (\S+) on (\S+) in process (\d+) of second (\d+\.\d+)")
 _START_TOLERANCE_S = 1.0
-"""Maximum difference at which two start times count as those of one process [s]."""
+"""Maximum difference of two start times for them to count as those of the same process [s]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

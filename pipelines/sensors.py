@@ -54,7 +54,7 @@ def promotion_sensor(
     *,
     has_rollout: bool,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
 ) -> dg.SensorDefinition:
     """Return the sensor that starts a rollout, or a promotion, when the verdict is PROMOTE.
 
@@ -63,7 +63,7 @@ def promotion_sensor(
         jobs: Jobs that the sensor starts.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
-        approvals: Approval for which the sensor waits.
+        approval_settings: Approval for which the sensor waits.
     """
     key = dg.AssetKey([pipeline, "candidate"])
 
@@ -90,7 +90,7 @@ def promotion_sensor(
                 context.instance,
                 has_rollout=has_rollout,
                 rules=rules,
-                approvals=approvals,
+                approval_settings=approval_settings,
                 now=utc_now(),
             )
 
@@ -105,7 +105,7 @@ def next_request(
     *,
     has_rollout: bool,
     rules: str,
-    approvals: ApprovalSettings,
+    approval_settings: ApprovalSettings,
     now: datetime,
 ) -> dg.RunRequest | dg.SkipReason:
     """Return the run request for the newest candidate, or the reason to skip.
@@ -117,7 +117,7 @@ def next_request(
         instance: Read to find a run that was already started.
         has_rollout: Whether a rollout is configured, which precedes a promotion.
         rules: Digest of gate, guards and suites.
-        approvals: Approval that the promotion requires.
+        approval_settings: Approval that the promotion requires.
         now: Present time.
     """
     status = read_model_status(ledger, pipeline, now=now)
@@ -126,7 +126,7 @@ def next_request(
         return request
     version = int(request.tags["sluice/version"])
     try:
-        ledger.require_promotable(pipeline, version, rules=rules, approvals=approvals)
+        ledger.require_promotable(pipeline, version, rules=rules, approvals=approval_settings)
     except ApprovalMissing as missing:
         return dg.SkipReason(f"The verdict on version {version} is PROMOTE. {missing}")
     except GateBlocked as blocked:

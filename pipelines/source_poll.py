@@ -16,7 +16,8 @@ from sluice.workloads.workload import Workload
 
 MAX_WAIT_S = 40.0
 MAX_UNSUCCESSFUL_WAITS = 3
-"""Number of waits after which a load is considered to hang and another one is started."""
+"""Number of unsuccessful waits for one load after which it counts as hanging, and another load is
+started."""
 MAX_LOADS = 4
 """Maximum number of threads that load one source, hanging ones included."""
 

@@ -49,7 +49,7 @@ PACKAGES = (
 class DoctorSettings(Settings):
     """Limits of ``sluice doctor``."""
 
-    min_free_gib: float = Field(1.0, gt=0, description="Free disk space that is required [GiB].")
+    min_free_gib: float = Field(1.0, gt=0, description="Minimum free disk space [GiB].")
 
 
 class Examination(Record):

@@ -45,7 +45,10 @@ def drift(
         float, typer.Option(help="Rate of false alarms per window, over all columns, in (0, 0.5).")
     ] = _DEFAULTS.alpha,
     min_rows: Annotated[
-        int, typer.Option(help="Minimum size of a window; smaller ones are INCONCLUSIVE [rows].")
+        int,
+        typer.Option(
+            help="Minimum size of a window; the verdict on a smaller one is INCONCLUSIVE [rows]."
+        ),
     ] = _DEFAULTS.min_rows,
     max_columns: Annotated[
         int,

@@ -61,20 +61,21 @@ def register(app: typer.Typer) -> None:
         results_console().print(text, end="")
 
 
-def _find(wanted: str, faults: "list[Fault]") -> "Fault | None":
-    return next((fault for fault in faults if wanted in (fault.id, fault.name)), None)
+def _find(name_or_id: str, faults: "list[Fault]") -> "Fault | None":
+    return next((fault for fault in faults if name_or_id in (fault.id, fault.name)), None)
 
 
-def _print_check(wanted: str, faults: "list[Fault]", *, as_json: bool) -> None:
+def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> None:
     """Print the check of this name or identifier, or raise if it is unknown."""
     checks = _checks()
-    check = next((c for c in checks if wanted in (c["name"], c["id"])), None)
+    check = next((c for c in checks if name_or_id in (c["name"], c["id"])), None)
     if check is None:
         hint = suggest_nearest(
-            wanted, [*(fault.id for fault in faults), *(c["name"] for c in checks)]
+            name_or_id, [*(fault.id for fault in faults), *(c["name"] for c in checks)]
         )
         raise SettingsError(
-            f"{wanted!r} is neither a fault of the catalogue nor a check of the POC gate.{hint}",
+            f"{name_or_id!r} is neither a fault of the catalogue nor a check of the POC gate."
+            f"{hint}",
             fix="List all faults with: sluice explain",
         )
     if as_json:
@@ -103,7 +104,13 @@ def _checks() -> "list[dict[str, Any]]":
     from sluice.failfast.result import check_page
 
     times = TimeLimits()
-    whole = (WHOLE_GATE_CHECK, WHOLE_GATE_CHECK_ID, WHOLE_GATE_DESCRIPTION, (), times.whole_gate)
+    whole_gate = (
+        WHOLE_GATE_CHECK,
+        WHOLE_GATE_CHECK_ID,
+        WHOLE_GATE_DESCRIPTION,
+        (),
+        times.whole_gate,
+    )
     rows = [(c.name, c.check_id, c.description, c.needs, c.limit(times)) for c in CHECKS]
     return [
         {
@@ -114,7 +121,7 @@ def _checks() -> "list[dict[str, Any]]":
             "time_limits": f"warns after {limit.typical_s:g} s, fails after {limit.max_s:g} s",
             "page": check_page(name),
         }
-        for name, check_id, description, needs, limit in [*rows, whole]
+        for name, check_id, description, needs, limit in [*rows, whole_gate]
     ]
 
 

@@ -55,23 +55,28 @@ def gate(
         float, typer.Option(help="One-sided rate of false promotions, in (0, 0.5).")
     ] = _DEFAULTS.alpha,
     min_gain: Annotated[
-        float, typer.Option(help="Smallest mean gain worth a promotion [loss units].")
+        float,
+        typer.Option(
+            help="Mean gain that a candidate must significantly exceed to be promoted [loss units]."
+        ),
     ] = _DEFAULTS.min_gain,
     margin_share: Annotated[
         float,
         typer.Option(help="Equivalence margin, as a share of the baseline's mean loss."),
     ] = _DEFAULTS.equivalence_margin_share,
     min_seeds: Annotated[
-        int, typer.Option(help="Minimum number of seeds; fewer are INCONCLUSIVE.")
+        int, typer.Option(help="Minimum number of seeds; with fewer, the verdict is INCONCLUSIVE.")
     ] = _DEFAULTS.min_seeds,
     min_rows: Annotated[
-        int, typer.Option(help="Minimum number of test rows; fewer are INCONCLUSIVE [rows].")
+        int,
+        typer.Option(
+            help="Minimum number of test rows; with fewer, the verdict is INCONCLUSIVE [rows]."
+        ),
     ] = _DEFAULTS.min_rows,
     block_length: Annotated[
         int | None,
         typer.Option(
-            help="Lower limit of the block length; the estimated length is used when longer "
-            "[rows].",
+            help="Minimum block length; a longer estimated length is used instead [rows].",
             show_default=False,
         ),
     ] = None,

@@ -42,12 +42,12 @@ def judge(
         ),
     ],
     min_self_agreement: Annotated[
-        float, typer.Option(help="Required share of pairs on which all repeated answers agree.")
+        float, typer.Option(help="Minimum share of pairs on which all repeated answers agree.")
     ] = _DEFAULTS.min_self_agreement,
     min_human_agreement: Annotated[
         float,
         typer.Option(
-            help="Required share of labelled pairs on which the model agrees with the person."
+            help="Minimum share of labelled pairs on which the model agrees with the person."
         ),
     ] = _DEFAULTS.min_human_agreement,
     min_labelled: Annotated[

@@ -36,7 +36,7 @@ def import_baseline(
 
     Args:
         source: 'mlflow:/NAME/VERSION'.
-        pipeline: Name or file of the pipeline whose baseline they become.
+        pipeline: Name or file of the pipeline whose baseline the predictions become.
         predictions: Artifact of the model's run with the predictions; None to run the model.
         uri: Tracking URI; None for that of the pipeline's settings.
         trust: Names that the user trusts; the model is run only if ``source`` is one of them.

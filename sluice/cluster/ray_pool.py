@@ -90,13 +90,13 @@ class RayPool:
         if not self._received:
             timeout = None if self._busy else _START_TIMEOUT_S
             references = [*self._busy, *self._starting]
-            done, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
-            if not done:
+            ready, _ = self._ray.wait(references, num_returns=1, timeout=timeout)
+            if not ready:
                 raise _no_worker_error(f"none started within {_START_TIMEOUT_S:g} s")
-            if done[0] in self._starting:
-                self._finish_start(done[0])
+            if ready[0] in self._starting:
+                self._finish_start(ready[0])
                 return None
-            self._receive(done[0])
+            self._receive(ready[0])
         received = self._received.popleft()
         if isinstance(received, SluiceError):
             raise received

@@ -32,7 +32,7 @@ class TickBars(Settings):
     """A bar closes with its ``num_ticks``-th tick."""
 
     kind: Literal["tick"] = "tick"
-    num_ticks: int = Field(ge=1, le=1_000_000_000, description="Ticks in a bar.")
+    num_ticks: int = Field(ge=1, le=1_000_000_000, description="Number of ticks in a bar.")
 
 
 class VolumeBars(Settings):
@@ -42,7 +42,7 @@ class VolumeBars(Settings):
     """
 
     kind: Literal["volume"] = "volume"
-    units: float = Field(gt=0, description="Volume that closes a bar [units of size].")
+    units: float = Field(gt=0, description="Volume at which a bar closes [units of size].")
 
 
 class DollarBars(Settings):
@@ -53,7 +53,8 @@ class DollarBars(Settings):
 
     kind: Literal["dollar"] = "dollar"
     value: float = Field(
-        gt=0, description="Sum of price x size that closes a bar [currency of the price]."
+        gt=0,
+        description="Sum of price x size at which a bar closes [currency of the price].",
     )
 
 
@@ -68,7 +69,7 @@ class RangeBars(Settings):
     tenths_of_bp: int = Field(
         ge=1,
         le=1_000_000,
-        description="Range that closes a bar [tenths of a basis point of its first price].",
+        description="Range at which a bar closes [tenths of a basis point of its first price].",
     )
 
 

@@ -33,7 +33,7 @@ class Between(Record):
     low: float | None = None
     high: float | None = None
     mostly: float = Field(
-        1.0, gt=0, le=1, description="Share of the values that must be within the bounds."
+        1.0, gt=0, le=1, description="Minimum share of the non-null values within the bounds."
     )
 
 

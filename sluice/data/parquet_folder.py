@@ -129,11 +129,11 @@ def _require_same_columns(
 ) -> None:
     before, after = _dtype_names(reference), _dtype_names(part)
     for column in {**before, **after}:
-        one, other = before.get(column, "missing"), after.get(column, "missing")
-        if one != other:
+        dtype, other_dtype = before.get(column, "missing"), after.get(column, "missing")
+        if dtype != other_dtype:
             raise SourceError(
-                f"All files of {source.uri} must have the same columns, but '{column}' is {one} in "
-                f"{first} and {other} in {name}.",
+                f"All files of {source.uri} must have the same columns, but '{column}' is {dtype} "
+                f"in {first} and {other_dtype} in {name}.",
                 fix="Write the files with one schema.",
             )
 

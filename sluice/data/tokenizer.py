@@ -52,13 +52,13 @@ class WordTokenizer:
         Args:
             texts: Texts.
             max_words: Maximum size of the vocabulary, with padding and unknown words.
-            min_count: Rarer words are not in the vocabulary.
+            min_count: Minimum number of occurrences of a word in the vocabulary.
         """
         counts = Counter(word for text in texts for word in split_words(text))
         # Equally frequent words are sorted, so that the order of the texts does not matter.
         frequent = sorted(counts, key=lambda word: (-counts[word], word))
-        kept = [word for word in frequent if counts[word] >= min_count]
-        return cls([PADDING, UNKNOWN, *kept[: max(max_words - 2, 0)]])
+        words = [word for word in frequent if counts[word] >= min_count]
+        return cls([PADDING, UNKNOWN, *words[: max(max_words - 2, 0)]])
 
     @classmethod
     def load(cls, path: Path) -> "WordTokenizer":

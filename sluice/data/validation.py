@@ -12,7 +12,7 @@ from sluice.base.pluralize import pluralize
 from sluice.data.schema import Column, ColumnKind, Schema
 
 _MIN_ABBREVIATION = 3
-"""Minimum length of an abbreviation that is suggested for a longer name [characters]."""
+"""Minimum length of a name that counts as an abbreviation of a longer one [characters]."""
 
 # NumPy dtype kinds by declared kind. Integers are accepted as floats, because the conversion is
 # exact.

@@ -10,8 +10,12 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 TRAIN, VALIDATION = "#9fb3c8", "#0967d2"
-WIDTH_IN, DPI, NUM_COLOURS = 7.2, 110, 64
-"""Width of a figure [inches], its resolution [dots per inch], and its number of colours."""
+WIDTH_IN = 7.2
+"""Width of a figure [inches]."""
+DPI = 110
+"""Resolution of a figure [dots per inch]."""
+NUM_COLOURS = 64
+"""Default number of colours of a stored figure."""
 
 
 def _empty_figure(*, height_in: float) -> "Figure":

@@ -13,7 +13,7 @@ _TIME_FORMATS = ("", " %H:%M", " %H:%M:%S")
 _BIRTH_NAME = re.compile(r"birth|dob|born", re.IGNORECASE)
 
 MIN_DATES = 60
-"""Minimum number of distinct dates with which rows are ordered in time."""
+"""Minimum number of distinct dates of a column for the rows to be ordered by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ MAX_SIDE = 64
 """Maximum side length of the images of a first run; larger images are resized [pixels]."""
 
 _MIN_CLASS_IMAGES = 30
-"""Number of images of a class below which the generated code has a comment that warns."""
+"""Number of images of a class below which a comment in the generated code warns about the class."""
 
 _STEP = 4
 """Side lengths are multiples of this number, because the network halves them twice."""

@@ -13,19 +13,20 @@ from sluice.scaffold.guesses import InputGuess
 from sluice.workloads.columns import as_labels
 
 MAX_CATEGORY_VALUES = 20
-"""Maximum number of values of a category that become features; rarer values have none."""
+"""Maximum number of values of a category that become features; rarer values get no feature."""
 
 TEXT_WIDTH, TEXT_WIDTH_ALONE = 64, 256
 """Number of features of a text beside other inputs, and of a text without other inputs."""
 
 _MIN_TEXT_WORDS = 3.0
-"""Minimum mean number of words at which a column counts as text."""
+"""Minimum mean number of words per row for a column to count as text."""
 
 _MAX_DISTINCT_SHARE = 0.5
-"""Maximum share of distinct values; above it, a column of single words is an identifier."""
+"""Ratio of distinct values to rows above which a column of single words counts as an identifier."""
 
 _MIN_NUMBER_SHARE = 0.8
-"""Minimum share of numbers at which the other texts of a column count as markers, such as '?'."""
+"""Share of numbers among the texts of a column above which its other texts count as markers of
+missing values, such as '?'."""
 
 _COPY_CORRELATION = 0.9999
 """Absolute correlation with the target above which a column counts as its copy."""

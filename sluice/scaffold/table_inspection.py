@@ -29,19 +29,20 @@ MAX_CLASSES = 50
 """Maximum number of classes of a target."""
 
 _MAX_INTEGER_CLASSES = 10
-"""Maximum number of distinct integers that are classes and not amounts."""
+"""Maximum number of distinct integers of a target for them to count as classes, not as amounts."""
 
 _MIN_CLASS_ROWS = 20
-"""Minimum mean number of rows per distinct integer at which integers count as classes."""
+"""Minimum mean number of rows per distinct integer of a target for them to count as classes."""
 
 _MAX_LAG = 24
-"""Maximum number of rows between a row and an earlier target."""
+"""Maximum distance of a row from the earlier target that is its input [rows]."""
 
 _RARE_SHARE = 0.1
-"""Share of the rarest of two classes below which the classes count as imbalanced."""
+"""Share of rows of the rarer of two classes below which the classes count as imbalanced. For k
+classes the limit is this share divided by k - 1, but at least half of this share."""
 
 _MIN_RARE_ROWS = 30
-"""Number of rows of a class below which the generated code has a comment that warns."""
+"""Number of rows of a class below which a comment in the generated code warns about the class."""
 
 
 def inspect_table(path: Path, target: str) -> TableGuess:

@@ -18,13 +18,13 @@ from sluice.workloads.workload import Examples, Workload
 class BatchSizeResult(Record):
     """The largest batch size that was run and fitted into memory."""
 
-    rows: int = Field(description="Examples per batch.")
+    rows: int = Field(description="Number of examples of the largest batch that fits.")
     peak_bytes: int = Field(description="Growth of memory at this batch size [bytes].")
     bound: Literal["memory", "limit_rows"] = Field(
         description="Limit that rules out a larger batch: the memory, or the largest size of "
         "interest."
     )
-    memory_bytes: int = Field(description="Maximum growth of memory [bytes].")
+    memory_bytes: int = Field(description="Limit of the growth of memory during a step [bytes].")
     attempts: tuple[BatchSizeAttempt, ...] = Field(
         description="Attempts in the order in which they were run."
     )

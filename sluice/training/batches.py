@@ -109,7 +109,7 @@ class Batches:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest batch."""
+        """Number of rows of the largest batch."""
         return self._plan.max_rows
 
     def sizes(self) -> Tensor:

@@ -34,7 +34,7 @@ class CodeIdentity(Record):
 
     @property
     def coverage_warning(self) -> str:
-        """Sentence that lists the code that the digest does not cover; "" without such code."""
+        """Sentence that lists the code that the digest does not cover; "" if it covers all code."""
         if not self.not_followed:
             return ""
         return (

@@ -20,10 +20,10 @@ from sluice.findings.finding import Finding
 from sluice.training.loop import EpochResult
 
 _MIN_EPOCHS = 6
-"""Minimum number of epochs for trends: five differences between neighbours."""
+"""Minimum number of epochs to fit a trend. Six epochs have five differences between neighbours."""
 
 _CLEAR_STANDARD_ERRORS = 4.0
-"""Standard errors above which a trend is significant."""
+"""Ratio of a trend to its standard error above which the trend is significant."""
 
 
 class DiagnosisSettings(Settings):
@@ -32,56 +32,58 @@ class DiagnosisSettings(Settings):
     gap_epochs: int = Field(
         5,
         ge=3,
-        description="Number of epochs over which the generalisation gap must grow [epochs].",
+        description="Minimum number of epochs after the best one to detect overfitting; also the "
+        "number of last epochs over which 'stopped too early' measures the decrease [epochs].",
     )
     gap_share: float = Field(
         0.1,
         gt=0,
-        description="Minimum increase of the validation loss after its best epoch, as a share of "
-        "the decrease of the train loss.",
+        description="Increase of the validation loss after its best epoch above which a training "
+        "overfits, as a share of the decrease of the train loss.",
     )
     unfinished_share: float = Field(
         0.05,
         gt=0,
         description="Decrease of the validation loss over the last epochs above which a training "
-        "is unfinished, as a share of its total decrease.",
+        "is stopped too early, as a share of the total decrease of the validation loss.",
     )
     common_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Share of trainings that must have a symptom for the verdict to name it "
-        "first. For 'stopped too early': share of trainings whose best epoch must be max_epochs.",
+        description="Minimum share of trainings with a symptom for the verdict to name it first. "
+        "'Stopped too early' requires this share of trainings whose best epoch is max_epochs.",
     )
     trivial_share: float = Field(
         0.99,
         gt=0,
         le=1,
-        description="Ratio of the lowest train loss to the loss of the best constant prediction "
-        "above which the training underfits.",
+        description="Minimum ratio of the lowest train loss to the loss of the best constant "
+        "prediction for a training to count as underfitting.",
     )
     min_loss_decrease: float = Field(
         1e-3,
         ge=0,
-        description="Relative decrease of the train loss below which it counts as constant.",
+        description="Relative decrease of the train loss up to which the loss counts as constant.",
     )
     max_gradient_norm: float = Field(
         100.0,
         gt=0,
-        description="Maximum gradient norm. For a loss above 1, the limit is this value times the "
-        "loss.",
+        description="Gradient norm above which a training counts as exploding, from the second "
+        "epoch on. If the train loss is above 1, the limit is this value times the loss.",
     )
     max_gradient_jump: float = Field(
         30.0,
         gt=1,
-        description="Maximum gradient norm, as a multiple of the earlier epochs' largest mean.",
+        description="Gradient norm above which a training counts as exploding, as a multiple of "
+        "the largest mean norm of an earlier epoch.",
     )
     dead_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Maximum share of rectifier neurons that are never active; a larger share is "
-        "a symptom.",
+        description="Share of rectifier neurons that are never active above which dead units are "
+        "reported.",
     )
 
 
@@ -121,7 +123,7 @@ def diagnose_curves(
     """Diagnose the learning curves of one training.
 
     Args:
-        history: Its epochs, in order.
+        history: Epochs of the training, in order.
         settings: Thresholds of the symptoms.
         max_epochs: Maximum number of epochs in the training settings.
         expects_signal: ``Workload.expects_signal``. If the target may be unpredictable, a constant

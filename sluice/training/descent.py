@@ -25,13 +25,16 @@ it from a narrow window."""
 class RangeTestSettings(Settings):
     """Learning rates that a range test tries, and its criteria for a descent."""
 
-    lowest_rate: float = Field(1e-7, gt=0, le=1, description="First learning rate.")
-    highest_rate: float = Field(10.0, gt=0, le=1000, description="Last learning rate.")
+    lowest_rate: float = Field(1e-7, gt=0, le=1, description="First and lowest learning rate.")
+    highest_rate: float = Field(10.0, gt=0, le=1000, description="Last and highest learning rate.")
     num_steps: int = Field(
         200, ge=20, le=100_000, description="Number of optimizer steps, one per learning rate."
     )
     window_decades: float = Field(
-        0.8, gt=0, le=4, description="Narrowest window to which a line is fitted [decades]."
+        0.8,
+        gt=0,
+        le=4,
+        description="Width of the narrowest window to which a line is fitted [decades].",
     )
     confidence: float = Field(
         0.99, gt=0.5, lt=1, description="Probability of finding no descent if there is no descent."
@@ -65,7 +68,7 @@ class RangeTestSettings(Settings):
 
     @property
     def window_steps(self) -> int:
-        """Steps of a window, always odd."""
+        """Number of steps of the narrowest window; always odd."""
         return 2 * round(self.window_decades / self.step_decades / 2) + 1
 
 

@@ -22,7 +22,8 @@ from sluice.training.ranks import Ranks, RankShard
 T = TypeVar("T")
 
 _LOST_CONNECTION = re.compile(r"gloo|nccl|TCPStore|process ?group", re.IGNORECASE)
-"""Matches the message of an error for a lost connection, which may be a plain RuntimeError."""
+"""Matches the messages of torch about a lost connection. The type of the error does not suffice: it
+may be a plain RuntimeError."""
 
 
 class DistributedRanks(Ranks):

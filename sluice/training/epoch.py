@@ -58,7 +58,7 @@ class StepRecords:
         self._clear()
 
     def add(self, loss: Tensor, norm: Tensor, *, is_taken: bool) -> None:
-        """Add one step, and whether it updated the weights."""
+        """Add the loss and the gradient norm of a step, and whether it updated the weights."""
         self._losses.append(loss)
         self._norms.append(norm)
         self._is_taken.append(is_taken)

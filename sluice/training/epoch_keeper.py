@@ -1,4 +1,4 @@
-"""Keeps the state of a training within an epoch."""
+"""Stores the state of a training within an epoch."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,13 +12,13 @@ from sluice.training.train_state import EpochProgress
 
 
 class EpochKeeper:
-    """Keeps the state of the running epoch whenever ``due`` returns True.
+    """Stores the state of the running epoch whenever ``is_due`` returns True.
 
     Args:
-        due: Returns whether to keep the state now; called after every step and every chunk of
+        is_due: Returns whether to store the state now; called after every step and every chunk of
             validation rows.
-        keep: Stores the state of the random generators and the progress of the epoch, with the rest
-            of the training's state.
+        store_state: Stores the state of the random generators and the progress of the epoch, with
+            the rest of the training's state.
         mixed_precision: Number format of the steps.
         steps_per_epoch: Number of batches of an epoch.
         clock: Monotonic time [s].
@@ -26,14 +26,15 @@ class EpochKeeper:
 
     def __init__(
         self,
-        due: Callable[[], bool],
-        keep: Callable[[Mapping[str, Tensor], EpochProgress], None],
+        is_due: Callable[[], bool],
+        store_state: Callable[[Mapping[str, Tensor], EpochProgress], None],
         mixed_precision: MixedPrecision,
         *,
         steps_per_epoch: int,
         clock: Callable[[], float],
     ) -> None:
-        self._due, self._keep, self._mixed_precision = due, keep, mixed_precision
+        self._is_due, self._store_state = is_due, store_state
+        self._mixed_precision = mixed_precision
         self._steps_per_epoch, self._clock = steps_per_epoch, clock
 
     def begin(self, epoch: int, settings: TrainSettings, *, started: float) -> None:
@@ -48,29 +49,29 @@ class EpochKeeper:
         self._epoch, self._settings, self._started = epoch, settings, started
 
     def after_step(self, records: StepRecords) -> None:
-        """Keep the state after a step if ``due`` returns True.
+        """Store the state after a step if ``is_due`` returns True.
 
         Raises:
             TrainingFailed: A loss or a gradient so far is not finite.
         """
-        if self._due():
-            self._keep(rng_state(), self._progress(records))
+        if self._is_due():
+            self._store_state(rng_state(), self._progress(records))
 
     def after_chunk(self, records: StepRecords) -> Callable[[], None]:
         """Return the function to call after every chunk of validation rows.
 
-        It keeps the state after all steps of the epoch if ``due`` returns True.
+        It stores the state after all steps of the epoch if ``is_due`` returns True.
 
         The state of the random generators is read now, before validation: code that runs during
         validation may draw from them, and draws again after a resume.
         """
         rng = rng_state()
 
-        def keep_if_due() -> None:
-            if self._due():
-                self._keep(rng, self._progress(records))
+        def store_if_due() -> None:
+            if self._is_due():
+                self._store_state(rng, self._progress(records))
 
-        return keep_if_due
+        return store_if_due
 
     def _progress(self, records: StepRecords) -> EpochProgress:
         loss_S, norm_S, taken_S = records.read()

@@ -276,7 +276,7 @@ def _fit(
     restored = ranks.broadcast_from_first(lambda: load_checkpoint(folder, subject=subject))
     epochs = functools.partial(_iter_epochs, spec, workload, model, rows, restored.state, ranks)
     if not ranks.is_first:
-        for _ in epochs(keep=None):
+        for _ in epochs(on_state=None):
             pass
         return None
     history = restored.state.history if restored.state else ()
@@ -330,7 +330,7 @@ def _fit(
             traced_attempt(folder, is_enabled=spec.training.trace) as trace,
             delay as termination,
         ):
-            for result in epochs(keep=on_state, due=is_due):
+            for result in epochs(on_state=on_state, is_due=is_due):
                 on_event(fold_run_event(spec, "epoch", result.epoch, result=result))
 
         best = history[workload.select_epoch({r.epoch: r.val_loss for r in history}) - 1]
@@ -381,8 +381,8 @@ def _iter_epochs(
     resume: TrainState | None,
     ranks: Ranks,
     *,
-    keep: Callable[[TrainState], None] | None,
-    due: Callable[[], bool] | None = None,
+    on_state: Callable[[TrainState], None] | None,
+    is_due: Callable[[], bool] | None = None,
 ) -> Iterator[EpochResult]:
     return train(
         model,
@@ -398,8 +398,8 @@ def _iter_epochs(
         groups=workload.parameter_groups(model.network),
         augment=workload.augmentation,
         resume=resume,
-        keep=keep,
-        due=due,
+        on_state=on_state,
+        is_due=is_due,
         ranks=ranks,
     )
 

@@ -90,8 +90,8 @@ def train(
     loss_weight: LossWeight = count_rows,
     augment: Augmentation | None = None,
     resume: TrainState | None = None,
-    keep: Callable[[TrainState], None] | None = None,
-    due: Callable[[], bool] | None = None,
+    on_state: Callable[[TrainState], None] | None = None,
+    is_due: Callable[[], bool] | None = None,
     ranks: Ranks = SINGLE_PROCESS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Iterator[EpochResult]:
@@ -120,14 +120,15 @@ def train(
         loss_weight: Maps targets to the number of items over which ``loss_fn`` averages; by default
             the number of rows. Used only if ``micro_batch_rows`` or ``ranks`` splits a batch.
         augment: Changes the examples of train batches at random, as ``Workload.augmentation``.
-        resume: State to resume from, as received by ``keep``.
-        keep: Called after every epoch, before the result is yielded, with the state to resume from;
-            and within an epoch when ``due`` returns True, with a state that has ``progress``.
-        due: Called after every step and every chunk of validation rows; returns whether ``keep``
-            is called now. Ignored with several ranks, whose states within an epoch differ.
+        resume: State to resume from, as received by ``on_state``.
+        on_state: Called with the state to resume from: after every epoch, before its result is
+            yielded; and within an epoch when ``is_due`` returns True, with a state that has
+            ``progress``.
+        is_due: Called after every step and every chunk of validation rows; returns whether to call
+            ``on_state`` now. Ignored with several ranks, whose states within an epoch differ.
         ranks: The processes that train the model together. Each calls this function with the same
             arguments and the same ``resume``, consumes all epochs, and ends with the same weights.
-            Only ``keep`` and ``clock`` may differ.
+            Only ``on_state`` and ``clock`` may differ.
         clock: Monotonic time [s].
 
     Raises:
@@ -203,11 +204,11 @@ def train(
 
         keeper: EpochKeeper | None = None
         # With several ranks, the first rank lacks the losses of the others within an epoch.
-        if keep is not None and due is not None and ranks.shard.world_size == 1:
-            keep_state = keep  # not None in the function below
+        if on_state is not None and is_due is not None and ranks.shard.world_size == 1:
+            store_state = on_state  # not None in the function below
             keeper = EpochKeeper(
-                due,
-                lambda rng, within: keep_state(state(rng, within)),
+                is_due,
+                lambda rng, within: store_state(state(rng, within)),
                 mixed_precision,
                 steps_per_epoch=batches.steps_per_epoch,
                 clock=clock,
@@ -276,8 +277,8 @@ def train(
                     seconds=clock() - started,
                 )
             )
-            if keep is not None:
-                keep(state(stream.state))
+            if on_state is not None:
+                on_state(state(stream.state))
             yield history[-1]
         model.load_state_dict(best)
         model.eval()

@@ -62,7 +62,7 @@ WHOLE_BATCH = RankShard()
 
 
 class Ranks:
-    """The ranks of a training, for a single process: nothing is split or sent.
+    """The ranks of a training in a single process, in which nothing is split or sent.
 
     ``DistributedRanks`` overrides this class for several processes.
     """

@@ -118,7 +118,7 @@ class BatchPlan:
 
     @property
     def max_rows(self) -> int:
-        """Rows of the largest batch."""
+        """Number of rows of the largest batch."""
         return min(self.batch_rows, self.num_rows)
 
     def sizes(self) -> Tensor:
@@ -176,8 +176,8 @@ def _shuffled_parts(rows: Tensor, batch_rows: int, generator: torch.Generator) -
     The incomplete batch is cut out at a random batch boundary, so that its rows are not always the
     longest ones.
     """
-    num_full, rest = divmod(len(rows), batch_rows)
+    num_full, num_rest = divmod(len(rows), batch_rows)
     cut = int(torch.randint(num_full + 1, (), generator=generator)) * batch_rows
-    full = torch.cat([rows[:cut], rows[cut + rest :]]).reshape(num_full, batch_rows)
+    full = torch.cat([rows[:cut], rows[cut + num_rest :]]).reshape(num_full, batch_rows)
     parts = [full[number] for number in torch.randperm(num_full, generator=generator).tolist()]
-    return [*parts, rows[cut : cut + rest]] if rest else parts
+    return [*parts, rows[cut : cut + num_rest]] if num_rest else parts

@@ -53,8 +53,8 @@ class RunRecord(Record):
             for run in (self, other)
         )
         return tuple(
-            f"{name}: {mine!r} in this run, {theirs!r} in the other"
-            for name, mine, theirs in iter_differences(this_run, other_run)
+            f"{name}: {this_value!r} in this run, {other_value!r} in the other"
+            for name, this_value, other_value in iter_differences(this_run, other_run)
         )
 
 

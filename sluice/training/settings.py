@@ -48,7 +48,9 @@ class TrainingChange(Settings):
         description="Peak learning rate; the shape of the schedule does not change.",
     )
     weight_decay: float | None = Field(None, ge=0, le=10, description="Weight decay.")
-    clip_norm: float | None = Field(None, gt=0, description="Maximum global gradient norm.")
+    clip_norm: float | None = Field(
+        None, gt=0, description="Maximum global gradient norm; a larger gradient is scaled down."
+    )
     optimizer_arguments: _Arguments = Field(
         {},
         exclude_if=_is_empty,
@@ -126,12 +128,12 @@ class TrainSettings(Settings):
         ge=1,
         description="Number of epochs without a better validation loss after which training stops.",
     )
-    batch_rows: int = Field(128, ge=1, description="Examples per optimizer step.")
+    batch_rows: int = Field(128, ge=1, description="Number of examples per optimizer step.")
     micro_batch_rows: int | None = Field(
         None,
         ge=1,
-        description="Examples per forward pass; the gradients of a larger batch are accumulated "
-        "over micro-batches. None for the whole batch.",
+        description="Number of examples per forward pass; the gradients of a larger batch are "
+        "accumulated over micro-batches. None for the whole batch.",
     )
     optimizer: str = Field(
         "adamw",
@@ -166,7 +168,9 @@ class TrainSettings(Settings):
         le=1,
         description="Learning rate at the end of the cosine, as a share of the peak.",
     )
-    clip_norm: float = Field(5.0, gt=0, description="Maximum global gradient norm.")
+    clip_norm: float = Field(
+        5.0, gt=0, description="Maximum global gradient norm; a larger gradient is scaled down."
+    )
     changes: tuple[TrainingChange, ...] = Field(
         (),
         strict=False,

@@ -43,7 +43,8 @@ _SAMPLE_INTERVAL_S = 0.001
 """Interval at which the resident memory is sampled where Linux does not record its peak [s]."""
 
 _COMPARED_ROWS = 2**16
-"""Number of sampled rows among which the longest ones are found."""
+"""Number of rows that are sampled to find the longest ones. For a batch with more rows, as many
+rows as the batch has are sampled."""
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 """Files of Linux that reset and report the peak of this process's resident memory, see proc(5)."""

@@ -23,8 +23,9 @@ from sluice.training.members import Member
 from sluice.workloads.fitted_state import encode_of, has_fitted_state
 from sluice.workloads.workload import Workload
 
-_MIN_CHECKED_NUMBERS = 2**24
-"""Number of parameters below which a network is built without comparing its size first."""
+_MIN_CHECKED_WEIGHTS = 2**24
+"""Number of weights below which a network is built without a check of its size first. It is
+compared with an upper bound that follows from the settings."""
 
 _MAX_LAYER_FACTOR = 64
 """Upper bound of the number of parameters of a built-in layer, divided by its width squared."""
@@ -170,9 +171,9 @@ def _require_size(
     if type(workload).build_model is not Workload.build_model:
         return  # the size is unknown, because user code interprets the settings
     width = facts.num_features + facts.num_outputs + settings.hidden
-    max_numbers = _MAX_LAYER_FACTOR * (settings.layers + 1) * width**2
-    max_numbers += facts.num_features * facts.num_outputs * settings.hidden
-    if max_numbers < _MIN_CHECKED_NUMBERS:
+    max_weights = _MAX_LAYER_FACTOR * (settings.layers + 1) * width**2
+    max_weights += facts.num_features * facts.num_outputs * settings.hidden
+    if max_weights < _MIN_CHECKED_WEIGHTS:
         return
     sketch = sketch_network(facts.num_features, facts.num_outputs, settings)
     if sketch is None:
@@ -196,24 +197,25 @@ def _mismatch_error(where: str, differences: Sequence[str]) -> ContractError:
     )
 
 
-def differing_tensors(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
+def differing_tensors(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
     """Return one line for every tensor whose shape or kind of dtype differs.
 
     Kinds of dtype are floating point and others. Floating-point precisions may differ.
     """
-    return differing_shapes(wanted, stored) + [
-        f"{name} is {wanted[name].dtype} in the network and {stored[name].dtype} in the file"
-        for name in sorted(wanted.keys() & stored.keys())
-        if wanted[name].is_floating_point() != stored[name].is_floating_point()
+    return differing_shapes(expected, stored) + [
+        f"{name} is {expected[name].dtype} in the network and {stored[name].dtype} in the file"
+        for name in sorted(expected.keys() & stored.keys())
+        if expected[name].is_floating_point() != stored[name].is_floating_point()
     ]
 
 
-def differing_shapes(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
+def differing_shapes(expected: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
     """Return one line for every tensor that is missing on one side or whose shape differs."""
     lines = []
-    for name in sorted(wanted.keys() | stored.keys()):
+    for name in sorted(expected.keys() | stored.keys()):
         in_network, in_file = (
-            str(tuple(side[name].shape)) if name in side else "absent" for side in (wanted, stored)
+            str(tuple(side[name].shape)) if name in side else "absent"
+            for side in (expected, stored)
         )
         if in_network != in_file:
             lines.append(f"{name} is {in_network} in the network and {in_file} in the file")

@@ -101,7 +101,7 @@ class FoldTraining:
             groups=workload.parameter_groups(model.network),
             augment=workload.augmentation,
             resume=self._state,
-            keep=store_state,
+            on_state=store_state,
         )
 
 

@@ -20,16 +20,16 @@ from sluice.tuning.records import SearchResult, TrialRecord
 from sluice.tuning.spaces import WORKLOAD, Space, split_path
 
 MIN_TRIALS = 10
-"""Minimum number of trials. With fewer trials the random forest fits noise."""
+"""Minimum number of trials to measure importance. With fewer, the random forest fits noise."""
 MIN_FIT = 0.2
-"""Minimum out-of-bag score of the random forest. For 60 trials with random losses the score is
-lower."""
+"""Minimum out-of-bag R2 of the random forest for the importance to be meaningful. For 60 trials
+with random losses, the R2 is lower."""
 _NUM_TREES, _NUM_PERMUTATIONS, _NUM_GRID_POINTS = 100, 8, 21
 _EDGE_SHARE = 0.05
-"""Share of a parameter's scale that counts as the edge, at each end."""
+"""Share of a parameter's scale, at each end, in which a best value counts as being at the edge."""
 _MIN_DECREASE = 0.05
-"""Minimum decrease of the expected loss towards an edge, as a share of the interquartile range of
-the losses. A smaller decrease is noise."""
+"""Decrease of the expected loss towards an edge above which the range is too narrow, as a share of
+the interquartile range of the losses. A smaller decrease is noise."""
 
 
 class SensitivityPoint(Record):

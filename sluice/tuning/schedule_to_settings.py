@@ -1,4 +1,7 @@
-"""Converts the schedule of a trial to settings with which its training can be repeated."""
+"""Converts the hyperparameter values of a trial, which PBT changes over time, to settings.
+
+A training with these settings repeats the trial.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +17,7 @@ NO_SEARCH_NOTE = (
     "A setting that changes during training cannot be searched at the same time: with these "
     "lines, the file must not contain 'search' or 'space'."
 )
-"""Note for users who write a schedule into a pipeline's file."""
+"""Note for users who write values that change during training into a pipeline's file."""
 
 
 def changed_settings(base: TrialSettings, result: TrialSettings) -> dict[str, dict[str, Any]]:
@@ -27,7 +30,8 @@ def changed_settings(base: TrialSettings, result: TrialSettings) -> dict[str, di
     changed: dict[str, dict[str, Any]] = {}
     for group in ("model", "training"):
         old, new = getattr(base, group), getattr(result, group)
-        # Null values are omitted: no search produces them, and in a change they mean "unchanged".
+        # Null values are omitted: no search produces them, and in an entry of ``training.changes``
+        # null means that the setting keeps its value.
         dumped_values = new.model_dump(mode="json", exclude_none=True)
         values = {
             # The dump omits some defaults, which may still differ from the file.

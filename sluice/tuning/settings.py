@@ -72,7 +72,7 @@ class SearchSettings(Settings):
         le=10_000,
         description="Maximum number of concurrent trials, which affects the decisions of an "
         "ordered search. If not set: the whole population with pbt; else 8 in an ordered search, "
-        "and as many as fit on the cluster in another one.",
+        "and as many as fit on the cluster in an unordered search.",
     )
     ordered: bool | None = Field(
         None,
@@ -84,21 +84,21 @@ class SearchSettings(Settings):
     leading_parameters: int = Field(
         3,
         ge=1,
-        description="Number of parameters that are searched with fewer than 20 trials; all with "
-        "pbt or with a searcher that is given by class.",
+        description="Number of parameters, from the first one on, that are searched if there are "
+        "fewer than 20 trials. With pbt, or a searcher that is given by class, all are searched.",
     )
     startup_trials: int = Field(10, ge=1, description="Number of random trials before TPE starts.")
     grace_epochs: int = Field(
         10,
         ge=1,
-        description="Number of epochs before a trial may be stopped; fewer if trials are not "
-        "longer than this.",
+        description="Minimum number of epochs before a trial may be stopped. If trials have at "
+        "most this number of epochs, it is reduced.",
     )
     reduction: int = Field(
         3,
         ge=2,
-        description="Reduction factor of ASHA: about one in this many "
-        "trials continues at each rung.",
+        description="Reduction factor of ASHA: at each rung, about one of this number of trials "
+        "continues.",
     )
     perturbation_epochs: int = Field(
         5, ge=1, description="Number of epochs between two steps of PBT."

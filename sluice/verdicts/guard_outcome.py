@@ -15,10 +15,12 @@ class GuardOutcome(Record):
     name: str = Field(description="Display name of the guard.")
     result: GuardResult
     observed: float = Field(
-        description="Lower bound of the gain, which is positive if the candidate is better; the "
-        "metric's value for a limit."
+        description="Lower bound of the gain, which is positive if the candidate is better. For a "
+        "limit, value of the metric."
     )
-    required: float = Field(description="Threshold that ``observed`` must exceed; NaN for a limit.")
+    required: float = Field(
+        description="Gain that ``observed`` must exceed for the result 'pass'; NaN for a limit."
+    )
     reason: str = Field(description="Reason in one sentence.")
 
     @property

@@ -10,22 +10,32 @@ MIN_FOLDS = 3
 """Minimum number of folds for an estimate of the variance of a metric over folds."""
 
 _MIN_DIGITS = 3
-"""Significant digits of a value, if they distinguish the candidate from the reference."""
+"""Minimum number of significant digits of the two values of a metric. More digits are shown if they
+are needed to distinguish the values."""
 
 _MAX_DIGITS = 17
-"""Significant digits that distinguish any two floats."""
+"""Number of significant digits that distinguish any two floats."""
 
 
 class MetricChange(Record):
     """One metric that is worse than that of the reference, averaged over seeds and folds."""
 
     metric: str
-    candidate: float = Field(description="Mean over seeds and test rows [metric units].")
-    reference: float = Field(description="Mean over seeds and test rows [metric units].")
-    low: float = Field(
-        description="Lower limit of the 95 % interval of the difference; NaN if it is unknown."
+    candidate: float = Field(
+        description="Metric of the candidate: mean over seeds, and over folds by their number of "
+        "test rows [metric units]."
     )
-    high: float = Field(description="Upper limit of the 95 % interval of the difference.")
+    reference: float = Field(
+        description="Metric of the reference, averaged in the same way [metric units]."
+    )
+    low: float = Field(
+        description="Lower limit of the 95 % interval of candidate minus reference; NaN if it is "
+        "unknown."
+    )
+    high: float = Field(
+        description="Upper limit of the 95 % interval of candidate minus reference; NaN if it is "
+        "unknown."
+    )
 
     def __str__(self) -> str:
         difference = self.candidate - self.reference
@@ -52,10 +62,10 @@ def describe_changes(changes: tuple[MetricChange, ...]) -> str:
     )
 
 
-def _format_different(one: float, other: float) -> tuple[str, str]:
+def _format_different(value: float, other: float) -> tuple[str, str]:
     """Return both values with three significant digits, or as many as distinguish them."""
     for digits in range(_MIN_DIGITS, _MAX_DIGITS):
-        texts = f"{one:.{digits}g}", f"{other:.{digits}g}"
+        texts = f"{value:.{digits}g}", f"{other:.{digits}g}"
         if texts[0] != texts[1]:
             return texts
-    return f"{one:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"
+    return f"{value:.{_MIN_DIGITS}g}", f"{other:.{_MIN_DIGITS}g}"

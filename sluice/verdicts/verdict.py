@@ -35,8 +35,12 @@ class FoldGain(Record):
     gain: float = Field(
         description="Loss of the reference minus loss of the candidate [loss units]."
     )
-    low: float = Field(description="One-sided lower bound at the gate's alpha [loss units].")
-    high: float = Field(description="One-sided upper bound at the gate's alpha [loss units].")
+    low: float = Field(
+        description="One-sided lower bound of the gain at the gate's alpha [loss units]."
+    )
+    high: float = Field(
+        description="One-sided upper bound of the gain at the gate's alpha [loss units]."
+    )
     num_rows: int
 
 
@@ -52,18 +56,30 @@ class Verdict(Record):
     reference: str = Field(description="Digest of the model or rule that it would replace.")
     window: str = Field(description="Digest of the data and rows on which both were scored.")
     unit: str = Field(description="Unit of losses and gains.")
-    candidate_loss: float = Field(description="Mean loss over seeds and rows [unit].")
-    reference_loss: float = Field(description="Mean loss over seeds and rows [unit].")
-    gain: float = Field(description="Mean loss of reference minus candidate [unit].")
+    candidate_loss: float = Field(
+        description="Mean loss of the candidate over seeds and rows [unit]."
+    )
+    reference_loss: float = Field(
+        description="Mean loss of the reference over seeds and rows [unit]."
+    )
+    gain: float = Field(
+        description="Mean loss of the reference minus mean loss of the candidate [unit]."
+    )
     standard_error: float = Field(description="Standard error of the gain [unit].")
-    seed_se: float = Field(description="Standard error component of the seeds of both arms [unit].")
-    row_se: float = Field(description="Standard error component of the dependent rows [unit].")
+    seed_se: float = Field(
+        description="Part of the standard error that the seeds of both arms cause [unit]."
+    )
+    row_se: float = Field(
+        description="Part of the standard error that the dependent rows cause [unit]."
+    )
     degrees_of_freedom: float = Field(
         description="Satterthwaite's degrees of freedom of the standard error."
     )
     lower_bound: float = Field(description="One-sided lower bound of the gain at alpha [unit].")
     upper_bound: float = Field(description="One-sided upper bound of the gain at alpha [unit].")
-    required: float = Field(description="Threshold that the lower bound must exceed [unit].")
+    required: float = Field(
+        description="Gain that the lower bound must exceed for a promotion [unit]."
+    )
     margin: float = Field(
         description="Equivalence margin: a gain within +- margin is irrelevant [unit]."
     )
@@ -71,7 +87,8 @@ class Verdict(Record):
     alpha: float = Field(description="One-sided false promotion rate spent on this attempt.")
     attempt: int = Field(1, ge=1, description="Number of this attempt on the window's rows.")
     alpha_of_all: float = Field(
-        description="Total alpha of all attempts on the window; equal to alpha for a single one."
+        description="Total alpha of all attempts on the window; equal to ``alpha`` if there is "
+        "only one attempt."
     )
     rows: RowSketch | None = Field(
         description="Sketch of the window's rows; None in verdicts older than row sketches."

@@ -19,27 +19,45 @@ from sluice.base.settings import Settings
 class FeatureSettings(Settings):
     """Window lengths and lower limits of the features."""
 
-    vol_rows: int = Field(22, ge=3, le=10_000, description="Window of the volatility [rows].")
-    momentum_rows: int = Field(10, ge=1, le=10_000, description="Span of the momentum [rows].")
-    momentum_z_rows: int = Field(
-        63, ge=3, le=10_000, description="Window in which momentum is standardised [rows]."
+    vol_rows: int = Field(
+        22, ge=3, le=10_000, description="Window length of the volatility [rows]."
     )
-    atr_rows: int = Field(14, ge=1, le=10_000, description="Wilder's period of the range [rows].")
-    volume_rows: int = Field(22, ge=3, le=10_000, description="Window of the volume [rows].")
-    band_rows: int = Field(20, ge=3, le=10_000, description="Window of the bands [rows].")
+    momentum_rows: int = Field(
+        10,
+        ge=1,
+        le=10_000,
+        description="Length of the log return that is the momentum [rows].",
+    )
+    momentum_z_rows: int = Field(
+        63, ge=3, le=10_000, description="Window length of the z-score of the momentum [rows]."
+    )
+    atr_rows: int = Field(
+        14, ge=1, le=10_000, description="Wilder's period of the average true range [rows]."
+    )
+    volume_rows: int = Field(
+        22, ge=3, le=10_000, description="Window length of the z-score of the volume [rows]."
+    )
+    band_rows: int = Field(
+        20, ge=3, le=10_000, description="Window length of the Bollinger bands [rows]."
+    )
     band_width: float = Field(
-        2.0, gt=0, le=100, description="Half width of the bands [deviations]."
+        2.0, gt=0, le=100, description="Half width of the Bollinger bands [standard deviations]."
     )
     regime_short_rows: int = Field(
-        5, ge=1, le=10_000, description="Short window of vol_regime [rows]."
+        5, ge=1, le=10_000, description="Length of the short window of vol_regime [rows]."
     )
     regime_long_rows: int = Field(
-        63, ge=2, le=10_000, description="Long window of vol_regime [rows]."
+        63, ge=2, le=10_000, description="Length of the long window of vol_regime [rows]."
     )
     accel_rows: int = Field(
-        5, ge=1, le=10_000, description="Span of each return of return_accel [rows]."
+        5,
+        ge=1,
+        le=10_000,
+        description="Length of each of the two returns of return_accel [rows].",
     )
-    divergence_rows: int = Field(22, ge=3, le=10_000, description="Window of pv_divergence [rows].")
+    divergence_rows: int = Field(
+        22, ge=3, le=10_000, description="Window length of pv_divergence [rows]."
+    )
     min_volatility: float = Field(
         1e-4,
         gt=0,
@@ -51,8 +69,8 @@ class FeatureSettings(Settings):
         1e-6,
         gt=0,
         le=1,
-        description="Largest relative standard deviation that counts as a rounding error, that is, "
-        "as 0.",
+        description="Relative standard deviation up to which a deviation counts as a rounding "
+        "error, that is, as 0.",
     )
 
     @model_validator(mode="after")
@@ -231,7 +249,7 @@ def vol_regime(variance: "pd.Series[Any]", *, short_rows: int, long_rows: int) -
 
     Source:
         Corsi (2009), "A simple approximate long-memory model of realized volatility", Journal of
-        Financial Econometrics 7(2), for volatility at several horizons; the ratio is ours.
+        Financial Econometrics 7(2), for volatility at several horizons, not for the ratio.
     """
     short = variance.rolling(short_rows).mean()
     return _log(short / variance.rolling(long_rows).mean()) / 2

@@ -29,7 +29,7 @@ _MIN_TRAIN_ROWS = 16
 _MAX_ELEMENTS = 64
 """Maximum number of rows of a request; the features of one take about 2 ms."""
 _METRICS = ("mae", "rmse", "r2", "spearman")
-"""Reported metrics of a regression: some of those that ``regression_metrics`` returns."""
+"""Names of the metrics of ``regression_metrics`` that a regression reports."""
 
 
 class ColumnsWorkload(Workload):

@@ -25,10 +25,12 @@ _MAX_VALUES = 2**20
 """Maximum number of output values per evaluation of a loss. If outputs are larger, such as the
 logits of all tokens of a block, fewer examples are used, but at least two."""
 _MAX_TABLE_VALUES = 2**22
-"""Constant outputs with more values are not optimised: only their initial values are evaluated."""
+"""Number of values of the constant outputs of all groups above which the outputs are not optimised;
+then only their initial values are evaluated."""
 _MAX_EVALUATED_VALUES = 2**25
-"""Output values of all evaluations of one search, approximately. For large outputs, L-BFGS and Adam
-make fewer steps, but begin close to the best output if targets are classes."""
+"""Approximate maximum number of output values that all evaluations of one search compute. For large
+outputs, L-BFGS and Adam make fewer steps, but begin close to the best output if targets are
+classes."""
 _MAX_ITERATIONS = 60
 """Maximum number of iterations of L-BFGS."""
 _NUM_REFINE_STEPS = 60
@@ -36,13 +38,13 @@ _NUM_REFINE_STEPS = 60
 _MAX_STEPS = _MAX_ITERATIONS + _NUM_REFINE_STEPS
 
 _HINT_ERROR_SHARE = 0.1
-"""Share of hints that are wrong. With perfect hints, a Gaussian likelihood would be unbounded for a
-target that is often exactly 0."""
+"""Share of wrong hints. A hint is the side of the mean on which a target is. With perfect hints, a
+Gaussian likelihood would be unbounded for a target that is often exactly 0."""
 
 _UNIT_PER_HINT = 3.0
-"""Unit, in multiples of the gain from hints. The gain from knowing the target is 2.6 times that
-from hints for the squared error of a normal target, and 6 times for ten equally frequent
-classes."""
+"""Unit of the loss, as a multiple of the gain from hints. The gain from knowing the target is 2.6
+times the gain from hints for the squared error of a normal target, and 6 times for ten equally
+frequent classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

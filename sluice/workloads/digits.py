@@ -46,10 +46,14 @@ class DigitsSettings(WorkloadSettings):
     )
     min_rows: int = Field(1_000, ge=50, description="Minimum number of pictures [rows].")
     min_class_share: float = Field(
-        0.02, ge=0, le=0.1, description="Minimum share of each digit [share of rows]."
+        0.02, ge=0, le=0.1, description="Minimum share of rows with each of the ten digits."
     )
     inverse_penalty: float = Field(
-        1.0, gt=0, le=1e6, description="C of the logistic regression that is the baseline."
+        1.0,
+        gt=0,
+        le=1e6,
+        description="Inverse strength of the regularisation (C in scikit-learn) of the logistic "
+        "regression that is the baseline.",
     )
 
 

@@ -29,7 +29,8 @@ from sluice.workloads.frame_settings import (
 from sluice.workloads.workload import WorkloadSettings
 
 _TIME = "time"
-"""Name of the index of rows in time order."""
+"""Name of the index of the stored table. When rows without a time order are loaded, they get the
+index of the hash order instead."""
 
 
 def workload_of_frame(
@@ -62,7 +63,8 @@ def workload_of_frame(
             two if they are independent.
 
     Raises:
-        ContractError: A column does not exist, has gaps, or can be neither an input nor a target.
+        ContractError: A column does not exist, or can be neither an input nor a target. A missing
+            number, or a missing value of the target, is refused; a missing text is a category.
         StorageError: The rows cannot be stored.
     """
     rows = frame.rename(columns=str)

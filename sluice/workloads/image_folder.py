@@ -141,7 +141,7 @@ class ImageFolderWorkload(Workload):
         )
 
     def codec(self) -> Codec:
-        """Return how image files of clients become inputs: as those of the training.
+        """Return the codec, which decodes image files of clients like the images of the training.
 
         Raises:
             ContractError: The setting ``size`` is missing: a client's image may have any size.

@@ -40,11 +40,12 @@ _SCHEMA = Schema(
 )
 
 _MAX_BIGRAM_TOKENS = 4096
-"""Largest vocabulary with a table of all pairs of tokens (64 MiB)."""
+"""Maximum size of a vocabulary whose bigram baseline uses a table of all pairs of tokens (64 MiB).
+"""
 
 _MAX_SERVED_LOGITS = 2**24
-"""Maximum number of logits that one network computes at once for requests, unless one block has
-more (64 MiB)."""
+"""Maximum number of logits that one network computes at once for requests (64 MiB). A single block
+may have more."""
 
 _MAX_SERVED_BLOCKS = 64
 """Maximum number of blocks of a request."""
@@ -54,7 +55,7 @@ class LanguageModelSettings(WorkloadSettings):
     """Settings of the blocks."""
 
     folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.8, embargo_rows=1)
-    block_len: int = Field(32, ge=2, description="Tokens of a block.")
+    block_len: int = Field(32, ge=2, description="Length of a block [tokens].")
 
 
 class LanguageModelWorkload(Workload):

@@ -41,7 +41,9 @@ class TextClassifierSettings(WorkloadSettings):
     """Settings of the texts."""
 
     folds: FoldSettings = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=0)
-    max_tokens: int = Field(64, ge=1, description="Longer texts are cut [tokens].")
+    max_tokens: int = Field(
+        64, ge=1, description="Maximum length of a text; longer texts are cut [tokens]."
+    )
 
 
 class TextClassifierWorkload(Workload):
@@ -136,7 +138,7 @@ class TextClassifierWorkload(Workload):
         )
 
     def codec(self) -> Codec:
-        """Return how texts of clients become inputs: as those of the training."""
+        """Return the codec, which tokenizes texts of clients like the texts of the training."""
         path = self.data_path(self.data_files[0])
         return TextCodec(
             self.tokenizer.encode,

@@ -66,7 +66,7 @@ def tick(pipeline: PipelineSettings, home: Home) -> dg.RunRequest | str:
             instance,
             has_rollout=False,
             rules=pipeline.promotion_rules,
-            approvals=pipeline.approval,
+            approval_settings=pipeline.approval,
             now=utc_now(),
         )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)

@@ -73,7 +73,7 @@ def ask(
         instance,
         has_rollout=pipeline.rollout is not None,
         rules=pipeline.promotion_rules,
-        approvals=pipeline.approval,
+        approval_settings=pipeline.approval,
         now=at,
     )
     return found if isinstance(found, dg.RunRequest) else str(found.skip_message)

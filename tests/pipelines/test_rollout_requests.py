@@ -66,7 +66,7 @@ def tick(
     sensor = rollout_sensor(
         MODEL,
         [promotion_job(MODEL, checks_approval=False), review_job(MODEL)],
-        approvals=ApprovalSettings(required=required),
+        approval_settings=ApprovalSettings(required=required),
     )
     return sensor(dg.build_sensor_context(resources={"sluice_state": state}))
 

@@ -123,7 +123,7 @@ def fit(
             seed=seed,
             loss_weight=loss_weight,
             resume=resume,
-            keep=keep if ranks.is_first else None,
+            on_state=keep if ranks.is_first else None,
             ranks=ranks,
         ):
             history.append(result)

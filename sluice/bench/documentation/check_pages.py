@@ -38,11 +38,11 @@ def check_page() -> dict[str, str]:
             f"{len(defects)} planted {'defect' if len(defects) == 1 else 'defects'}"
             + (f": {'; '.join(defects)}." if defects else "."),
         ]
-    whole = times.whole_gate
+    whole_gate = times.whole_gate
     parts += [
         f"## `{WHOLE_GATE_CHECK}`",
         WHOLE_GATE_DESCRIPTION,
         f"Identifier `{WHOLE_GATE_CHECK_ID}`; gate level: minimum and full; warns after "
-        f"{whole.typical_s:g} s and fails after {whole.max_s:g} s.",
+        f"{whole_gate.typical_s:g} s and fails after {whole_gate.max_s:g} s.",
     ]
     return {"checks/README.md": markdown.page(*parts)}

@@ -17,14 +17,22 @@ FILE = "rules/error_rates.json"
 
 
 class FaultRates(Record):
-    """How often the rules of one fault were right and wrong."""
+    """Number of runs in which the rules of one fault were right and wrong."""
 
-    planted: int = Field(0, description="Runs of programs with this fault.")
-    caught: int = Field(0, description="Runs with this fault in which it was reported.")
-    first: int = Field(0, description="Runs with this fault in which it was ranked first.")
-    false_errors: int = Field(0, description="Healthy runs with this fault as an error.")
+    planted: int = Field(0, description="Number of runs of programs with this fault.")
+    caught: int = Field(
+        0, description="Number of runs with this fault in which the fault was reported."
+    )
+    first: int = Field(
+        0, description="Number of runs with this fault in which the fault was ranked first."
+    )
+    false_errors: int = Field(
+        0, description="Number of healthy runs in which this fault was reported as an error."
+    )
     false_others: int = Field(
-        0, description="Healthy runs with this fault as a warning or to confirm."
+        0,
+        description="Number of healthy runs in which this fault was reported as a warning or a "
+        "finding to confirm.",
     )
 
 
@@ -32,12 +40,15 @@ class ErrorRates(Record):
     """Rates of all faults on the programs of the fault benchmark."""
 
     commit: str = Field(description="Commit that was measured.")
-    seeds: tuple[int, ...] = Field(description="Seeds of the programs with a fault.")
+    seeds: tuple[int, ...] = Field(description="Seeds of the runs with a fault.")
     faulty_runs: int
     healthy_runs: int = Field(
-        description="Runs of healthy programs, and of programs with a fault without their fault."
+        description="Number of runs without a fault: healthy programs, and faulty programs without "
+        "their fault."
     )
-    failed_runs: int = Field(description="Runs without a result, which are not counted.")
+    failed_runs: int = Field(
+        description="Number of runs without a result, which no other field counts."
+    )
     faults: dict[str, FaultRates]
 
     @classmethod

@@ -24,14 +24,16 @@ SHIFT = 0.5
 """Shift of one column at which power is measured [standard deviations]."""
 
 NAIVE_PSI = 0.25
-"""Threshold of the naive test with the population stability index (PSI), a usual value."""
+"""Population stability index (PSI) of a column above which the naive test reports drift. This value
+is common in practice."""
 
 NAIVE_KS = 0.05
-"""Threshold of the naive Kolmogorov-Smirnov test for its smallest adjusted p-value."""
+"""Smallest adjusted p-value of all columns up to which the naive Kolmogorov-Smirnov test reports
+drift."""
 
 _WINDOWS_PER_REFERENCE = 10
-"""Windows that are tested against each reference. Rates include the estimation error of the
-reference, because every simulation draws another one."""
+"""Number of windows that are tested against each reference. Every simulation draws another
+reference, so the rates include its estimation error."""
 
 _GAP_ROWS = 300
 """Gap between reference and windows, so that they are independent [rows]."""
@@ -50,13 +52,16 @@ class DriftRates(Record):
     """Rates in one scenario, over windows of many references."""
 
     world: DriftScenario
-    false_alarms: Rate = Field(description="Windows reported as DRIFT without drift.")
+    false_alarms: Rate = Field(description="Windows without drift that are reported as DRIFT.")
     inconclusive: Rate
     power: Rate = Field(description="Windows whose shifted column is reported as DRIFT.")
     naive_ks: Rate = Field(
-        description="False alarms of the KS test for independent rows, adjusted by BH."
+        description="False alarms of the Kolmogorov-Smirnov test for independent rows, with "
+        "p-values adjusted by the Benjamini-Hochberg method."
     )
-    naive_psi: Rate = Field(description="False alarms of any PSI above 0.25.")
+    naive_psi: Rate = Field(
+        description="Windows without drift in which the PSI of a column is above 0.25."
+    )
 
     @property
     def oracle_power(self) -> float:

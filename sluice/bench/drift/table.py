@@ -12,7 +12,7 @@ from sluice.bench.planted.rate import Rate
 MAX_FALSE_ALARM_RATE, MIN_POWER = 0.05, 0.95
 
 _MIN_ORACLE_SHARE = 0.9
-"""Required share of the power of an oracle test where that is below ``MIN_POWER``."""
+"""Minimum power as a share of the power of an oracle test, if the latter is below ``MIN_POWER``."""
 
 
 def reaches_targets(cell: DriftRates) -> bool:

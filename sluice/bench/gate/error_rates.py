@@ -29,7 +29,8 @@ class ScenarioRates(Record):
     world: GateScenario
     false_promotions: Rate
     power: Rate = Field(
-        description="Promotions at the gain that a test with known standard error detects in 80 %."
+        description="Promotions of a candidate with a true gain. A test that knows the standard "
+        "error detects this gain in 80 % of the simulations."
     )
     naive: dict[str, Rate] = Field(description="False promotions of each naive test.")
 
@@ -55,11 +56,12 @@ class RetrainingRates(Record):
         description="Whether attempts are new seeds of one recipe; else each is a new recipe."
     )
     with_budget: Rate = Field(
-        description="Simulations in which any attempt was promoted falsely, with alpha shared over "
-        "the attempts."
+        description="Simulations in which any attempt was promoted falsely; the attempts share "
+        "alpha."
     )
     without_budget: Rate = Field(
-        description="The same when each attempt is tested at the full alpha."
+        description="Simulations in which any attempt was promoted falsely; each attempt is tested "
+        "at the full alpha."
     )
 
 

@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.evaluation.estimate import ArmLosses
@@ -17,14 +18,14 @@ class ResamplingSpeed(Record):
     num_rows: int
     resamples: int
     block_length: int
-    own_seconds: float
-    arch_seconds: float
-    own_spread: float
-    arch_spread: float
+    own_seconds: float = Field(description="Run time of the two-way bootstrap of Sluice [s].")
+    arch_seconds: float = Field(description="Run time of the same resampling with ``arch`` [s].")
+    own_spread: float = Field(description="Standard deviation of Sluice's resampled gains.")
+    arch_spread: float = Field(description="Standard deviation of the gains from ``arch``.")
 
     @property
     def ratio(self) -> float:
-        """Speed-up over ``arch``."""
+        """Run time with ``arch`` divided by the run time of Sluice."""
         return self.arch_seconds / self.own_seconds
 
 

@@ -13,7 +13,7 @@ class Rate(Record):
 
     @property
     def rate(self) -> float:
-        """The proportion."""
+        """``count`` divided by ``total``."""
         return self.count / self.total
 
     @property

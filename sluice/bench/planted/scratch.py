@@ -11,7 +11,8 @@ def scratch_folder(parent: Path | None = None) -> Iterator[Path]:
     """Yield an empty folder, which is removed afterwards.
 
     Args:
-        parent: Folder in which it is created; the system's one for temporary files when None.
+        parent: Folder in which the new folder is created; if None, the system's folder for
+            temporary files.
     """
     with tempfile.TemporaryDirectory(
         dir=parent, prefix="sluice-bench-", ignore_cleanup_errors=True

@@ -1,10 +1,10 @@
 """All planted defects; each must be found by the named check, with the right cause and fix."""
 
-from sluice.bench.poc.data_table import DATA_DEFECTS
-from sluice.bench.poc.learning_table import LEARNING_DEFECTS
-from sluice.bench.poc.network_table import NETWORK_DEFECTS
-from sluice.bench.poc.outside_table import PROCESS_DEFECTS, VALIDATOR_DEFECTS
 from sluice.bench.poc.planted import Defect
+from sluice.bench.poc.planted_data_defects import DATA_DEFECTS
+from sluice.bench.poc.planted_learning_defects import LEARNING_DEFECTS
+from sluice.bench.poc.planted_network_defects import NETWORK_DEFECTS
+from sluice.bench.poc.planted_process_defects import PROCESS_DEFECTS, VALIDATOR_DEFECTS
 
 DEFECTS: tuple[Defect, ...] = (
     *DATA_DEFECTS,

@@ -110,8 +110,8 @@ def _unusual() -> Iterator[HealthySetup]:
         )
     slow_start = TRAINING.model_copy(update={"warmup_share": 0.3})
     yield _entry(plain.Diabetes, mlp, seed=2, training=slow_start, note="long warmup")
-    whole = TRAINING.model_copy(update={"batch_rows": 128})
-    yield _entry(plain.Cancer, mlp, seed=3, training=whole, note="large batches")
+    large_batches = TRAINING.model_copy(update={"batch_rows": 128})
+    yield _entry(plain.Cancer, mlp, seed=3, training=large_batches, note="large batches")
     yield _entry(odd.FittedRanks, mlp, seed=0, note="state fitted on train rows")
 
 

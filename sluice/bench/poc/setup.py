@@ -72,10 +72,11 @@ def network(name: str, *, hidden: int = 32, dropout: float = 0.0, layers: int = 
     """Return settings for a network of this package, or for one that comes with Sluice.
 
     Args:
-        name: Such as 'networks:Mlp' for this package's, or 'gru'.
+        name: 'networks:Class' or 'network_defects:Class' for a network of this package, such as
+            'networks:Mlp'; or the name of a built-in architecture, such as 'gru'.
         hidden: Width [units].
-        dropout: Rate.
-        layers: Stacked layers, where the network has them.
+        dropout: Dropout rate.
+        layers: Number of stacked layers; ignored by a network without them.
     """
     path = f"sluice.bench.poc.{name}" if ":" in name else name
     return ModelSettings(architecture=path, hidden=hidden, dropout=dropout, layers=layers)

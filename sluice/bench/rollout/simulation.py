@@ -34,9 +34,16 @@ class RolloutScenario:
     traffic: Traffic
     settings: RolloutSettings
     seconds: float
+    """Simulated time after which a rollout without a rollback ends [s]."""
+
     max_median_s: float | None = None
+    """Target: maximum median delay from the harm to the rollback [s]."""
+
     max_p90_s: float | None = None
+    """Target: maximum 90th percentile of this delay [s]."""
+
     max_rollback_rate: float | None = None
+    """Target: maximum share of rollouts that are rolled back without harm."""
 
 
 class RolloutMeasurement(Record):
@@ -45,23 +52,35 @@ class RolloutMeasurement(Record):
     name: str
     rollouts: int
     back: int = Field(
-        description="Rollouts that were rolled back; falsely, where the challenger is healthy."
+        description="Number of rollouts that were rolled back. If the challenger is healthy, each "
+        "of them was rolled back falsely."
     )
-    early: int = Field(description="Rollouts that were rolled back before the harm began.")
+    early: int = Field(description="Number of rollouts that were rolled back before the harm.")
     median_s: float | None = Field(
         description="Median delay from the harm to the rollback [s]; None without harm."
     )
-    p90_s: float | None = Field(description="90th percentile of the delay [s]; None without harm.")
+    p90_s: float | None = Field(
+        description="90th percentile of the delay from the harm to the rollback [s]; None without "
+        "harm."
+    )
     naive: int = Field(
-        description="Rollouts that a z-test at every assessment would have rolled back falsely."
+        description="Number of rollouts that a z-test at every assessment would have rolled back "
+        "falsely."
     )
     max_median_s: float | None
     max_p90_s: float | None
-    max_rollback_rate: float | None = Field(description="Maximum rate of rollbacks without harm.")
+    max_rollback_rate: float | None = Field(
+        description="Target: maximum share of rollouts that are rolled back without harm. None for "
+        "a scenario with harm."
+    )
 
     @property
     def reaches_targets(self) -> bool:
-        """Whether no target is missed; the rate of rollbacks may exceed its own by chance only."""
+        """Whether every target is reached.
+
+        The share of rollbacks misses its target only if it is significantly above it, that is, if
+        its Wilson interval is above it.
+        """
         from scipy.stats import binomtest
 
         if self.max_rollback_rate is not None:

@@ -18,25 +18,45 @@ _P95 = 1.6448536269514722
 class Traffic:
     """Requests of both arms, and the difference of the challenger from ``harm_at_s`` on.
 
-    Response times are lognormal; ``deadline`` is the number of standard deviations of their
-    logarithm above its mean. ``wander`` is the standard deviation of an autoregressive effect that
-    both arms share: on the logarithm of the response time, in units of its spread, and on the
-    logarithm of the error rate. ``assessment_s`` is the time between two assessments.
+    Response times are lognormal. Both arms may share an autoregressive effect on the log of the
+    response time and of the error rate.
     """
 
     requests_per_s: float = 100.0
+    """Mean number of requests per second, of both arms together."""
+
     error_rate: float = 0.01
+    """Mean share of requests that fail, without harm."""
+
     deadline: float = 3.0
+    """Time limit of a response, in standard deviations of the log response time above its mean."""
+
     error_factor: float = 1.0
+    """Factor of the challenger's error rate from ``harm_at_s`` on."""
+
     slow_factor: float = 1.0
+    """Factor of the challenger's share of slow responses from ``harm_at_s`` on. A response is slow
+    above the 95th percentile of production."""
+
     harm_at_s: float = 0.0
+    """Time after the start at which the harm begins [s]."""
+
     wander: float = 0.0
+    """Standard deviation of the shared effect: on the log response time, in units of its standard
+    deviation; and on the log error rate."""
+
     wander_s: float = 60.0
+    """Time in which the autocorrelation of the shared effect decreases to 1/e [s]."""
+
     assessment_s: float = 2.0
+    """Time between two assessments [s]."""
 
 
 def late_rate(spreads: float) -> float:
-    """Return the share of responses slower than ``spreads`` standard deviations above the mean log.
+    """Return the share of late responses.
+
+    A response is late if the log of its latency is more than ``spreads`` standard deviations above
+    the mean log latency.
 
     >>> round(late_rate(1.6449), 4)
     0.05
@@ -55,12 +75,12 @@ class Arms:
         self._since = self.now = START
 
     def next_step(self) -> None:
-        """Reset the counts."""
+        """Begin the next step of the rollout, in which the counts start at 0."""
         self._challenger = self._production = ArmCounts()
         self._since = self.now
 
     def next_counts(self, step: RolloutStep, *, rollout: str, epoch: int) -> TrafficCounts:
-        """Return the counts at the next assessment."""
+        """Return the counts of the present step up to the next assessment."""
         traffic, rng = self._traffic, self._rng
         self.now += timedelta(seconds=traffic.assessment_s)
         if traffic.wander:

@@ -23,20 +23,21 @@ class PaddingSpeed(Record):
     """Speed of a training step by the padding, in tokens that are not padding."""
 
     max_len_tokens_per_s: float = Field(
-        description="Padded to 1,024 tokens, fastest epoch [tokens/s]."
+        description="Speed with documents padded to 1,024 tokens, in the fastest epoch [tokens/s]."
     )
     longest_tokens_per_s: float = Field(
-        description="Padded to the longest document of the batch, fastest epoch [tokens/s]."
+        description="Speed with documents padded to the longest one of the batch, in the fastest "
+        "epoch [tokens/s]."
     )
     bucketed_tokens_per_s: float = Field(
-        description="The same with documents of similar length in a batch, fastest epoch "
-        "[tokens/s]."
+        description="Speed with batches of documents of similar length, padded to the longest one "
+        "of the batch, in the fastest epoch [tokens/s]."
     )
     longest_ratio: float = Field(
-        description="Speed with padding to the longest, relative to padding to 1,024 tokens."
+        description="``longest_tokens_per_s`` divided by ``max_len_tokens_per_s``."
     )
     bucketed_ratio: float = Field(
-        description="Speed with batches of similar length, relative to padding to 1,024 tokens."
+        description="``bucketed_tokens_per_s`` divided by ``max_len_tokens_per_s``."
     )
 
 

@@ -40,9 +40,11 @@ class SourceSpeed(Record):
 
     source: str = Field(description="Class of the source, and what its rows are.")
     baseline: str = Field(description="Loop that reads the same rows.")
-    rows_per_s: float = Field(description="Fastest round [rows/s].")
-    baseline_rows_per_s: float = Field(description="Fastest round [rows/s].")
-    ratio: float = Field(description="Speed of the source over that of the baseline.")
+    rows_per_s: float = Field(description="Speed of the source in its fastest round [rows/s].")
+    baseline_rows_per_s: float = Field(
+        description="Speed of the baseline in its fastest round [rows/s]."
+    )
+    ratio: float = Field(description="Speed of the source divided by that of the baseline.")
 
 
 @dataclass(frozen=True, slots=True)

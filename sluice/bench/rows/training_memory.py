@@ -48,12 +48,14 @@ class TrainingMemory(Record):
 
     data: str
     size_mib: float = Field(description="Size of the files [MiB].")
-    examples: int = Field(description="Examples of all splits.")
+    examples: int = Field(description="Number of examples of all splits together.")
     peak_mib: float = Field(
-        description="Largest memory of all processes, shared memory counted once [MiB]. It "
-        "includes the parts of mapped files that are in memory."
+        description="Peak memory of all processes together, with shared memory counted once "
+        "[MiB]. It includes the parts of mapped files that are in memory."
     )
-    seconds: float = Field(description="Duration: index table, one epoch, test losses [s].")
+    seconds: float = Field(
+        description="Time to load the raw rows, train one epoch and compute the test losses [s]."
+    )
 
 
 class _Tokens(LanguageModelWorkload):

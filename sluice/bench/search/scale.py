@@ -24,16 +24,18 @@ class ScaleCost(Record):
 
     proposals: Proposals
     ordered: bool = Field(
-        description="Whether results are in the order of a virtual clock, else of arrival."
+        description="Whether results are applied in the order of a virtual clock; otherwise they "
+        "are applied in the order of arrival."
     )
     num_trials: int
     num_workers: int = Field(description="Number of simulated workers.")
     num_results: int = Field(description="Number of results of all trials, one per epoch.")
     result_ms: float = Field(
-        description="Mean time per result: scheduler, suggestions, journal on disk [ms]."
+        description="Mean wall time per result: scheduler, suggestions, journal on disk [ms]."
     )
     result_cpu_ms: float = Field(
-        description="CPU time per result; the rest is the disk and other programs [ms]."
+        description="Mean CPU time per result [ms]; the rest of ``result_ms`` is spent on the disk "
+        "and on other programs."
     )
     slowest_ms: float = Field(description="Longest wait of a worker for a decision [ms].")
     memory_mib: float = Field(description="Growth of the memory of this process [MiB].")

@@ -25,7 +25,9 @@ Variant = Literal["bare", "arrival", "ordered"]
 
 _VARIANTS: tuple[Variant, ...] = ("bare", "arrival", "ordered")
 _EPOCHS, _REDUCTION, _SEED = 9, 3, 0
-_GOOD_BELOW = 0.5
+_GOOD_X_BELOW = 0.5
+"""Value of 'x' below which a trial is good: its loss is 1, that of other trials 2."""
+
 _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 """Values of the first trials. All are good, so that bad trials never define the cutoff."""
 
@@ -33,25 +35,41 @@ _FIRST_VALUES = ({"x": 0.1}, {"x": 0.2}, {"x": 0.3})
 class WrapperCost(Record):
     """Times of the same study under a bare scheduler and under ``resumable``."""
 
-    num_trials: int = Field(description="Trials per study; about half of them are stopped early.")
-    num_results: int = Field(description="Results with a checkpoint per study.")
+    num_trials: int = Field(
+        description="Number of trials per study; about half of them are stopped early."
+    )
+    num_results: int = Field(description="Number of results per study, each with a checkpoint.")
     num_workers: int = Field(description="Number of worker processes.")
     sleep_s: float = Field(description="Sleep of a trial between two reports [s].")
     rounds: int = Field(description="Number of runs per variant.")
     bare_s: float = Field(
-        description="Time from the first to the last result, bare; median of rounds [s]."
+        description="Time from the first to the last result with the bare scheduler, median over "
+        "the rounds [s]."
     )
     arrival_ratio: float = Field(
-        description="Time of ``resumable`` in order of arrival over that of bare, median of rounds."
+        description="Time of ``resumable`` in order of arrival, divided by that of the bare "
+        "scheduler; median over the rounds."
     )
-    arrival_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
+    arrival_spread: tuple[float, float] = Field(
+        description="Minimum and maximum of the ratio in order of arrival over the rounds."
+    )
     ordered_ratio: float = Field(
-        description="Time of ordered ``resumable`` over that of bare, median of rounds."
+        description="Time of ordered ``resumable``, divided by that of the bare scheduler; median "
+        "over the rounds."
     )
-    ordered_spread: tuple[float, float] = Field(description="Minimum and maximum over rounds.")
-    bare_ms: float = Field(description="CPU time of this process per result, bare [ms].")
-    arrival_ms: float = Field(description="The same with ``resumable`` in order of arrival [ms].")
-    ordered_ms: float = Field(description="The same with ordered ``resumable`` [ms].")
+    ordered_spread: tuple[float, float] = Field(
+        description="Minimum and maximum of the ordered ratio over the rounds."
+    )
+    bare_ms: float = Field(
+        description="CPU time of this process per result with the bare scheduler [ms]."
+    )
+    arrival_ms: float = Field(
+        description="CPU time of this process per result with ``resumable`` in order of arrival "
+        "[ms]."
+    )
+    ordered_ms: float = Field(
+        description="CPU time of this process per result with ordered ``resumable`` [ms]."
+    )
 
 
 def measure_wrapper(
@@ -212,7 +230,7 @@ def sleeping_trial(config: dict[str, Any], *, sleep_s: float, epochs: int) -> No
     if checkpoint := tune.get_checkpoint():
         with checkpoint.as_directory() as name:
             last_epoch = json.loads(Path(name, "epoch.json").read_text())
-    loss = 1.0 if config["x"] < _GOOD_BELOW else 2.0
+    loss = 1.0 if config["x"] < _GOOD_X_BELOW else 2.0
     for epoch in range(last_epoch + 1, epochs + 1):
         time.sleep(sleep_s)
         with tempfile.TemporaryDirectory(prefix="sluice-trial-") as name:

@@ -21,7 +21,7 @@ from sluice.bench.serving.servers import COLUMNS, SEQ_LEN, Kind, random_model
 from sluice.serving.background import in_background
 
 SERVER_NAMES: dict[Kind, str] = {
-    "shortest": "shortest app",
+    "minimal": "minimal app",
     "production": "production",
     "canary": "canary at 50 %",
     "shadow": "shadow",

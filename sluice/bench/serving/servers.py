@@ -1,4 +1,6 @@
-"""The measured servers; each is a process ``python -m`` of this module with its kind.
+"""The servers that the benchmark measures.
+
+``python -m sluice.bench.serving.servers KIND`` runs one of them in its own process.
 
 The model is that of the default pipeline: eight GRUs of 32 units on windows of 22 rows and nine
 features. Its weights are random, because prediction takes as long as with trained ones. The
@@ -30,7 +32,7 @@ from sluice.serving.tokens import Tokens
 from sluice.serving.traffic_split import InMemoryTrafficSplit
 from sluice.serving.wire_protocol import LoaderSpec
 
-Kind = Literal["shortest", "production", "canary", "shadow"]
+Kind = Literal["minimal", "production", "canary", "shadow"]
 
 COLUMNS = tuple(f"feature_{number}" for number in range(9))
 SEQ_LEN = 22
@@ -90,7 +92,7 @@ def serve_kind(kind: Kind) -> None:
     """Serve one kind on a free port, which is printed, until a signal arrives."""
     torch.set_num_threads(1)
     production = random_model(_PRODUCTION)
-    if kind == "shortest":
+    if kind == "minimal":
         with listen("127.0.0.1", 0) as server_socket:
             server_socket.listen()
             print(server_socket.getsockname()[1], flush=True)

@@ -12,42 +12,71 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 
-_WINDOW, _SPIKE_RATIO = 10, 2.0
+_WINDOW = 10
+"""Number of earlier losses with which a loss is compared."""
+
+_SPIKE_RATIO = 2.0
+"""Ratio of a loss to the mean of the window before it, above which the loss is a spike."""
+
 _MIN_GRADIENT = 1e-7
+"""Mean absolute gradient of a parameter below which the gradient vanishes."""
+
 _DEAD_SHARE = 0.5
+"""Share of almost inactive units of a ReLU layer above which the layer is dead."""
+
 _MIN_UNCHANGED_STEPS = 3
-_MAX_UPDATE_RATIO, _MIN_UPDATE_RATIO = 10.0, 1e-8
+"""Number of consecutive steps without a change of a parameter for an alarm."""
+
+_MAX_UPDATE_RATIO = 10.0
+"""Ratio of the update to the weights of a parameter above which an alarm is raised."""
+
+_MIN_UPDATE_RATIO = 1e-8
+"""Ratio of the update to the weights of a parameter below which an alarm is raised."""
+
 _MAX_OVERFIT_RATIO = 0.1
+"""Increase from training to validation loss above which the model overfits, as a share of the
+training loss."""
+
 _MAX_IMBALANCE_RATIO = 10.0
+"""Ratio of the rows of the most and the least frequent label above which classes are imbalanced."""
 
 
 class MonitoredStep(Record):
-    """Record of one optimizer step by hooks. Counts and shares without data are 0."""
+    """Record of one optimizer step by hooks. A count or share is 0 if nothing was recorded."""
 
     step: int
     losses: tuple[float, ...] = Field(
         description="Unscaled loss of each backward pass before the step."
     )
-    smallest_gradient: float = Field(description="Smallest mean |g| of a parameter; NaN for none.")
-    has_non_finite: bool = Field(description="A gradient or loss is NaN or infinite.")
+    smallest_gradient: float = Field(
+        description="Smallest mean absolute gradient of a parameter; NaN if no parameter has a "
+        "gradient."
+    )
+    has_non_finite: bool = Field(description="Whether a gradient or a loss is NaN or infinite.")
     num_all_zero: int = Field(
-        description="Number of gradients and module outputs that are zero throughout."
+        description="Number of gradients and module outputs in which every element is 0."
     )
     unmoved: tuple[int, ...] = Field(
-        description="Indices of parameters that the step changed by less than a relative 1e-5."
+        description="Indices of the parameters that the step changed by at most a relative 1e-5."
     )
-    smallest_update: float = Field(description="Smallest mean |change| / mean |w|; NaN for none.")
-    largest_update: float = Field(description="Largest mean |change| / mean |w|; NaN for none.")
+    smallest_update: float = Field(
+        description="Smallest ratio of mean |change| to mean |weight| of a parameter with a "
+        "gradient and at least two dimensions; NaN without such a parameter."
+    )
+    largest_update: float = Field(
+        description="Largest ratio of mean |change| to mean |weight| of a parameter with a "
+        "gradient and at least two dimensions; NaN without such a parameter."
+    )
     dead_share: float = Field(
-        description="Largest share, over the ReLU layers, of units that are active in less than "
-        "1 % of the rows."
+        description="Share of units that are active in less than 1 % of the rows, in the ReLU "
+        "layer where this share is largest."
     )
 
 
 class MonitoredValidation(Record):
     """Record of one validation pass between two optimizer steps."""
 
-    step: int = Field(description="Number of steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     training: float = Field(description="Mean training loss since the previous pass.")
     validation: float
 

@@ -29,8 +29,8 @@ from sluice.trace.attach import flush_traces, paused_traces, traced
 from sluice.trace.settings import TraceSettings
 
 _TURN_S = 0.3
-"""Minimum duration of a turn [s]: long compared with the interpreter's re-specialisation after a
-switch, short compared with load changes of the machine."""
+"""Approximate duration of a turn [s]. It is long compared with the interpreter's re-specialisation
+after a switch, and short compared with load changes of the machine."""
 
 _UNTIMED_STEPS = 20 * EPOCH_STEPS
 """Untimed steps at the start: warm-up, and work that a trace does more often at its start
@@ -47,18 +47,22 @@ class Overhead(Record):
 
     program: str
     steps: int = Field(description="Number of steps of one turn.")
-    runs: int = Field(description="Number of sequential processes.")
-    turns: int = Field(description="Traced turns per process; the same number is untraced.")
-    plain_us: float = Field(description="Mean time of a step, untraced [us].")
+    runs: int = Field(description="Number of processes, which run one after another.")
+    turns: int = Field(
+        description="Number of traced turns per process, and also of untraced turns."
+    )
+    plain_us: float = Field(description="Mean time of an untraced step [us].")
     ratio: float = Field(
         description="Ratio of traced to untraced time, median over the processes; 1 is no overhead."
     )
     low: float = Field(
-        description="Lower end of the 95 % interval, bootstrapped over processes and turns."
+        description="Lower end of the 95 % interval of the ratio, bootstrapped over processes and "
+        "turns."
     )
-    high: float = Field(description="Upper end.")
+    high: float = Field(description="Upper end of the 95 % interval of the ratio.")
     has_same_weights: bool = Field(
-        description="Whether the SHA-256 of the final weights is equal, traced and untraced."
+        description="Whether the final weights of a traced and an untraced process have the same "
+        "SHA-256."
     )
 
 
@@ -90,8 +94,8 @@ def measure_overhead(
 
     Args:
         folder: Folder of the traces.
-        runs: Number of sequential processes; the median counts.
-        turns: Traced turns per process; the same number is untraced.
+        runs: Number of processes, which run one after another; their median is reported.
+        turns: Number of traced turns per process, and also of untraced turns.
         programs: Programs by name; importable functions with epochs of ``EPOCH_STEPS`` steps, so
             that each turn consists of whole epochs.
         settings: Settings of the tracer.

@@ -54,9 +54,9 @@ class RunResult(Record):
     needs: Literal["error", "confirm"]
     starts_at: int = Field(description="First step affected by the fault.")
     within: int = Field(
-        description="Maximum number of steps from there to the step of the finding."
+        description="Maximum number of steps from ``starts_at`` to the step of the finding."
     )
-    steps: int = Field(description="Number of steps.")
+    steps: int = Field(description="Number of optimizer steps of the run.")
     seconds: float = Field(description="Duration of the traced run [s].")
     answers: tuple[ReportedCause, ...] = Field(
         description="Reported causes, the most likely root cause first."
@@ -67,10 +67,13 @@ class RunResult(Record):
     failed: str = Field("", description="Why the run has no verdict; empty when it has one.")
     has_same_bits: bool | None = Field(
         None,
-        description="Whether final weights are equal, traced and untraced; None if not compared.",
+        description="Whether the final weights of the traced and the untraced run are equal; None "
+        "if they were not compared.",
     )
     alarms: dict[str, int] | None = Field(
-        None, description="Baselines that raised an alarm, with the step; None if no baseline ran."
+        None,
+        description="Step of the alarm by name of each baseline that raised one; None if no "
+        "baseline ran.",
     )
 
     @classmethod
@@ -146,13 +149,19 @@ class RunResult(Record):
 
     @property
     def late(self) -> int | None:
-        """Steps from the first affected step to that of the correct cause, if it was reported."""
+        """Number of steps from the first affected step to the step of the correct cause.
+
+        Negative if the reported step is earlier; None if the correct cause was not reported.
+        """
         rank = self.correct_rank
         return None if rank is None else self.answers[rank - 1].step - self.starts_at
 
     @property
     def is_in_time(self) -> bool:
-        """Whether the step of the correct cause is close enough."""
+        """Whether the correct cause was reported at most ``within`` steps after ``starts_at``.
+
+        It may also be one step too early.
+        """
         return self.late is not None and -_MAX_STEPS_EARLY <= self.late <= self.within
 
     def causes_of(self, severity: Severity) -> tuple[ReportedCause, ...]:

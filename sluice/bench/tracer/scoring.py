@@ -43,14 +43,16 @@ class FaultScore(Record):
     number: int
     name: str
     caught: Rate
-    first: Rate = Field(description="The correct cause is ranked first.")
-    third: Rate = Field(description="The correct cause is among the first three.")
+    first: Rate = Field(description="Runs in which the correct cause is ranked first.")
+    third: Rate = Field(description="Runs in which the correct cause is among the first three.")
     in_time: Rate
     late: float = Field(
-        description="Median number of steps from the fault to the finding; NaN without detections."
+        description="Median number of steps from the fault to the finding; NaN if no run detected "
+        "the fault."
     )
     instead: dict[str, int] = Field(
-        description="First-ranked causes that were wrong, with their counts."
+        description="Number of runs in which the correct cause is not ranked first, by the cause "
+        "that is ranked first instead."
     )
 
 
@@ -71,16 +73,20 @@ class CauseScore(Record):
     """Scores of one cause, over all runs in which it was ranked first."""
 
     fault: str
-    right: int = Field(description="Runs in which the cause is correct.")
-    elsewhere: dict[str, int] = Field(description="Runs in which the cause is wrong, by name.")
+    right: int = Field(description="Number of runs in which the cause is correct.")
+    elsewhere: dict[str, int] = Field(
+        description="Number of runs in which the cause is wrong, by name of the run's program."
+    )
 
 
 class BaselineScore(Record):
     """Scores of another monitor on the same runs."""
 
     name: str
-    caught: Rate = Field(description="Faulty runs with an alarm, without a cause.")
-    false: Rate | None = Field(description="Healthy runs with an alarm.")
+    caught: Rate = Field(
+        description="Faulty runs in which the monitor raises an alarm. A monitor names no cause."
+    )
+    false: Rate | None = Field(description="Healthy runs in which the monitor raises an alarm.")
 
 
 class FaultReport(Record):

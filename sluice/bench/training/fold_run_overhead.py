@@ -47,9 +47,11 @@ class FoldRunSpeed(Record):
         description="Number of fold runs, timed with one process and again with several."
     )
     workers: int = Field(description="Number of parallel processes.")
-    alone_per_s: float = Field(description="Rate of one process [1/s].")
-    together_per_s: float = Field(description="Rate of all processes, including their start [1/s].")
-    speedup: float = Field(description="Rate of all processes over that of one.")
+    alone_per_s: float = Field(description="Fold runs per second in one process [1/s].")
+    together_per_s: float = Field(
+        description="Fold runs per second in all processes together, including their start [1/s]."
+    )
+    speedup: float = Field(description="Rate of all processes together, divided by that of one.")
 
 
 def measure_fold_runs(

@@ -43,16 +43,25 @@ class LoaderSpeed(Record):
 
     source: str = Field(description="'table', 'tokens' or 'images'.")
     workers: int = Field(description="Number of loader processes.")
-    trainer_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
-    loop_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
-    ratio: float = Field(description="Speed of the trainer over the loop, median over the rounds.")
+    trainer_rows_per_s: float = Field(
+        description="Speed of the trainer, median over the rounds [rows/s]."
+    )
+    loop_rows_per_s: float = Field(
+        description="Speed of the loop, median over the rounds [rows/s]."
+    )
+    ratio: float = Field(
+        description="Speed of the trainer divided by that of the loop, median over the rounds."
+    )
 
 
 class LoaderOverhead(Record):
     """Speeds for every source and number of loader processes."""
 
-    loader_rows: int = Field(description="Training rows per epoch.")
-    loader_rounds: int = Field(description="Number of timed pairs of trainings per case.")
+    loader_rows: int = Field(description="Number of training rows per epoch.")
+    loader_rounds: int = Field(
+        description="Number of timed rounds per case; each trains once with the trainer and once "
+        "with the loop."
+    )
     loaders: tuple[LoaderSpeed, ...]
 
 
@@ -136,8 +145,8 @@ def _trainer(case: _Case, settings: TrainSettings) -> nn.Module:
         case.val,
         settings,
         seed=0,
-        keep=lambda _state: None,
-        due=lambda: time.perf_counter() < 0,  # as costly as in a real training
+        on_state=lambda _state: None,
+        is_due=lambda: time.perf_counter() < 0,  # as costly as in a real training
     )
     for _ in epochs:
         pass

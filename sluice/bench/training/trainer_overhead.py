@@ -33,20 +33,28 @@ _SUBJECT = {"benchmark": "trainer"}
 class TrainerSpeed(Record):
     """Speed of the trainer relative to a minimal loop, and the cost of checkpoints."""
 
-    rows: int = Field(description="Training rows per epoch.")
-    rounds: int = Field(description="Number of timed pairs of trainings.")
-    trainer_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
-    bare_rows_per_s: float = Field(description="Median over the rounds [rows/s].")
+    rows: int = Field(description="Number of training rows per epoch.")
+    rounds: int = Field(
+        description="Number of timed rounds; each trains once with the trainer and once with the "
+        "minimal loop."
+    )
+    trainer_rows_per_s: float = Field(
+        description="Speed of the trainer, median over the rounds [rows/s]."
+    )
+    bare_rows_per_s: float = Field(
+        description="Speed of the minimal loop, median over the rounds [rows/s]."
+    )
     ratio: float = Field(
-        description="Speed of the trainer over the minimal loop, median; 1 is no overhead."
+        description="Speed of the trainer divided by that of the minimal loop, median over the "
+        "rounds; 1 is no overhead."
     )
     epoch_seconds: float = Field(description="Median duration of an epoch with validation [s].")
     checkpoint_seconds: float = Field(
         description="Median duration of one checkpoint, synced to disk [s]."
     )
     checkpoint_share: float = Field(
-        description="Share of the training time that checkpoints take, at the interval of the "
-        "settings."
+        description="Share of the training time that checkpoints take, if they are written at the "
+        "interval of the settings."
     )
     resume_seconds: float = Field(
         description="Median duration of reading, verifying and loading the newest checkpoint [s]."
@@ -132,9 +140,9 @@ class _Trainings:
     def _start(self) -> Scaled:
         return prepare_model(self._workload, self._model_settings, self._train, seed=self._seed)
 
-    def trainer(self, keep: Callable[[TrainState], None] | None = None) -> nn.Module:
+    def trainer(self, on_state: Callable[[TrainState], None] | None = None) -> nn.Module:
         model = self._start()
-        for _ in self._epochs(model, keep=keep):
+        for _ in self._epochs(model, on_state=on_state):
             pass
         return model
 
@@ -142,7 +150,7 @@ class _Trainings:
         self,
         model: Scaled,
         *,
-        keep: Callable[[TrainState], None] | None = None,
+        on_state: Callable[[TrainState], None] | None = None,
         resume: TrainState | None = None,
     ) -> Iterator[object]:
         return train(
@@ -153,7 +161,7 @@ class _Trainings:
             self._val,
             self._settings,
             seed=self._seed,
-            keep=keep,
+            on_state=on_state,
             resume=resume,
         )
 
@@ -200,13 +208,13 @@ class _Trainings:
         """
         saving: list[float] = []
 
-        def keep(state: TrainState) -> None:
+        def store_state(state: TrainState) -> None:
             started = clock()
             save_checkpoint(folder, state, subject=_SUBJECT)
             saving.append(clock() - started)
 
         try:
-            self.trainer(keep)
+            self.trainer(store_state)
             resuming = [self._resume(folder, clock) for _ in range(3)]
             share = self._checkpoint_share(folder, clock)
         finally:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STEP = 5
-"""Step between the entries of a table that ``--quick`` runs."""
+"""``--quick`` runs only every entry of a table whose position is a multiple of this number."""
 _MILLION = 1_000_000
 _TICKS = 5 * _MILLION
 _SEED = 0

@@ -97,7 +97,9 @@ def register(app: typer.Typer) -> None:
                 help="Ray cluster, 'host:port' or 'auto'. Default: Ray is started on this machine."
             ),
         ] = None,
-        workers: Annotated[int | None, typer.Option(help="Number of parallel trials.")] = None,
+        workers: Annotated[
+            int | None, typer.Option(help="Maximum number of parallel trials.")
+        ] = None,
         gpus: Annotated[
             float | None, typer.Option(help="GPUs per trial; fractions are allowed.")
         ] = None,

@@ -64,19 +64,19 @@ def lowest_perplexity() -> float:
     It is exp of the entropy of a sentence divided by its mean number of words. The grammar is
     unambiguous: the entropy of a sentence is the sum of the entropies of its choices.
     """
-    mean_place = sum(number * p for number, p in enumerate(_P_PLACE))
+    mean_places = sum(number * p for number, p in enumerate(_P_PLACE))
     noun = math.log(2 * len(SINGULAR)) + _entropy(_P_ADJECTIVE, 1 - _P_ADJECTIVE)
     noun += _P_ADJECTIVE * math.log(len(_ADJECTIVES))
     entropy = (
-        (1 + mean_place) * noun
+        (1 + mean_places) * noun
         + _entropy(*_P_PLACE)
-        + mean_place * math.log(len(PLACES))
+        + mean_places * math.log(len(PLACES))
         + math.log(len(VERBS[True]))
         + _entropy(_P_ADVERB, 1 - _P_ADVERB)
         + _P_ADVERB * math.log(len(_ADVERBS))
     )
-    words = (1 + mean_place) * (2 + _P_ADJECTIVE) + mean_place + 1 + _P_ADVERB + 1
-    return math.exp(entropy / words)
+    mean_words = (1 + mean_places) * (2 + _P_ADJECTIVE) + mean_places + 1 + _P_ADVERB + 1
+    return math.exp(entropy / mean_words)
 
 
 def is_grammatical(words: list[str]) -> bool:

@@ -91,8 +91,8 @@ def pack(
     """
     folder = folder.absolute()
     make_folder_for(folder)
-    with hold_lock(folder / _LOCK_NAME, wait=False) as held:
-        if not held:
+    with hold_lock(folder / _LOCK_NAME, wait=False) as has_lock:
+        if not has_lock:
             raise ContractError(
                 f"Another process is packing to {folder}.", fix="Wait until it has finished."
             )

@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 10_000, 16 * 2**20
-"""Size of the sample of JSON records that the types of columns are inferred from."""
+"""Number of JSON records, and their size [bytes], after which enough records are read to infer the
+types of columns."""
 
 _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
-"""Number of records and bytes at which records become a table."""
+"""Number of records, and their size [bytes], at which the collected records become a table."""
 
 _MAX_LINE_BYTES = 256 * 2**20
-"""Length from which a line is refused [bytes]; a file without line breaks would fill the memory."""
+"""Length from which on a line is refused [bytes]. A file without line breaks would fill the memory.
+"""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS, _BATCH_BYTES = 4_096, 4 * 2**20
-"""Number of records and bytes at which a record batch of a shard is written."""
+"""Number of records, and their size [bytes], at which a record batch of a shard is written."""
 
 _UNKNOWN_BYTES = 64
 """Size that is assumed for a nested value [bytes]."""

@@ -1,4 +1,4 @@
-"""Digests of the content of rows, for the index table."""
+"""Digests of the content of rows, such as images, which become a column of the raw rows."""
 
 import hashlib
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ _CHUNK_ROWS = 256
 
 
 def content_digests(source: RowSource | Tensor) -> list[str]:
-    """Return a digest of every row, to be stored in a column of the index table.
+    """Return a digest of every row, to be stored in a column of the raw rows.
 
-    The digest of a pipeline's data is that of its index table. With this column, that digest
+    The digest of a pipeline's data is that of its raw rows. With this column, that digest
     also changes if a file changes but keeps its name, so that no finished training is reused for
     other content.
 

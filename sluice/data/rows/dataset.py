@@ -141,7 +141,7 @@ class _Items:
         Raises:
             ContractError: The data set has another length than before, or cannot be indexed.
         """
-        last, wanted = self._last, list(rows)
+        last, positions = self._last, list(rows)
         if len(self.dataset) != self.num_rows:
             raise ContractError(
                 f"The length of a data set must not change, and {type(self.dataset).__name__} had "
@@ -149,11 +149,11 @@ class _Items:
                 cause="Files were added or removed while it was in use.",
                 fix="Copy the data to a folder that does not change, or list its files once.",
             )
-        if last is not None and last[0] == wanted:
+        if last is not None and last[0] == positions:
             return last[1]
         read_many = getattr(self.dataset, "__getitems__", None)
         try:
-            items = read_many(wanted) if read_many else [self.dataset[row] for row in wanted]
+            items = read_many(positions) if read_many else [self.dataset[row] for row in positions]
         except (KeyError, NotImplementedError) as error:
             raise ContractError(
                 f"{type(self.dataset).__name__} cannot be indexed by a row number "
@@ -162,7 +162,7 @@ class _Items:
                 fix="Choose a split, such as dataset['train'], or write the stream to shards: "
                 "sluice pack SOURCE DIR",
             ) from None
-        self._last = wanted, list(items)
+        self._last = positions, list(items)
         return self._last[1]
 
 

@@ -22,7 +22,7 @@ class ImageFolderRows:
 
     Args:
         folder: Folder that the paths are relative to.
-        paths: Path of every image, such as a column of the index table.
+        paths: Path of every image, such as a column of the raw rows.
         size: Height and width of all images, a number for a square [pixels]; by default that of
             the first image, and every other size is an error.
         mode: RGB for three channels, L for grey values.

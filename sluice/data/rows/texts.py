@@ -18,7 +18,7 @@ Encode = Callable[[str], Sequence[int]]
 class TextRows:
     """Texts, tokenized when they are read and padded to the longest of the chosen ones.
 
-    Suitable for texts in memory, such as a column of the index table. For a large corpus, write the
+    Suitable for texts in memory, such as a column of the raw rows. For a large corpus, write the
     ids once with ``write_tokens`` and read them with ``TokenRows``.
 
     Args:

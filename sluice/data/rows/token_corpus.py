@@ -15,9 +15,14 @@ from sluice.base.errors import ContractError, SourceError
 from sluice.base.files import make_folder, storage_error
 from sluice.data.rows.npy_file import MappedArray, NpyWriter
 
-TOKENS_NAME, OFFSETS_NAME, ABOUT_NAME = "tokens.npy", "offsets.npy", "about.json"
-"""Files in a folder of tokens: ids of all documents, where each document begins, and the size of
-the vocabulary."""
+TOKENS_NAME = "tokens.npy"
+"""Name of the file with the token ids of all documents, one after another."""
+
+OFFSETS_NAME = "offsets.npy"
+"""Name of the file with the position of each document's first token."""
+
+ABOUT_NAME = "about.json"
+"""Name of the file with the size of the vocabulary."""
 
 _CHUNK_TOKENS = 2**22
 """Number of token ids that are checked at once."""

@@ -136,7 +136,7 @@ class _EpochTraining:
                 groups=self.groups,
                 augment=self.workload.augmentation,
                 resume=self.state,
-                keep=self._keep,
+                on_state=self._keep,
             )
         return next(self.epochs).train_loss
 

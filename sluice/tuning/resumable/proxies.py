@@ -102,7 +102,7 @@ class TrialProxy:
 
     @property
     def checkpoint(self) -> CheckpointKey:
-        """Checkpoint of the attempt's last result, or before it, the one that was copied."""
+        """Checkpoint of the attempt's last result; before the first result, the copied one."""
         if self.start is not None and self.time == self.start.time:
             return self.start
         return CheckpointKey(self.number, self.attempt, self.time)
@@ -136,8 +136,8 @@ class ControllerProxy:
         trials: The study's trials, to which the study appends.
         searcher: The searcher, which HyperBandForBOHB calls; None without a searcher.
         stop: Ends a trial.
-        save: Returns the key of a trial's checkpoint. The checkpoint is kept while the key is
-            referenced.
+        reference_checkpoint: Returns the key of a trial's checkpoint. The checkpoint is kept while
+            the key is referenced.
     """
 
     def __init__(
@@ -145,9 +145,10 @@ class ControllerProxy:
         trials: Sequence[TrialProxy],
         searcher: Any,
         stop: Callable[[TrialProxy], None],
-        save: Callable[[TrialProxy], CheckpointKey],
+        reference_checkpoint: Callable[[TrialProxy], CheckpointKey],
     ) -> None:
-        self._trials, self._stop, self._save = trials, stop, save
+        self._trials, self._stop = trials, stop
+        self._reference_checkpoint = reference_checkpoint
         # PBT refuses a controller whose searcher may suggest a configuration at any time. This
         # attribute has none of a searcher's methods, because here the searcher only suggests the
         # first configuration of each trial.
@@ -183,6 +184,6 @@ class ControllerProxy:
         self, trial: TrialProxy, result: Mapping[str, Any] | None = None
     ) -> CheckpointKey:
         del result
-        return self._save(trial)
+        return self._reference_checkpoint(trial)
 
     save = _schedule_trial_save

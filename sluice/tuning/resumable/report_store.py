@@ -9,33 +9,36 @@ from sluice.tuning.resumable.proxies import TrialProxy
 
 
 class ReportStore:
-    """Reported results with the paths of their checkpoints, and the checkpoints that are needed."""
+    """Reported results with the paths of their checkpoints.
+
+    It also knows which checkpoints a scheduler still references, so that these are not removed.
+    """
 
     def __init__(self) -> None:
         self._results: dict[tuple[int, int], dict[float, tuple[dict[str, Any], str]]] = {}
         """Results and checkpoint paths by time, in order, for each (trial, attempt)."""
-        self._saved_keys: WeakValueDictionary[tuple[int, int, float], CheckpointKey]
-        self._saved_keys = WeakValueDictionary()
+        self._referenced_keys: WeakValueDictionary[tuple[int, int, float], CheckpointKey]
+        self._referenced_keys = WeakValueDictionary()
         """Checkpoints that a scheduler requested and still references, such as those of PBT's best
         trials, by (trial, attempt, time)."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_results": self._results, "_saved_keys": list(self._saved_keys.values())}
+        return {"_results": self._results, "_referenced_keys": list(self._referenced_keys.values())}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._results = state["_results"]
-        keys = state["_saved_keys"]
-        self._saved_keys = WeakValueDictionary({(k.trial, k.attempt, k.time): k for k in keys})
+        keys = state["_referenced_keys"]
+        self._referenced_keys = WeakValueDictionary({(k.trial, k.attempt, k.time): k for k in keys})
 
     def add(self, trial: TrialProxy, result: dict[str, Any], checkpoint: str) -> None:
         """Add the last result of a trial."""
         attempt = self._results.setdefault((trial.number, trial.attempt), {})
         attempt[trial.time] = (result, checkpoint)
 
-    def save(self, trial: TrialProxy) -> CheckpointKey:
-        """Return the key of a trial's checkpoint, which is kept while the key is referenced."""
+    def reference_checkpoint(self, trial: TrialProxy) -> CheckpointKey:
+        """Return the key of a trial's checkpoint; the checkpoint is kept while the key exists."""
         key = trial.checkpoint
-        return self._saved_keys.setdefault((key.trial, key.attempt, key.time), key)
+        return self._referenced_keys.setdefault((key.trial, key.attempt, key.time), key)
 
     def latest(self, trial: TrialProxy) -> tuple[str, dict[str, Any]]:
         """Return the path of the checkpoint from which a trial continues, and its result."""
@@ -91,5 +94,5 @@ class ReportStore:
         for trial in live:
             yield self.latest(trial)[0]
             yield self.checkpoint_at(trial.start)[0]
-        for key in list(self._saved_keys.values()):
+        for key in list(self._referenced_keys.values()):
             yield self.checkpoint_at(key)[0]

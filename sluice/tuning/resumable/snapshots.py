@@ -21,7 +21,7 @@ import sluice
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 """Permission bits of a file that users other than its owner may write."""
-_FORMAT = 3
+_FORMAT = 4
 """Version of the snapshot format."""
 
 
@@ -54,7 +54,11 @@ def write_snapshot(path: Path, study: Any, *, size: int, digest: str) -> bool:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the header of a snapshot; {} if another user or other packages may have written it."""
+    """Return the header of a snapshot, or {} if the snapshot must not be loaded.
+
+    It must not be loaded if another user may have written it, if the header cannot be read, or if
+    package versions or the format have changed since it was written.
+    """
     try:
         if _may_be_foreign(path) or _may_be_foreign(path.parent):
             return {}

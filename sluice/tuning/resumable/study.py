@@ -74,7 +74,9 @@ class Study(ABC):
         """Whether the searcher has no more suggestions."""
         self.trials: list[TrialProxy] = []
         """All trials suggested so far; the index is the number of the trial."""
-        self._controller = ControllerProxy(self.trials, searcher, self._stop, self._reports.save)
+        self._controller = ControllerProxy(
+            self.trials, searcher, self._stop, self._reports.reference_checkpoint
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in vars(self).items() if key != "_record"}

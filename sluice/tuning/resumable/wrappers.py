@@ -62,17 +62,17 @@ class ResumableScheduler(TrialScheduler):
             driver.on_add(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        """Return the decision of the study."""
+        """Return the decision of the study about a trial that has reported."""
         with self._deciding(tune_controller) as driver:
             return driver.on_result(tune_controller, trial, result)
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Report the end of a trial."""
+        """Report the end of a trial to the study."""
         with self._deciding(tune_controller) as driver:
             driver.on_end(tune_controller, trial, result)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        """Report the failure of a trial."""
+        """Report the failure of a trial to the study."""
         with self._deciding(tune_controller) as driver:
             driver.on_error(tune_controller, trial)
 

@@ -105,7 +105,7 @@ states = []
 for _ in range(2):
     resume = states[0] if states else None
     list(train(torch.nn.Linear(3, 1), lambda o, y: loss(o, y).mean(), loss, rows, rows, settings,
-               seed=0, keep=states.append, resume=resume))
+               seed=0, on_state=states.append, resume=resume))
 from types import SimpleNamespace
 from sluice.workloads.constant_baseline import constant_baseline_loss
 workload = SimpleNamespace(losses=loss, output_shape=lambda y: (1,))

@@ -9,8 +9,11 @@ from sluice.cli.app import run_command
     ("command", "told"),
     [
         ("gate", "Forecast horizon of the target [rows]; 0 when rows are independent."),
-        ("gate", "Smallest mean gain worth a promotion [loss units]."),
-        ("drift", "Minimum size of a window; smaller ones are INCONCLUSIVE [rows]."),
+        (
+            "gate",
+            "Mean gain that a candidate must significantly exceed to be promoted [loss units].",
+        ),
+        ("drift", "Minimum size of a window; the verdict on a smaller one is INCONCLUSIVE [rows]."),
         ("serve", "With --ray: number of processes. [default: 2]"),
     ],
 )

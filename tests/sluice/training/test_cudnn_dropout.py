@@ -82,7 +82,7 @@ def test_on_a_gpu_a_training_resumed_within_an_epoch_has_the_same_bits(architect
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        run(cut, keep=stop, due=calls.__next__)
+        run(cut, on_state=stop, is_due=calls.__next__)
     torch.rand(5, device=CUDA)  # the other process would not have this state of the generator
     rest = run(resumed, resume=kept[0])
 

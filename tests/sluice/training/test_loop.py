@@ -150,7 +150,7 @@ def test_ends_with_the_best_weights_of_an_overfitting_curve():
             model,
             settings,
             losses=planted([3.0, 2.0, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5]),
-            keep=lambda state: kept.update({len(state.history): vector(model)}),
+            on_state=lambda state: kept.update({len(state.history): vector(model)}),
         )
     )
 
@@ -183,7 +183,7 @@ def test_a_workloads_own_selector_decides():
         run(
             model,
             select=latest_multiple_of_two,
-            keep=lambda state: kept.update({len(state.history): vector(model)}),
+            on_state=lambda state: kept.update({len(state.history): vector(model)}),
         )
     )
 
@@ -206,7 +206,7 @@ def test_resumed_training_ends_with_the_same_bits(stop_after):
         states[len(state.history)] = frozen(state)
 
     with deterministic():
-        expected = list(run(whole, keep=copy))
+        expected = list(run(whole, on_state=copy))
         resumed = make_model(seed=99)
         rest = list(run(resumed, resume=states[stop_after]))
 
@@ -225,7 +225,7 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
             whole,
             settings,
             losses=planted(scores),
-            keep=lambda state: states.append(frozen(state)),
+            on_state=lambda state: states.append(frozen(state)),
         )
     )
     model, state = make_model(), states[stop_after - 1]
@@ -245,7 +245,7 @@ def test_resuming_keeps_the_best_weights_of_before(stop_after):
 )
 def test_a_state_of_something_else_is_refused(model, rows, cause):
     states = []
-    next(run(make_model(), keep=states.append))
+    next(run(make_model(), on_state=states.append))
 
     with pytest.raises(ContractError, match=cause):
         list(run(model, resume=states[0], rows=rows))

@@ -157,7 +157,7 @@ def test_resumed_with_changes_it_ends_with_the_same_bits(name):
         states[len(state.history)] = frozen(state)
 
     with deterministic():
-        expected = list(run(whole, settings, keep=keep))
+        expected = list(run(whole, settings, on_state=keep))
         for stopped_after in (1, 2, 3):
             resumed = make_model(seed=99)
             rest = list(run(resumed, settings, resume=states[stopped_after]))

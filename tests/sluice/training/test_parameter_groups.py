@@ -83,7 +83,7 @@ def test_resumed_training_with_groups_ends_with_the_same_bits(stop_after):
         states[len(state.history)] = frozen(state)
 
     with deterministic():
-        expected = fit(whole, two_groups(whole), keep=copy)
+        expected = fit(whole, two_groups(whole), on_state=copy)
         rest = fit(resumed, two_groups(resumed), resume=states[stop_after])
 
     assert torch.equal(vector(resumed), vector(whole))

@@ -63,8 +63,8 @@ def states_within(settings=SETTINGS, **options):
             run(
                 model,
                 settings,
-                keep=lambda state: states.append(frozen(state)),
-                due=lambda: True,
+                on_state=lambda state: states.append(frozen(state)),
+                is_due=lambda: True,
                 **options,
             )
         )
@@ -149,7 +149,7 @@ def test_a_step_that_is_not_finite_is_not_kept():
 
     bad = next(y for step, y in enumerate(targets_of_epoch_1()) if step == 2)
     with pytest.raises(TrainingFailed, match=r"got inf at epoch 1, step 3 of 7"):
-        list(run(make_model(), loss=diverges, keep=kept.append, due=lambda: True))
+        list(run(make_model(), loss=diverges, on_state=kept.append, is_due=lambda: True))
     assert [state.steps for state in kept] == [1, 2]
 
 
@@ -176,7 +176,7 @@ def test_a_training_stopped_in_validation_scores_the_rows_again():
         expected = list(run(whole, settings, losses=noisy))
         calls = iter([False] * 6 + [True])  # after six steps and one chunk of validation rows
         with pytest.raises(InterruptedError):
-            list(run(cut, settings, losses=noisy, keep=stop_with(kept), due=calls.__next__))
+            list(run(cut, settings, losses=noisy, on_state=stop_with(kept), is_due=calls.__next__))
         rest = list(run(resumed, settings, losses=noisy, resume=kept[0]))
 
     assert (len(kept[0].history), kept[0].progress.steps, kept[0].steps) == (0, 7, 7)
@@ -206,7 +206,7 @@ def test_several_ranks_keep_no_state_within_an_epoch():
         shard = RankShard(rank=0, world_size=2)
 
     kept = []
-    list(run(make_model(), keep=kept.append, due=lambda: True, ranks=Two()))
+    list(run(make_model(), on_state=kept.append, is_due=lambda: True, ranks=Two()))
 
     assert [state.progress for state in kept] == [None] * 5
 

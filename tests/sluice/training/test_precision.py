@@ -190,7 +190,7 @@ def test_resumed_from_a_file_it_ends_with_the_same_bits(precision, stop_after, t
 
     with deterministic():
         whole = make_model()
-        expected = list(run(whole, settings(precision), keep=copy, loss=overflowing(overflows)))
+        expected = list(run(whole, settings(precision), on_state=copy, loss=overflowing(overflows)))
         save_checkpoint(tmp_path, states[stop_after], subject={})
         state = load_checkpoint(tmp_path, subject={}).state
         resumed = make_model(seed=99)
@@ -207,7 +207,7 @@ def test_resumed_after_the_way_back_it_stays_in_fp32():
         states[len(state.history)] = frozen(state)
 
     whole = make_model()
-    list(run(whole, settings("fp16"), keep=copy, loss=overflowing(range(1, 6))))
+    list(run(whole, settings("fp16"), on_state=copy, loss=overflowing(range(1, 6))))
     resumed = make_model(seed=99)
     rest = list(run(resumed, settings("fp16"), resume=states[2], loss=overflowing(())))
 
@@ -231,7 +231,9 @@ def test_validation_is_in_fp32():
 def test_failures_before_and_after_a_stop_are_counted_together():
     """Four at the end of epoch 1 and, after resuming, one more."""
     states = []
-    next(run(make_model(), settings("fp16"), keep=states.append, loss=overflowing({4, 5, 6, 7})))
+    next(
+        run(make_model(), settings("fp16"), on_state=states.append, loss=overflowing({4, 5, 6, 7}))
+    )
     rest = list(run(make_model(), settings("fp16"), resume=states[0], loss=overflowing({1})))
 
     assert states[0].history[-1].failed_unscales == 4

@@ -79,7 +79,7 @@ def plain(objective, fold, schedule):
                 val,
                 setup.training,
                 seed=objective.seed,
-                keep=keep,
+                on_state=keep,
             )
         )
     return states

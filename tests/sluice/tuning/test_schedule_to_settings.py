@@ -144,7 +144,7 @@ def test_a_schedule_pasted_into_a_file_trains_the_bits_of_the_trial_that_changed
     with deterministic():
         for done, until in ((1, 2), (2, 4), (3, 6)):
             setup, kept = settings_from_schedule(base, schedule[:done], where="trial"), []
-            for result in run(model, setup.training, resume=state, keep=kept.append):
+            for result in run(model, setup.training, resume=state, on_state=kept.append):
                 epochs.append(result)
                 if result.epoch == until:
                     break

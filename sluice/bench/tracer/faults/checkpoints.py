@@ -15,7 +15,7 @@ from sluice.bench.tracer.nets import classifier
 
 _SCHEDULE_STEPS = 160
 _STEPS_BEFORE_RESUME = 69
-"""Three epochs of 23 batches."""
+"""Number of steps before the resume: three epochs of 23 batches."""
 
 
 def _make_optimizer(

@@ -13,11 +13,11 @@ from sluice.bench.tracer.nets import TOKENS, LanguageModel, classifier
 BATCH = 32
 _IGNORED = -100
 _MAX_INPUT_TOKENS = 8
-"""Length to which inputs are truncated with the fault."""
+"""Length to which the fault truncates inputs [tokens]."""
 _LONG_TOKENS = 12
-"""Minimum length of texts whose answer truncation removes completely."""
+"""Length from which truncation removes the whole answer of a text [tokens]."""
 _FIRST_CUT_BATCH = 9
-"""First batch with such texts, from 1."""
+"""Number of the first batch with texts of at least ``_LONG_TOKENS`` tokens, counted from 1."""
 
 
 def _padded(rows: list[list[int]], pad: int) -> Tensor:

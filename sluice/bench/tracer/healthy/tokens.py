@@ -42,7 +42,7 @@ class _Sentences(Dataset[list[int]]):
 
 
 def _pairs(batch: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """Return tokens and those that follow, padded; -100 at padding."""
+    """Return the tokens of a batch, and the next token of each; -100 at padding."""
     rows = [torch.tensor(sentence) for sentence in batch]
     ids = pad_sequence([row[:-1] for row in rows], batch_first=True, padding_value=PAD)
     return ids, pad_sequence([row[1:] for row in rows], batch_first=True, padding_value=-100)

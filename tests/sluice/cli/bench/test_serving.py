@@ -17,7 +17,7 @@ def measured(p50: float, p99: float, rate: float, failed: int = 0) -> ServerMeas
 
 FOUND = {
     "model alone": measured(2.0, 3.0, 0.0),
-    "shortest app": measured(2.5, 4.0, 400.0),
+    "minimal app": measured(2.5, 4.0, 400.0),
     "production": measured(3.0, 6.0, 500.0),
     "canary at 50 %": measured(3.0, 6.0, 300.0, failed=1),
     "shadow": measured(3.0, 6.3, 200.0),

@@ -1,4 +1,4 @@
-"""Defects that appear only in training, epoch selection or resuming."""
+"""Planted defects that appear only in training, epoch selection or resuming."""
 
 from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows

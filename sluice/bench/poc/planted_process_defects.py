@@ -1,4 +1,4 @@
-"""Defects that end or block a process, and defects for a validator that runs without the gate."""
+"""Planted defects that end or block a process, and defects for validators without the gate."""
 
 from sluice.bench.poc import checkpoint_defects as checkpoints
 from sluice.bench.poc import log_defects

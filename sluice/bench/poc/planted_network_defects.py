@@ -1,4 +1,4 @@
-"""Defects in networks, losses and parameter groups."""
+"""Planted defects in networks, losses and parameter groups."""
 
 from sluice.bench.poc import training_defects as training
 from sluice.bench.poc import workloads as plain

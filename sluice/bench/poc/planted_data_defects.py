@@ -1,4 +1,4 @@
-"""Defects in rows, features, targets and examples."""
+"""Planted defects in rows, features, targets and examples."""
 
 from sluice.bench.poc import feature_defects as features
 from sluice.bench.poc import row_defects as rows
