@@ -57,7 +57,7 @@ class EmbeddingReference:
     """Embeddings of different rows in row order; no rows if there is a problem."""
 
     problem: str = ""
-    """Why there are no embeddings to compare with, in sentences; empty if there are some."""
+    """Reason why there are no embeddings to compare with, in sentences; empty if there are some."""
 
 
 def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:

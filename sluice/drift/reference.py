@@ -179,7 +179,7 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_size(num_columns: int) -> int:
-    """Return the number of tests: one for each column and, for several columns, a joint test.
+    """Return the number of tests of a window: one per column and, for several, one joint test.
 
     >>> family_size(1), family_size(50)
     (1, 51)

@@ -45,7 +45,8 @@ class AuditRecord(Record):
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
         description="Signature of the log up to this line. signed: by a known key, with the "
-        "change; bridged: by a known key, later and after a review; unsigned: not signed; "
+        "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
+        "unsigned: not signed; "
         "unknown_key: by an unknown key; invalid: the signature is invalid; not_checked: no key "
         "was given to verify it; not_logged: the row was not written by Sluice. None for a "
         "rejected attempt."
@@ -99,7 +100,7 @@ def load(
         *_moves(connection, all_signatures),
         *_transitions(connection, all_signatures),
         *_approvals(connection, all_signatures),
-        *_bridges(connection, keys),
+        *_late_signatures(connection, keys),
         *(
             AuditRecord(
                 outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
@@ -199,7 +200,8 @@ def _approvals(connection: Connection, all_signatures: _Signatures) -> list[Audi
     return records
 
 
-def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+def _late_signatures(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+    """Return a record for each bridge signature, by which a person later signed unsigned lines."""
     query = log_signatures.select_raw().add_columns(signatures.c.signed_at.label("at"))
     return [
         AuditRecord(

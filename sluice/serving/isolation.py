@@ -266,11 +266,18 @@ def _monitor(
 
 
 def _memory_excess(process: ArmProcess, settings: ServingSettings, *, bytes_when_ready: int) -> str:
-    """Return why the process must be ended if it uses too much memory, else ""."""
-    num_added = process.resident_bytes() - bytes_when_ready
-    if num_added <= settings.max_challenger_memory_bytes:
+    """Return why the process must be ended if its memory grew too much, else "".
+
+    Args:
+        process: The process.
+        settings: Maximum growth.
+        bytes_when_ready: Memory of the process when its model was loaded, from which the growth
+            is measured; 0 while it loads.
+    """
+    growth_bytes = process.resident_bytes() - bytes_when_ready
+    if growth_bytes <= settings.max_challenger_memory_bytes:
         return ""
     return (
-        f"was ended: it took {num_added / 2**20:,.0f} MiB of memory, the limit is "
+        f"was ended: its memory grew by {growth_bytes / 2**20:,.0f} MiB, the limit is "
         f"{settings.max_challenger_memory_bytes / 2**20:,.0f} MiB"
     )

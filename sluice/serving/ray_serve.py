@@ -77,9 +77,9 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise if only a restart helps, as /healthz reports. Ray calls this periodically."""
-        hangs_s = self._serving.hangs_s(time.monotonic())
-        if hangs_s:
-            raise RuntimeError(f"production has computed one batch for {hangs_s:.1f} s")
+        hang_duration_s = self._serving.hang_duration_s(time.monotonic())
+        if hang_duration_s:
+            raise RuntimeError(f"production has computed one batch for {hang_duration_s:.1f} s")
 
     async def _drain_upon(self, signal: Any) -> None:
         try:

@@ -44,7 +44,7 @@ class ServerStateCollector(Collector):
         yield GaugeMetricFamily(
             "sluice_hangs_seconds",
             "Time for which production has been hanging; 0 while it answers [s].",
-            value=serving.hangs_s(time.monotonic()),
+            value=serving.hang_duration_s(time.monotonic()),
         )
         lease = GaugeMetricFamily(
             "sluice_lease_seconds",

@@ -49,7 +49,7 @@ class Serving:
         self.is_draining = True
         self.metrics.ready.set(0)
 
-    def hangs_s(self, now: float) -> float:
+    def hang_duration_s(self, now: float) -> float:
         """Return for how long production has been hanging [s]; 0 if its batch is not overdue.
 
         Args:

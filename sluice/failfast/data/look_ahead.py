@@ -193,7 +193,7 @@ class _Search:
 
     @property
     def worst_first(self) -> tuple[LookAhead, ...]:
-        return tuple(sorted(self.largest_changes.values(), key=lambda found: -found.change))
+        return tuple(sorted(self.largest_changes.values(), key=lambda column: -column.change))
 
     @property
     def not_compared_message(self) -> str:

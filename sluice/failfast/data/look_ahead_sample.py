@@ -18,7 +18,8 @@ _NUM_BLOCKS = 3
 """Number of blocks of consecutive rows in a sample: oldest, newest, and one in between."""
 
 _MIN_KEPT_SHARE = 0.5
-"""Minimum share of its rows' usual features that a block must yield; else blocks become longer."""
+"""Minimum number of feature rows computed from a block, relative to the number that the whole
+table yields for the rows of the block. If a block yields fewer, all blocks become longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +44,8 @@ class LookAheadSample:
     def columns_of(self, table: int, rng: np.random.Generator) -> tuple[str, ...]:
         """Return the columns to compare in one changed table, rotating between tables.
 
+        A changed table has the rows of the original, but the later ones reordered or dropped.
+
         Args:
             table: Number of the changed table, from 0.
             rng: Draws the rotation order; must be in the same state for all tables.
@@ -65,9 +68,10 @@ def draw_sample(
     """Return the whole table, or three blocks of consecutive rows of a large table.
 
     The blocks are the oldest rows, the newest rows and rows at a random position in between.
-    Features of a block are compared with features of the same changed block, so a feature that
-    needs rows before the block is not mistaken for look-ahead. If a block yields few feature rows,
-    for example with windows longer than the block, all blocks become four times as long.
+    The check changes the later rows of a block, and compares the features computed from the block
+    before and after the change. So a feature that needs rows before the block is not mistaken for
+    look-ahead. If a block yields few feature rows, for example because windows are longer than the
+    block, all blocks become four times as long.
 
     Args:
         compute: Function from raw rows to features.
@@ -128,8 +132,8 @@ def _compute_blocks(
                 features = compute(part.copy(deep=False))
         except ContractError:  # too few rows for compute_features
             return ()
-        num_usual = whole.index.isin(part.index).sum()
-        if len(features) < _MIN_KEPT_SHARE * num_usual or len(features) == 0:
+        num_whole_rows = whole.index.isin(part.index).sum()
+        if len(features) < _MIN_KEPT_SHARE * num_whole_rows or len(features) == 0:
             return ()
         blocks.append(RowBlock(raw=part, features=features))
     return tuple(blocks)

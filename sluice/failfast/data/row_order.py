@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 _Positions = NDArray[np.int64]
 
 _MAX_GAP_CUTS = 3
+"""Maximum number of columns whose gaps determine a cut; one cut per column."""
+
 _SPARE_ROWS = 8
-"""Minimum number of later rows that are kept, in addition to those a target needs [rows]."""
+"""Minimum number of later rows that are kept beyond the rows that targets need."""
 
 
 def time_order(index: pd.Index) -> _Positions:
