@@ -35,7 +35,7 @@ class FoldScores:
     loss_B: NDArray[np.float64]
 
     mistake_B: NDArray[np.float64] | None
-    """1 for a wrong class and 0 otherwise; None without classes."""
+    """Mistake on each example: 1 for a wrong class, else 0; None for a target without classes."""
 
     metrics: Mapping[str, float]
 

@@ -114,7 +114,7 @@ class LossTable:
 
     @property
     def num_distinct_seeds(self) -> int:
-        """Number of different lines of losses, compared bit by bit; equal lines count once."""
+        """Number of seeds whose losses differ bit by bit; seeds with equal losses count once."""
         return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
 
     def aligned_to(self, other: "LossTable") -> "LossTable":

@@ -152,7 +152,7 @@ def seeds_component(
 
 
 def scaled(part: VarianceComponent, weight: float) -> VarianceComponent:
-    """Return the component of a mean after it is multiplied by ``weight``, as in a weighted sum."""
+    """Return the variance component of a mean that is multiplied by ``weight``."""
     return VarianceComponent(
         variance=part.variance * weight**2, degrees_of_freedom=part.degrees_of_freedom
     )

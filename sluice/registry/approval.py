@@ -34,7 +34,8 @@ from sluice.registry.tables import version_receipts
 
 GATE = "approval"
 _APPROVED_AT = "approved_at"
-"""Role in the subject of an approval. The signature covers the subject, and so the time."""
+"""Role of the time in the subject of an approval. The signature covers the subject with the
+time."""
 _TIME = TypeAdapter(AwareDatetime)
 
 
@@ -237,7 +238,7 @@ def approvers(
 def is_signed_approval(
     keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str
 ) -> bool:
-    """Return whether a receipt is an approval of a subject, signed with a key."""
+    """Return whether a receipt is an approval of a subject that was signed with this key."""
     if not is_approval(receipt, subject):
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))

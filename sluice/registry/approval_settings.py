@@ -28,8 +28,8 @@ class ApprovalSettings(Settings):
         72.0,
         gt=0,
         le=_MAX_EXPIRES_H,
-        description="Time for which an approval is valid. The promotion, or the start of the "
-        "rollout, must happen within it [h].",
+        description="Time for which an approval is valid. The promotion or the start of the "
+        "rollout must take place within this time [h].",
     )
 
     @property

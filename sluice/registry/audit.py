@@ -46,10 +46,9 @@ class AuditRecord(Record):
     signature: SignatureState | None = Field(
         description="Signature of the log up to this line. signed: by a known key, with the "
         "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
-        "unsigned: not signed; "
-        "unknown_key: by an unknown key; invalid: the signature is invalid; not_checked: no key "
-        "was given to verify it; not_logged: the row was not written by Sluice. None for a "
-        "rejected attempt."
+        "unsigned: not signed; unknown_key: by an unknown key; invalid: the signature is invalid; "
+        "not_checked: no key was given to verify it; not_logged: the row was not written by "
+        "Sluice. None for a rejected attempt."
     )
     key_id: str | None = Field(
         description="Id of the key that signed, or of the key in use at a rejected attempt."
@@ -59,7 +58,7 @@ class AuditRecord(Record):
 
 
 _SignedLines = Sequence[tuple[int, SignatureState, str]]
-"""For each signature: its last line, its state, and the id of its key."""
+"""Signatures: the number of the last line that each covers, its state, and the id of its key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _MAX_KEYS = 500
 """Maximum number of values in one SQL IN list; the oldest builds of SQLite accept 999."""
 
 RowSelection = tuple[Table, sa.ColumnElement[bool]]
-"""A selection of rows: a table and a condition."""
+"""A table, and a condition that selects some of its rows."""
 
 
 def check(connection: Connection) -> Iterator[RegistryFinding]:

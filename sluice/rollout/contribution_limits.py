@@ -29,7 +29,7 @@ def contribution_weights(origins: Sequence[Hashable], *, max_share: float) -> ND
 
 
 def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
-    """Return the weight of one origin that is ``max_share`` of the total weight after limiting.
+    """Return the maximum weight of one origin: ``max_share`` of the total weight after limiting.
 
     Args:
         counts: Number of entries of each origin, largest first.
