@@ -24,7 +24,8 @@ from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
-"""Minimum number of connections; a server that would get fewer file descriptors does not start."""
+"""Minimum of the limit of open connections. A server whose file descriptors suffice for fewer does
+not start."""
 
 
 class Connection(Protocol):

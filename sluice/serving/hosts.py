@@ -17,7 +17,7 @@ _ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64
 """Maximum number of accepted header values that are cached."""
 _MAX_SHOWN_CHARS = 100
-"""Maximum length of a header value in an error."""
+"""Maximum length of a header value in an error message [characters]."""
 _SUBNET_BITS = 64
 """Prefix length of the smallest subnet that an IPv6 site gets (RFC 6177)."""
 

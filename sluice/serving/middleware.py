@@ -22,7 +22,7 @@ from sluice.serving.schemas import ErrorResponse
 _INFO_KEY = "sluice.request_info"
 """Key of the ``RequestInfo`` in the ASGI scope."""
 _SERVER_ERROR = 500
-"""Smallest status of a server error, which marks the span as failed."""
+"""Minimum status of a server error, which marks the span as failed."""
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from sluice.serving.token_file import TokenFileWatch
 from sluice.serving.tokens import Tokens
 
 _HANG_DEADLINES = 10
-"""An unfinished batch counts as hung after this multiple of the deadline."""
+"""Time after which an unfinished batch counts as hung [multiples of ``deadline_s``]."""
 
 
 @dataclass(slots=True, eq=False)

@@ -51,11 +51,15 @@ class InvalidFrame(Exception):
 
 
 class LoaderSpec(Record):
-    """How a process loads its model."""
+    """Function and arguments with which a process loads its model."""
 
-    load: str = Field(description="'module:function' of (candidate, **arguments) -> ServedModel.")
+    load: str = Field(
+        description="Import path 'module:function' of a function (candidate, **arguments) that "
+        "returns a ServedModel."
+    )
     arguments: dict[str, str] = Field(
-        repr=False, description="Keyword arguments; may contain a database password."
+        repr=False,
+        description="Keyword arguments of the function; they may contain a database password.",
     )
 
 

@@ -58,11 +58,11 @@ def evaluate_guard(
 
 
 def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_LimitResult]:
-    results: list[_LimitResult] = [
+    limits: list[_LimitResult] = [
         ("insufficient", problem, _fix_for(problem)) for problem in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
-        results.append(
+        limits.append(
             (
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
@@ -72,7 +72,7 @@ def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Lim
                 "Revise the suite with rows of the current test windows.",
             )
         )
-    return results
+    return limits
 
 
 def _fix_for(problem: str) -> str:
