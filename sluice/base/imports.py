@@ -137,14 +137,14 @@ def _require_not_shadowed(file: Path, top: str, path: str) -> None:
     if any(location and Path(location).is_relative_to(file.parent) for location in locations):
         return
     raise _shadowed_module_error(
-        file, top, path, found=next((p for p in locations if p), "built in")
+        file, top, path, used_location=next((p for p in locations if p), "built in")
     )
 
 
-def _shadowed_module_error(file: Path, top: str, path: str, *, found: str) -> SettingsError:
+def _shadowed_module_error(file: Path, top: str, path: str, *, used_location: str) -> SettingsError:
     return SettingsError(
         f"The module '{top}' of '{path}' is required from {file}, but Python finds another module "
-        f"of that name first: {found}.",
+        f"of that name first: {used_location}.",
         cause="The standard library and installed packages precede the user's folders.",
         fix=f"Rename {file.name}, and the name in the pipeline file.",
     )

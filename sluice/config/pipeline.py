@@ -187,7 +187,7 @@ def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
         SettingsError: The file is missing, is not YAML, or has an invalid key or value.
     """
     attributes = apply_overrides(read_attributes(path), overrides)
-    where = " ".join([str(path), *(f"--set {given}" for given in overrides)])
+    where = " ".join([str(path), *(f"--set {override}" for override in overrides)])
     return PipelineSettings.parse(attributes, where=where)
 
 

@@ -236,8 +236,8 @@ def describe_rules(names: Sequence[str]) -> str:
     (first, first_count), *others = Counter(names).most_common()
     if not others:
         return f"the best simple rule ({first})"
-    rest = ", ".join(f"{name} in {count}" for name, count in others)
-    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {rest})"
+    other_counts = ", ".join(f"{name} in {count}" for name, count in others)
+    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {other_counts})"
 
 
 def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:

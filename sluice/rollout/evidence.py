@@ -186,8 +186,8 @@ def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
     )
 
 
-def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
-    challenger, production = added.evidence.challenger, added.evidence.production
+def _trials(increase: BothArms, guard: GuardName) -> FaultTrials:
+    challenger, production = increase.evidence.challenger, increase.evidence.production
     requests = challenger.requests + production.requests
     return FaultTrials(
         challenger_faults=getattr(challenger, guard),

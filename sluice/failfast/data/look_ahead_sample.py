@@ -59,7 +59,7 @@ class LookAheadSample:
 def draw_sample(
     compute: Callable[[pd.DataFrame], pd.DataFrame],
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     columns: tuple[str, ...],
     settings: LookAheadSettings,
     *,
@@ -76,7 +76,7 @@ def draw_sample(
     Args:
         compute: Function from raw rows to features.
         raw: Raw rows.
-        whole: Result of ``compute(raw)``.
+        features: Result of ``compute(raw)``.
         columns: Feature columns.
         settings: ``max_cells`` and ``max_columns``.
         seed: Seed of the position of the middle block.
@@ -84,12 +84,12 @@ def draw_sample(
     Cost:
         One computation of all features of the blocks.
     """
-    width = max(raw.shape[1], whole.shape[1], 1)
+    width = max(raw.shape[1], features.shape[1], 1)
     max_rows = max(settings.max_cells // width, _MIN_ROWS)
     blocks: tuple[RowBlock, ...] = ()
     num_rows = max_rows // _NUM_BLOCKS
     while not blocks and max_rows < len(raw) and num_rows * _NUM_BLOCKS < len(raw):
-        blocks = _compute_blocks(compute, raw, whole, num_rows, np.random.default_rng(seed))
+        blocks = _compute_blocks(compute, raw, features, num_rows, np.random.default_rng(seed))
         num_rows *= 4
     omissions = []
     if blocks:
@@ -106,7 +106,7 @@ def draw_sample(
             "features, in turn (poc.look_ahead.max_columns)"
         )
     return LookAheadSample(
-        blocks=blocks or (RowBlock(raw=raw, features=whole),),
+        blocks=blocks or (RowBlock(raw=raw, features=features),),
         columns=columns,
         max_columns=settings.max_columns,
         note=f" A sample was examined: {'; '.join(omissions)}." if omissions else "",
@@ -116,7 +116,7 @@ def draw_sample(
 def _compute_blocks(
     compute: Callable[[pd.DataFrame], pd.DataFrame],
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     num_rows: int,
     rng: np.random.Generator,
 ) -> tuple[RowBlock, ...]:
@@ -129,11 +129,11 @@ def _compute_blocks(
         part = raw.iloc[np.sort(order[start : start + num_rows])]
         try:
             with wrap_user_errors("compute_features() of the workload"):
-                features = compute(part.copy(deep=False))
+                block_features = compute(part.copy(deep=False))
         except ContractError:  # too few rows for compute_features
             return ()
-        num_whole_rows = whole.index.isin(part.index).sum()
-        if len(features) < _MIN_KEPT_SHARE * num_whole_rows or len(features) == 0:
+        num_table_rows = features.index.isin(part.index).sum()
+        if len(block_features) < _MIN_KEPT_SHARE * num_table_rows or len(block_features) == 0:
             return ()
-        blocks.append(RowBlock(raw=part, features=features))
+        blocks.append(RowBlock(raw=part, features=block_features))
     return tuple(blocks)
