@@ -140,7 +140,7 @@ def _nested_paths(
 
 
 def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes of a field's annotation, but not those within containers."""
+    """Yield the settings classes of a field's annotation, but not classes within containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):

@@ -181,7 +181,7 @@ def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
 
     Args:
         path: The file, usually a ``defs.yaml``.
-        overrides: Values that replace those in the file; see ``apply_overrides``.
+        overrides: Values that replace values in the file; see ``apply_overrides``.
 
     Raises:
         SettingsError: The file is missing, is not YAML, or has an invalid key or value.

@@ -215,7 +215,11 @@ class PocSettings(Settings):
     )
     predictions: PredictionSettings = PredictionSettings()
     hard_examples: int = Field(
-        5, ge=0, le=100, description="Number of rows that are listed as those of the highest loss."
+        5,
+        ge=0,
+        le=100,
+        description="Maximum number of listed rows, beginning with the highest loss of the mini "
+        "training.",
     )
     selector_first_epoch: int = Field(
         10, ge=1, description="First candidate epoch of the epoch selector check."

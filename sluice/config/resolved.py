@@ -77,7 +77,7 @@ class TrainingInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInputs:
-    """Everything that determines the selected settings: those of the file, and the search."""
+    """Everything that determines the selected settings: the file's settings, and the search."""
 
     base: TrainingInputs
     """Inputs of a training with the settings of the file."""

@@ -19,7 +19,7 @@ from sluice.drift.dependence import Dependence
 
 MAX_DRAWN_BLOCKS = 64
 """Maximum number of blocks that are drawn for a resampled window. If a window has more blocks, the
-deviations of this number are scaled down to those of the whole window."""
+deviations are scaled down to the size of the window."""
 
 _CHUNK_DRAWS = 8192
 """Maximum number of resampled windows in memory at a time, for each thread."""

@@ -1,4 +1,4 @@
-"""Drift of images and texts: compares embeddings of requests with those of held-out rows.
+"""Drift of images and texts: compares embeddings of requests with embeddings of held-out rows.
 
 Shape legend: N = rows, E = width of an embedding.
 """
@@ -61,7 +61,7 @@ def evaluate_embeddings(
     window: str,
     seed: int,
 ) -> EmbeddingReport:
-    """Test whether the embeddings of requests differ from those of held-out rows.
+    """Test whether the embeddings of requests differ from the embeddings of held-out rows.
 
     The family of this signal has one test, so its p-value is compared with ``alpha`` itself: every
     signal of the monitor has this rate of false alarms per window. DRIFT also requires that the

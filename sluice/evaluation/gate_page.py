@@ -31,7 +31,7 @@ _TONE: dict[str, Tone] = {
 }
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
 _NUM_WORST_ROWS = 8
-"""Maximum number of listed rows: those with the lowest gain of the candidate."""
+"""Maximum number of listed rows with a negative gain, beginning with the lowest gain."""
 
 
 def gate_page(

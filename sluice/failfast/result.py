@@ -120,7 +120,7 @@ class GateReport(Record):
 
     @property
     def blocking_failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed or were inconclusive, without those skipped because of them."""
+        """The checks that failed or were inconclusive, without skipped checks."""
         return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
 
     @property

@@ -87,7 +87,7 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
 
 
 def restore_triggers(connection: Connection) -> int:
-    """Drop all triggers on the registry's tables, and create those of the registry again.
+    """Drop all triggers on the registry's tables, and create the registry's own triggers again.
 
     Returns the number of created triggers.
     """

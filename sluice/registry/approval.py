@@ -99,8 +99,8 @@ def require_evidence_and_approval(
 ) -> str:
     """Return the digest of the promotion receipt of a version that may go into production.
 
-    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``). The
-    arguments are those of the two functions; ``approvals`` are the settings of the approval.
+    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``), and
+    takes the arguments of both functions. ``approvals`` are the settings of the approval.
 
     Raises:
         GateBlocked: See ``promotion.require_evidence``.
@@ -135,7 +135,7 @@ def require_approval(
 ) -> None:
     """Reject a promotion that requires an approval and has none.
 
-    The arguments are those of ``find_status``.
+    It takes the arguments of ``find_status``.
 
     Raises:
         ApprovalMissing: No valid approval is recorded.

@@ -44,7 +44,7 @@ class CodeAcceptance:
 
 
 def named_code(lineage: Lineage) -> tuple[str, ...]:
-    """Return the import paths of user code that a version names, without those of Sluice.
+    """Return the import paths of user code that a version names, without paths of Sluice.
 
     Raises:
         ContractError: A path is missing, malformed, or belongs to Python's standard library.

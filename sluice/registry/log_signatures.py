@@ -225,7 +225,7 @@ def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> 
 
 
 def _start_of(connection: Connection, row: Row[Any]) -> int:
-    """Return the number of the last line before those that a signature covers.
+    """Return the number of the last line before the lines that a signature covers.
 
     Signatures from before schema 6 do not store it. They begin after the previous signature.
     """

@@ -130,7 +130,7 @@ def _check_table(
 ) -> Iterator[RegistryFinding]:
     """Yield each row that does not match its line, and remove the lines of all rows.
 
-    The lines that remain in ``logged`` are those of missing rows.
+    The lines that remain in ``logged`` belong to missing rows.
     """
     for row in connection.execute(_select_raw(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)

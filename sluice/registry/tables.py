@@ -23,6 +23,8 @@ from sqlalchemy import (
 from sluice.base.errors import IntegrityError
 
 SCHEMA_VERSION = 6
+"""Version of the database schema, to which older databases are migrated."""
+
 PRODUCTION = "production"
 """Name of the pointer to the version in production."""
 

@@ -28,8 +28,8 @@ MAX_FAILURES = 200
 """Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Maximum share of the labelled rows, those with the largest excess loss of the challenger, that is
-saved if the verdict on labelled rows was REJECT."""
+"""Maximum share of the labelled rows that is saved if the verdict on them was REJECT. The rows with
+the largest excess loss of the challenger are saved."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
     "errors": "the challenger raised an error",

@@ -25,6 +25,7 @@ _LANE_HEIGHT = 23
 _MAX_LANES = 4
 """Maximum number of lanes of marks."""
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+"""Intervals between labels of the time axis, of which the shortest suitable one is used [s]."""
 _DAY_S = 86400
 _MAX_TICKS = 8
 """Maximum number of intervals between labels of the time axis."""

@@ -95,7 +95,7 @@ class BodyMemory:
             self._share.give_back(reading.holder, reading.num_reserved)
 
     def _longest_stalled(self, new: "BodyReading") -> "BodyReading | None":
-        """Return the body that stalled longest among those with the same token as ``new``."""
+        """Return the body with the same token as ``new`` that has stalled longest, or None."""
         stalled_since = time.monotonic() - _STALLED_S
         for reading, advanced_at in self._readings.items():
             if advanced_at > stalled_since:

@@ -68,7 +68,7 @@ class _Period:
     """Number of faults that count as evidence, by arm, guard and client."""
 
     all_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
-    """Number of faults by guard and client, including those that do not count as evidence."""
+    """Number of all faults by guard and client, also of faults that do not count as evidence."""
 
     client_samples: dict[int, int] = field(default_factory=dict)
     """Number of sampled requests, by client."""

@@ -114,7 +114,7 @@ class ConnectionTable:
     def _evict(self, address: str | None) -> bool:
         """Close the connection that has waited or sent longest, and return whether there was one.
 
-        Only connections of ``address`` are considered, unless it is None.
+        If ``address`` is given, only a connection from this address is closed.
         """
         for connection in itertools.chain(self._waiting, self._sending):
             if address is None or connection.address == address:

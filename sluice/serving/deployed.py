@@ -144,7 +144,7 @@ class DeployedModel:
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members that serve: those of the last fold, ordered by seed."""
+    """Return the members that serve: the members of the last fold, ordered by seed."""
     last_fold = max(member.fold_id for member in members)
     return tuple(sorted((m for m in members if m.fold_id == last_fold), key=lambda m: m.seed))
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from sluice.serving.http_errors import MisdirectedRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Names and addresses of this machine itself, which only its own processes can reach."""
 _HOST_HEADER = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
 _ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64

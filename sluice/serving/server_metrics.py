@@ -19,7 +19,7 @@ PROBLEM_KINDS = (
     "reports",
     "tokens",
 )
-"""Kinds of problems that /metrics and /readyz show; /problems shows those of other kinds, too."""
+"""Kinds of problems that /metrics and /readyz show; /problems shows problems of all kinds."""
 
 
 class ServerStateCollector(Collector):

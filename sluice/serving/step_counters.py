@@ -189,7 +189,7 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add to the evidence those faults of an admitted request that count.
+        """Add the faults of an admitted request that count to the evidence.
 
         Args:
             arm: Arm that the request was routed to.

@@ -1,4 +1,4 @@
-"""Limits the compared requests of a client subnet on one arm by those on the other arm.
+"""Limits the compared requests of a client subnet on one arm by its requests on the other arm.
 
 A client can invent user names, learn the arm of each from the first response, and continue with
 the users of one arm only. If it sends good requests to the challenger only, they hide what the

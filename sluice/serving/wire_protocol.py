@@ -42,6 +42,7 @@ MAX_BYTES = 2**26
 _INPUT_DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 ) | {"bool", "float16", "float32", "float64"}
+"""Names of the dtypes that inputs of a prediction may have."""
 
 _ShortText = Annotated[str, StringConstraints(max_length=1000)]
 

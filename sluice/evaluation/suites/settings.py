@@ -48,8 +48,8 @@ class SuiteSettings(Settings):
         0.05,
         gt=0,
         le=0.5,
-        description="Share of the test window's rows, those with the highest losses, that form the "
-        "hard suite.",
+        description="Share of the test window's rows that form the hard suite: the rows with the "
+        "highest losses.",
     )
     wrong_quantile: float = Field(
         0.9,

@@ -38,6 +38,8 @@ _MAX_INPUT_VALUES = 1024
 feature maps of this check may miss a signal, so the check only warns."""
 
 _MAX_TOKEN = 2**31
+"""Bound of the absolute value of floats that count as integers, such as token ids."""
+
 _MAX_VALUES = 100_000_000
 """Maximum number of input values of all examples in memory. Larger inputs are tested on fewer
 examples, at least ``_MIN_CONCLUSIVE_ROWS``."""
@@ -58,6 +60,7 @@ _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
 """Ridge penalties, relative to the mean eigenvalue of the map's Gram matrix."""
 
 _CLIP_DEVIATIONS = 5.0
+"""Maximum absolute value of a standardised input; larger ones are cut [standard deviations]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

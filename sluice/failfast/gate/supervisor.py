@@ -27,6 +27,8 @@ from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome
 
 GateEvent = GatePlan | CheckStarted | CheckResult
+"""Event that the supervisor logs and passes to its caller."""
+
 STARTUP_LIMIT = TimeLimit(typical_s=30.0, max_s=120.0)
 """Time limit for importing torch and the user's module. It is no setting, because the settings are
 read during the import."""

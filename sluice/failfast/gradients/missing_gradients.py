@@ -10,8 +10,13 @@ from sluice.models.module_activity import RECTIFIERS, ModuleActivity
 from sluice.models.parameter_names import format_names
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Modules that normalise their inputs."""
+
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+"""Modules whose inputs are token ids."""
+
 _LISTS = (nn.ModuleList, nn.ModuleDict)
+"""Containers of modules, some of which may be unused by design, such as experts."""
 
 _BY_DESIGN = (
     "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "

@@ -17,9 +17,9 @@ from sluice.config.poc_settings import PocSettings
 from sluice.workloads.constant_baseline import ConstantBaseline
 
 _MAX_STEP_RATIO = 10.0
-"""Maximum number of steps of the real training, relative to those of the mini training, for which
-the full ``min_loss_decrease`` is required. For a longer training the requirement is reduced in
-proportion."""
+"""Maximum ratio of the real training's steps to the mini training's steps for which the full
+``min_loss_decrease`` is required. For a longer training the requirement is reduced in proportion.
+"""
 
 _MIN_DECREASE = 1e-4
 """Lower limit of the reduced requirement [share of the learnable loss]. With a learning rate of
@@ -69,7 +69,7 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
     """Return the required loss decrease, as a share of the learnable loss.
 
     Args:
-        step_share: Optimizer steps of the mini training divided by those of the real training.
+        step_share: Ratio of the mini training's optimizer steps to the real training's.
         settings: Contains ``min_loss_decrease``, which applies to a mini training as long as the
             real one.
     """

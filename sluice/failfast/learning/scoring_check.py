@@ -104,7 +104,7 @@ def _predict_baseline(
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    If the workload does not keep its outputs, the predictions are those of evenly spaced rows.
+    If the workload does not keep its outputs, only evenly spaced rows are predicted.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)
