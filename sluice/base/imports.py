@@ -77,7 +77,7 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         used_file = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
         if used_file.exists() and not used_file.is_relative_to(folder):
             if any(used_file.is_relative_to(library) for library in _library_folders()):
-                raise _shadowed_module_error(file, top, path, found=str(used_file))
+                raise _shadowed_module_error(file, top, path, used_location=str(used_file))
             raise SettingsError(
                 f"The module '{top}' of '{path}' is required from {file}, but this process already "
                 f"uses {used_file} under that name.",

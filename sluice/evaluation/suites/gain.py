@@ -59,7 +59,7 @@ def measure_gain(
         reference: Losses on the same rows; S may differ.
         settings: Thresholds.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Reason of the caller not to compute bounds; "" if there is none.
+        lacking: Reason of the caller not to compute bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:
