@@ -267,7 +267,7 @@ class PocSettings(Settings):
         lt=1,
         description="Minimum decrease of the loss in the mini training, as a share of the "
         "learnable loss: the distance from the first loss to the loss of a predictor that knows "
-        "the target.",
+        "the target. If the real training has over ten times the steps, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,

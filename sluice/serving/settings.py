@@ -52,7 +52,8 @@ class ServingSettings(Settings):
         500,
         ge=1,
         le=1_000_000,
-        description="Maximum number of predictions that may arrive at once, above requests_per_s.",
+        description="Maximum number of predictions that may arrive at once. requests_per_s limits "
+        "the rate after that.",
     )
     max_in_flight: int = Field(
         256,
