@@ -150,7 +150,7 @@ def _check_look_ahead(
             raw,
             workload.feature_columns,
             settings=settings,
-            whole=frame,
+            features=frame,
             seed=seed,
         )
     except ContractError as error:

@@ -21,7 +21,8 @@ _PIPELINE_COMMANDS = (
     "run|poc|tune|serve|dev|rollout rehearse|suites list|suites show|suites add|suites run"
     "|doctor batch-size|doctor expectations|doctor learning-rate|doctor randomness|trace probe"
 )
-"""Commands that take the name or file of a pipeline, as alternatives of a regular expression."""
+"""Commands whose argument is the name or file of a pipeline, as alternatives of a regular
+expression."""
 
 _COMMAND_NAMES = (
     "bench|dev|doctor|drift|explain|gate|init|judge|list|pack|poc|registry|rollout|run|serve"

@@ -8,6 +8,7 @@ from torch.optim import Optimizer
 
 _O = TypeVar("_O", bound=Optimizer)
 _DECORATED_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
+"""Methods of torch's optimizers with a decorator that imports the compiler."""
 
 
 def make_eager(cls: type[_O]) -> type[_O]:

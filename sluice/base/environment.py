@@ -15,7 +15,8 @@ from sluice.base.digests import digest_bytes
 from sluice.base.settings import Record
 
 UNKNOWN = "unknown"
-"""Commit if git reports none: outside a repository, before the first commit, or without git."""
+"""Commit that is recorded if git reports none: outside a repository, before the first commit, or
+without git."""
 
 LIBRARIES = (
     "torch",
@@ -30,7 +31,8 @@ LIBRARIES = (
     "ray",
     "sqlalchemy",
 )
-"""Distributions that can change a result or a decision; the lock files determine all others."""
+"""Distributions whose versions are recorded, because they can change a result or a decision. The
+lock files determine all others."""
 
 GIT_TIMEOUT_S = 20.0
 """Time limit of one git command [s]."""
@@ -42,7 +44,7 @@ MAX_DIFF_BYTES = 4 * 1024 * 1024
 class GitState(Record):
     """Git state of the folder in which the run started."""
 
-    commit: str = Field(description="Full hash; 'unknown' if git reports no commit.")
+    commit: str = Field(description="Full hash of the commit; 'unknown' if git reports none.")
     dirty: bool | None = Field(
         description="Whether there are uncommitted changes; None if unknown."
     )

@@ -16,7 +16,8 @@ _MAX_MESSAGE_CHARS = 300
 _ENGINE_PACKAGES = frozenset(
     {"torch", "numpy", "pandas", "scipy", "importlib", "runpy", "threading"}
 )
-"""Packages that call the user's code or are called by it; their lines are not reported."""
+"""Packages whose lines are not reported, because they only call the user's code or are called by
+it."""
 
 
 _SHIPPED_WORKLOADS = ("sluice.workloads.", "sluice.bench.poc.")

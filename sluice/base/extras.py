@@ -25,11 +25,11 @@ EXTRAS = {
     "s3": ("s3fs",),
     "searchers": ("hyperopt",),
 }
-"""Modules that each extra provides, by the name of the extra. The extra ``pipeline`` also contains
-the ones before it."""
+"""Modules that each extra provides, by the name of the extra. The extra ``pipeline`` also provides
+the modules of the extras before it."""
 
 _FILESYSTEMS = {"s3": "s3fs", "s3a": "s3fs"}
-"""Package of an extra with which fsspec opens URLs, by the scheme of the URL."""
+"""Package that fsspec needs to open a URL, by the scheme of the URL. An extra provides it."""
 
 _EXTRA_OF = {module: extra for extra, modules in EXTRAS.items() for module in modules}
 

@@ -19,11 +19,14 @@ DISK_FULL_MESSAGE = "No room left to write"
 """Beginning of every message about a full disk."""
 
 
-PRIVATE_FOLDER_MODE, PRIVATE_FILE_MODE = 0o700, 0o600
-"""Permissions of folders and files that only their owner may read and write."""
+PRIVATE_FOLDER_MODE = 0o700
+"""Permissions of a folder that only its owner may read and change."""
+
+PRIVATE_FILE_MODE = 0o600
+"""Permissions of a file that only its owner may read and write."""
 
 _PUBLIC_FILE_MODE = 0o666
-"""Permissions of files for all users, from which the umask of the user removes some."""
+"""Permissions with which other files are created, before the user's umask removes some of them."""
 
 _private_folders: set[Path] = set()
 """Folders that ``make_folder`` creates with owner-only permissions in this process."""

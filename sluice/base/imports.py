@@ -77,7 +77,7 @@ def add_pipeline_folder(folder: Path, paths: Iterable[str]) -> None:
         used_file = Path(loaded).resolve() if loaded else _pipeline_modules.get(top, file)
         if used_file.exists() and not used_file.is_relative_to(folder):
             if any(used_file.is_relative_to(library) for library in _library_folders()):
-                raise _shadowed_module_error(file, top, path, found=str(used_file))
+                raise _shadowed_module_error(file, top, path, used_location=str(used_file))
             raise SettingsError(
                 f"The module '{top}' of '{path}' is required from {file}, but this process already "
                 f"uses {used_file} under that name.",
@@ -137,14 +137,14 @@ def _require_not_shadowed(file: Path, top: str, path: str) -> None:
     if any(location and Path(location).is_relative_to(file.parent) for location in locations):
         return
     raise _shadowed_module_error(
-        file, top, path, found=next((p for p in locations if p), "built in")
+        file, top, path, used_location=next((p for p in locations if p), "built in")
     )
 
 
-def _shadowed_module_error(file: Path, top: str, path: str, *, found: str) -> SettingsError:
+def _shadowed_module_error(file: Path, top: str, path: str, *, used_location: str) -> SettingsError:
     return SettingsError(
         f"The module '{top}' of '{path}' is required from {file}, but Python finds another module "
-        f"of that name first: {found}.",
+        f"of that name first: {used_location}.",
         cause="The standard library and installed packages precede the user's folders.",
         fix=f"Rename {file.name}, and the name in the pipeline file.",
     )

@@ -20,11 +20,17 @@ class Receipt(Record):
     """Decision of one gate, with the digests of the data, config, code or model it applies to."""
 
     gate: str = Field(
-        description="raw_data, features, poc, search, baseline, promotion or approval."
+        description="Name of the gate: raw_data, features, poc, search, baseline, promotion or "
+        "approval."
     )
-    outcome: str = Field(description="'pass', 'fail', 'insufficient', or a promotion verdict.")
+    outcome: str = Field(
+        description="Outcome of the gate: 'pass', 'fail', 'insufficient', or a verdict of the "
+        "promotion gate."
+    )
     passed: bool
-    subject: dict[str, str] = Field(description="Digest by role: data, config, code, model, ...")
+    subject: dict[str, str] = Field(
+        description="Digests of what was evaluated, by role: data, config, code, model and others."
+    )
     evidence: dict[str, Any] = Field(description="Measured numbers, as plain JSON.")
     reason: str = Field(description="Reason of the outcome in one sentence.")
     decided_at: datetime = Field(description="Time of the decision, UTC.")

@@ -19,7 +19,7 @@ MASK = "***"
 _VARIABLE = re.compile(r"\$\{\w*\}")
 """Matches a reference to an environment variable."""
 _NOT_SECRET = {"", MASK, "...", "None", "null", "True", "False", "true", "false", "TOKEN"}
-"""Values under the name of a secret that are placeholders, and therefore not masked."""
+"""Placeholders, which are not masked although they are values of a secret."""
 
 _SECRET_NAME = (
     r"(?:[\w.-]*(?:password|passwd|passphrase|pwd|secret|secret[_-]key|api[_-]?key|access[_-]?key"
@@ -64,8 +64,8 @@ _CREDENTIAL_FORMS = tuple(
 )
 
 _FORM_CHARACTER = re.compile(r"[:=%\s\"']")
-"""Matches a character that every form requires; most log messages contain none, which saves
-time."""
+"""Matches a character that every form of a credential requires. Most log messages contain none, so
+they need no slower search."""
 
 _NON_SECRET_TYPES = (int, float, bool, type(None))
 """Types of values that cannot be secrets."""

@@ -66,10 +66,11 @@ _YAML_TEXT_NUMBER = re.compile(
 """Matches a number in exponential notation."""
 
 _MIN_PART_LENGTH = 4
-"""Minimum length of a name that is compared with parts of the known names [characters]."""
+"""Minimum length of an unknown name for suggesting known names that contain it [characters]."""
 
 _MIN_NESTED_SIMILARITY = 0.8
-"""Minimum similarity (``difflib``) at which a key of a nested group is suggested."""
+"""Minimum similarity to an unknown key at which a key of a nested group is suggested (``difflib``,
+0 to 1)."""
 
 
 def suggest_nearest(name: str, known: list[str]) -> str:
@@ -139,7 +140,7 @@ def _nested_paths(
 
 
 def _union_models(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Yield the settings classes of a field's annotation, but not those within containers."""
+    """Yield the settings classes of a field's annotation, but not classes within containers."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):

@@ -18,22 +18,23 @@ class EmbeddingDriftSettings(Settings):
         500,
         ge=MIN_WINDOW_ROWS,
         le=2_000,
-        description="Maximum number of held-out rows in the reference, and of requests in a "
-        "window, that are compared. Time and memory grow with the square of this number [rows].",
+        description="Maximum number of held-out rows that the reference stores, and of requests "
+        "of a window that are compared with them. Time and memory grow with the square of this "
+        "number [rows].",
     )
     min_permutations: int = Field(
         999,
         ge=99,
         le=100_000,
-        description="Minimum number of permutations for a p-value; more if alpha requires smaller "
-        "p-values.",
+        description="Minimum number of permutations from which a p-value is computed. The number "
+        "is higher if alpha requires smaller p-values.",
     )
     min_discrepancy: float = Field(
         0.0,
         ge=0,
         le=2,
-        description="Significant discrepancies up to this are ignored [squared maximum mean "
-        "discrepancy, at most 2].",
+        description="Maximum discrepancy that is ignored although it is significant [squared "
+        "maximum mean discrepancy, at most 2].",
     )
 
 
@@ -44,23 +45,26 @@ class DriftSettings(Settings):
         0.03,
         gt=0,
         lt=0.5,
-        description="False alarm rate per window over all columns [rate]; exceeded by about a "
-        "quarter for strongly dependent rows.",
+        description="Maximum rate of false alarms per window, over all columns together [rate]. "
+        "For strongly dependent rows the actual rate is about a quarter higher.",
     )
     window_rows: int = Field(
         500,
         ge=MIN_WINDOW_ROWS,
-        description="Window size: thresholds for this size are stored with the reference, "
-        "thresholds for another size are computed when needed [rows].",
+        description="Size of a window. Thresholds for this size are stored with the reference; "
+        "thresholds for another size are computed when needed. The first window of a version may "
+        "be as small as min_rows [rows].",
     )
     min_rows: int = Field(
-        100, ge=MIN_WINDOW_ROWS, description="Minimum size of a window to be evaluated [rows]."
+        100,
+        ge=MIN_WINDOW_ROWS,
+        description="Minimum size of the reference, and of a window that is evaluated [rows].",
     )
     min_blocks: int = Field(
         4,
         ge=2,
-        description="Minimum number of blocks of dependent rows in a window for a decision about "
-        "a column.",
+        description="Minimum number of blocks of dependent rows in a window. With fewer blocks of "
+        "a column, the column is not tested.",
     )
     max_columns: int = Field(
         128,
@@ -68,37 +72,48 @@ class DriftSettings(Settings):
         le=10_000,
         description="Maximum number of columns that are compared, separately and jointly. If a "
         "table is wider, a random sample of its columns is compared, and the others are reported "
-        "as omitted. Time "
-        "and memory grow quadratically, because the number of resamples per column is "
-        "proportional to the number of columns [columns].",
+        "as omitted. Time and memory grow with the square of this number, because the number of "
+        "resamples per column is proportional to the number of columns [columns].",
     )
     num_cells: int = Field(
-        50, ge=10, le=100, description="Number of quantile cells of a numeric column."
+        50,
+        ge=10,
+        le=100,
+        description="Number of cells into which the reference values of a numeric column are "
+        "divided at quantiles.",
     )
     psi_bins: int = Field(
         10,
         ge=2,
         le=100,
-        description="Number of bins of the population stability index, merged from cells.",
+        description="Number of bins of the population stability index (PSI). Each bin consists of "
+        "whole cells.",
     )
     num_features: int = Field(
-        64, ge=8, le=1024, description="Number of random features of the joint comparison."
+        64,
+        ge=8,
+        le=1024,
+        description="Number of random Fourier features with which all columns are compared "
+        "jointly.",
     )
     min_resamples: int = Field(
         999,
         ge=99,
-        description="Minimum number of windows resampled from the reference to calibrate a "
-        "threshold; more if the number of columns requires smaller p-values.",
+        description="Minimum number of windows that are resampled from the reference to calibrate "
+        "a threshold. The number is higher if the number of columns requires smaller p-values.",
     )
     min_loss_increase: float = Field(
-        0.0, ge=0, description="Increases of the mean loss up to this are ignored [loss units]."
+        0.0,
+        ge=0,
+        description="Maximum increase of the mean loss that is ignored although it is significant "
+        "[loss units].",
     )
 
     max_latency_increase: float = Field(
         0.25,
         ge=0,
-        description="Relative increases of the 95th percentile of the response time up to this "
-        "are ignored [rate].",
+        description="Maximum relative increase of the 95th percentile of the response time that "
+        "is ignored although it is significant [rate].",
     )
 
     embedding: EmbeddingDriftSettings | None = Field(
@@ -116,11 +131,11 @@ class DriftSettings(Settings):
 
     @property
     def column_settings(self) -> "DriftSettings":
-        """Settings without those of the embedding. References of columns depend only on these."""
+        """Settings without ``embedding``, on which the references of columns depend."""
         return self.model_copy(update={"embedding": None})
 
     def num_resamples(self, num_tests: int) -> int:
-        """Return the number of resampled windows with which one of ``num_tests`` tests can alarm.
+        """Return the number of resampled windows that ``num_tests`` tests require for an alarm.
 
         A p-value from B resamples is at least 1 / (B + 1), and Benjamini-Hochberg multiplies the
         smallest by the number of tests, so B must be about num_tests / alpha. The result is four
@@ -137,10 +152,16 @@ class AlarmDebounceSettings(Settings):
     """Debouncing of the drift alarm: k of the last n windows must have drift."""
 
     min_drifted: int = Field(
-        2, ge=1, description="Number of windows with drift that raises the alarm (k)."
+        2,
+        ge=1,
+        description="Minimum number of windows with drift, among the last num_windows, that "
+        "raises the alarm (k).",
     )
     num_windows: int = Field(
-        3, ge=1, le=1000, description="Number of recent windows that are counted (n)."
+        3,
+        ge=1,
+        le=1000,
+        description="Number of recent windows among which windows with drift are counted (n).",
     )
 
     @model_validator(mode="after")

@@ -36,7 +36,10 @@ from sluice.tuning.strategy import plan_search
 class ScheduleSettings(Settings):
     """Schedules of automatic retraining and of the verification of the registry."""
 
-    cron: str = Field("0 6 * * 1", description="Five cron fields; Monday 06:00 by default.")
+    cron: str = Field(
+        "0 6 * * 1",
+        description="Five cron fields of the automatic retraining; Monday 06:00 by default.",
+    )
     verify_cron: str = Field(
         "30 4 * * *",
         description="Five cron fields of the verification of the registry, which reads every "
@@ -134,7 +137,7 @@ class PipelineSettings(Settings):
 
     @property
     def promotion_rules(self) -> str:
-        """Digest of all settings that determine a promotion decision."""
+        """Digest of all settings of the pipeline that determine a promotion decision."""
         return promotion_rules(self.baseline, self.gate, self.guards, self.suites)
 
 
@@ -178,13 +181,13 @@ def read_pipeline(path: Path, overrides: Sequence[str] = ()) -> PipelineSettings
 
     Args:
         path: The file, usually a ``defs.yaml``.
-        overrides: Values that replace those in the file; see ``apply_overrides``.
+        overrides: Values that replace values in the file; see ``apply_overrides``.
 
     Raises:
         SettingsError: The file is missing, is not YAML, or has an invalid key or value.
     """
     attributes = apply_overrides(read_attributes(path), overrides)
-    where = " ".join([str(path), *(f"--set {given}" for given in overrides)])
+    where = " ".join([str(path), *(f"--set {override}" for override in overrides)])
     return PipelineSettings.parse(attributes, where=where)
 
 

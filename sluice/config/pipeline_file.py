@@ -43,7 +43,7 @@ def _is_pipeline(path: Path) -> bool:
 
 
 def read_attributes(path: Path) -> dict[str, Any]:
-    """Return the ``attributes`` of a pipeline file, merged with those of its base file.
+    """Return the ``attributes`` of a pipeline file, merged with the attributes of its base file.
 
     Raises:
         SettingsError: A file is missing, is not a valid pipeline file, or is based on itself.
@@ -54,7 +54,7 @@ def read_attributes(path: Path) -> dict[str, Any]:
 def resolve_base(
     attributes: Mapping[str, Any], *, folder: Path, where: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Return attributes merged with those of the base file.
+    """Return attributes merged with the attributes of the base file.
 
     Also makes the modules that each file names importable from its folder.
 
@@ -134,7 +134,7 @@ def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
 
 
 def apply_overrides(attributes: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return attributes with values from the command line replacing those from the file.
+    """Return attributes in which values from the command line replace values from the file.
 
     Args:
         attributes: Attributes from ``read_attributes``.

@@ -14,7 +14,7 @@ class TimeLimit(Settings):
     """
 
     typical_s: float = Field(
-        gt=0, le=86_400, description="Duration above which a warning is given [s]."
+        gt=0, le=86_400, description="Duration above which a passed check warns [s]."
     )
     max_s: float = Field(gt=0, le=86_400, description="Duration above which the check fails [s].")
 
@@ -52,32 +52,37 @@ class LookAheadSettings(Settings):
     cut_shares: tuple[float, ...] = Field(
         (0.4, 0.55, 0.7, 0.85, 0.95),
         strict=False,
-        description="Positions of the cuts after which rows are changed, as shares of the rows.",
+        description="Positions of the cuts in time order, as shares of the rows. At each cut, the "
+        "features are computed again from a table whose rows after the cut are changed.",
     )
     kept_shares: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(
         (0.5, 0.1),
         min_length=1,
         strict=False,
-        description="Shares of the later rows that are kept; consecutive cuts use them in turn. "
-        "Low shares reveal statistics over the whole table, high shares reveal short look-aheads.",
+        description="Shares of the rows after a cut that remain in the changed table; consecutive "
+        "cuts use them in turn. Low shares reveal statistics over the whole table, high shares "
+        "reveal short look-aheads.",
     )
     tolerance: float = Field(
-        1e-9, ge=0, description="Maximum change, relative to the column's standard deviation."
+        1e-9,
+        ge=0,
+        description="Maximum change of a feature that is ignored [standard deviations of the "
+        "column].",
     )
     max_cells: int = Field(
         10_000_000,
         ge=100_000,
         le=10_000_000_000,
         description="Maximum size (rows times columns) of the table from which features are "
-        "recomputed [cells]. A larger table is reduced to its oldest, its newest and some other "
-        "rows, at least 1,000 rows in total.",
+        "recomputed [cells]. A larger table is reduced to three blocks of rows: the oldest, the "
+        "newest and some in between, at least 1,000 rows in total.",
     )
     max_columns: int = Field(
         8192,
         ge=1,
         le=1_000_000,
-        description="Maximum number of features compared per changed table. If there are more, "
-        "the changed tables compare different features in turn [columns].",
+        description="Maximum number of features that are compared in one changed table. If there "
+        "are more, the features are divided among the changed tables [columns].",
     )
 
 
@@ -88,55 +93,66 @@ class PredictionSettings(Settings):
         0.005,
         gt=0,
         lt=1,
-        description="Predictions are collapsed if their standard deviation is below this share of "
-        "the target's.",
+        description="Standard deviation of the predictions, relative to that of the target, below "
+        "which predictions count as collapsed.",
     )
     explosion_ratio: float = Field(
         100.0,
         gt=1,
-        description="Predictions have exploded if their standard deviation is above this multiple "
-        "of the target's.",
+        description="Standard deviation of the predictions, relative to that of the target, above "
+        "which predictions count as exploded. For class scores it is the standard deviation "
+        "itself [nats].",
     )
     min_distinct: int = Field(
         10,
         ge=2,
-        description="Minimum number of distinct predictions, rounded to 6 decimals; fewer give a "
-        "warning.",
+        description="Number of distinct predictions, rounded to 6 decimals, below which the check "
+        "warns.",
     )
 
 
 class PocSettings(Settings):
     """Settings of the POC gate."""
 
-    min_rows: int = Field(100, ge=1, description="Minimum number of rows after cleaning [rows].")
+    min_rows: int = Field(
+        100,
+        ge=1,
+        description="Minimum number of raw rows that are complete and not duplicates [rows].",
+    )
     max_duplicate_share: float = Field(
-        0.01, ge=0, le=1, description="Maximum share of duplicate rows in a table of measurements."
+        0.01,
+        ge=0,
+        le=1,
+        description="Maximum share of raw rows that duplicate an earlier row. Equal rows that "
+        "chance explains are not counted.",
     )
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Minimum number of features of a wide table. In these, constant features are "
-        "common (image borders, rare categories) and only warn.",
+        description="Number of features from which on a table counts as wide. In a wide table, "
+        "constant features are common (image borders, rare categories) and only warn if at most "
+        "half of the features are constant.",
     )
     target_copy_correlation: float = Field(
         0.9999,
         gt=0.9,
         le=1,
-        description="Minimum correlation at which a feature may be a copy of the target.",
+        description="Absolute correlation of a feature with the target from which on the feature "
+        "counts as a copy, and the check fails.",
     )
     near_target_copy_correlation: float = Field(
         0.99,
         gt=0.5,
         le=1,
-        description="Minimum correlation at which a single feature nearly equals the target and "
-        "warns.",
+        description="Absolute correlation of a feature with the target from which on the feature "
+        "nearly equals the target, and the check warns.",
     )
     split_rows: int = Field(
         1024,
         ge=16,
         le=1_000_000,
-        description="Maximum number of rows of a split whose examples are compared with those of "
-        "its parts.",
+        description="Maximum number of rows of a split whose examples are computed again from "
+        "fewer rows and compared. The last rows of the split are used.",
     )
     look_ahead: LookAheadSettings = LookAheadSettings()
     signal_rows: int = Field(
@@ -152,40 +168,43 @@ class PocSettings(Settings):
         32,
         ge=2,
         le=65_536,
-        description="Number of examples of the batch on which instantiation and gradient flow "
-        "are checked.",
+        description="Number of examples in the batch on which the model and its gradients are "
+        "checked.",
     )
     batch_independence_tolerance: float = Field(
         1e-3,
         gt=0,
-        description="Maximum change of a prediction if it is repeated or computed without the "
-        "rest of the batch [standard deviations of the output over the batch].",
+        description="Maximum change of a prediction that is repeated, or computed without the "
+        "rest of its batch [standard deviations of the output over the batch].",
     )
     warn_gradient_norm: float = Field(
         100.0,
         gt=0,
-        description="Gradient norm of a parameter above which the check warns; multiplied by the "
-        "loss if that is above 1.",
+        description="L2 norm of a parameter's gradient above which the check warns. It is "
+        "multiplied by the absolute loss if that is above 1.",
     )
     probe_steps: int = Field(
         10,
         ge=2,
         le=1000,
-        description="Number of optimizer steps after which a gradient that was always zero counts "
-        "as dead.",
+        description="Number of optimizer steps on further batches if a gradient is missing or "
+        "zero. A gradient that is zero in all of them is reported.",
     )
     overfit_rows: int = Field(
-        8, ge=2, le=1024, description="Maximum number of examples of the batch to overfit."
+        8, ge=2, le=1024, description="Maximum number of examples in the batch to overfit."
     )
     overfit_steps: int = Field(
-        300, ge=10, le=100_000, description="Maximum number of steps to overfit the batch."
+        300,
+        ge=10,
+        le=100_000,
+        description="Maximum number of optimizer steps to overfit the batch, per learning rate.",
     )
     overfit_loss_share: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Maximum remaining share of the distance from the constant baseline's loss to "
-        "the lowest possible loss.",
+        description="Maximum loss on the overfitted batch: this share of the distance from the "
+        "lowest possible loss to the loss of the constant baseline.",
     )
     checkpoint_rows: int = Field(
         256,
@@ -196,7 +215,11 @@ class PocSettings(Settings):
     )
     predictions: PredictionSettings = PredictionSettings()
     hard_examples: int = Field(
-        5, ge=0, le=100, description="Number of listed rows, those with the highest loss."
+        5,
+        ge=0,
+        le=100,
+        description="Maximum number of listed rows, beginning with the highest loss of the mini "
+        "training.",
     )
     selector_first_epoch: int = Field(
         10, ge=1, description="First candidate epoch of the epoch selector check."
@@ -219,47 +242,54 @@ class PocSettings(Settings):
     mini_min_rows: int = Field(
         64,
         ge=16,
-        description="Minimum number of examples; with fewer the mini training is 'insufficient'.",
+        description="Minimum number of train examples for the mini training. With fewer, the "
+        "outcome of the check is 'insufficient'.",
     )
     mini_epochs: int = Field(
         10, ge=1, le=1000, description="Number of epochs of the mini training."
     )
     mini_seeds: int = Field(
-        3, ge=2, le=100, description="Number of mini trainings, each with its own initial weights."
+        3,
+        ge=2,
+        le=100,
+        description="Number of mini trainings, each with a different seed of the initial weights.",
     )
     mini_max_seeds: int = Field(
         8,
         ge=2,
         le=100,
-        description="Number of mini trainings if the loss of the first ones decreases "
-        "sufficiently but not significantly.",
+        description="Number of mini trainings if the mean decrease of the loss after mini_seeds "
+        "is large enough, but not significant.",
     )
     min_loss_decrease: float = Field(
         0.01,
         gt=0,
         lt=1,
-        description="Minimum decrease of the loss, as a share of the learnable loss: the distance "
-        "from the first loss to the loss of a predictor that knows the target.",
+        description="Minimum decrease of the loss in the mini training, as a share of the "
+        "learnable loss: the distance from the first loss to the loss of a predictor that knows "
+        "the target. If the real training has over ten times the steps, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
         ge=1,
-        description="Maximum increase of the loss, as a multiple of the distance between the "
-        "losses of the best constant output and of a predictor that knows the target.",
+        description="Maximum increase of the loss in the mini training, as a multiple of the "
+        "distance from the loss of the best constant output to the loss of a predictor that knows "
+        "the target.",
     )
     loss_decrease_confidence: float = Field(
         0.95,
         gt=0.5,
         lt=1,
-        description="One-sided confidence of the decrease over seeds. If mini_max_seeds is above "
-        "mini_seeds, it holds for both tests together: after mini_seeds and after mini_max_seeds.",
+        description="One-sided confidence with which the mean decrease over the seeds must be "
+        "above min_loss_decrease. If mini_max_seeds is above mini_seeds, it holds for both tests "
+        "together: after mini_seeds and after mini_max_seeds.",
     )
     max_memory_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Maximum share of the memory that is free when the gate starts; above it the "
-        "gate is stopped.",
+        description="Maximum memory of the gate's process, as a share of the memory that was free "
+        "when the gate started. A check that exceeds it is stopped and fails.",
     )
     times: TimeLimits = TimeLimits()
 

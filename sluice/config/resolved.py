@@ -1,4 +1,4 @@
-"""A pipeline with its built workload, and the parts of it that decide what is trained."""
+"""Settings of a pipeline with the workload built from them, and the inputs of its stages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -36,8 +36,8 @@ class TrainingInputs:
     training: TrainSettings
     data_seed: int | None
     ranks: int
-    """Number of processes that train one model; it changes the order in which gradients are
-    summed."""
+    """Number of processes that train one model. It affects the weights, because it changes the
+    order in which gradients are summed."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -58,7 +58,7 @@ class TrainingInputs:
         return digest_json(self.config)
 
     def with_settings(self, setup: TrialSettings) -> "TrainingInputs":
-        """Return the inputs with the settings found by a search.
+        """Return the inputs with the settings that a search selected.
 
         The workload is built again only if the search changed one of its settings.
         """
@@ -77,7 +77,7 @@ class TrainingInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInputs:
-    """Everything that determines the selected settings: those of the file, and the search."""
+    """Everything that determines the selected settings: the file's settings, and the search."""
 
     base: TrainingInputs
     """Inputs of a training with the settings of the file."""

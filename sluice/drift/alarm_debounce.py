@@ -18,9 +18,13 @@ class AlarmState(Record):
 
     alarm: AlarmStatus
     reason: str
-    drifted: int = Field(description="Number of windows with drift among the last n.")
-    inconclusive: int = Field(description="Number of inconclusive windows among the last n.")
-    counted: int = Field(description="Number of windows so far, at most n.")
+    drifted: int = Field(description="Number of windows with drift among the counted windows.")
+    inconclusive: int = Field(
+        description="Number of inconclusive windows among the counted windows."
+    )
+    counted: int = Field(
+        description="Number of counted windows: the last n, or all if there are fewer."
+    )
 
 
 def debounce_alarm(verdicts: Sequence[DriftVerdict], settings: AlarmDebounceSettings) -> AlarmState:

@@ -144,13 +144,13 @@ def bin_numbers(values: "pd.Series[Any]", num_cells: int) -> NumericCells:
 
 
 def _below(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the largest numbers below the values and their roundings to single precision."""
+    """Return for each value a number below the value and its rounding to single precision."""
     lower: NDArray[np.float64] = np.nextafter(values - np.abs(values) * _ROUNDING, -np.inf)
     return lower
 
 
 def _above(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return numbers that are not below the values and their roundings to single precision."""
+    """Return for each value a number not below the value and its rounding to single precision."""
     upper: NDArray[np.float64] = values + np.abs(values) * _ROUNDING
     return upper
 

@@ -18,11 +18,11 @@ from sluice.drift.columns import ColumnReference
 from sluice.drift.dependence import Dependence
 
 MAX_DRAWN_BLOCKS = 64
-"""Maximum number of blocks that are drawn for a window. For larger windows, fewer blocks are drawn
-than the window has, and the deviations are scaled by the square root of the number of rows."""
+"""Maximum number of blocks that are drawn for a resampled window. If a window has more blocks, the
+deviations are scaled down to the size of the window."""
 
 _CHUNK_DRAWS = 8192
-"""Number of resamples in memory at a time, for each thread."""
+"""Maximum number of resampled windows in memory at a time, for each thread."""
 
 _TIE_RTOL = 1e-6
 """Relative tolerance within which distances count as equal, because they are stored in single
@@ -34,13 +34,13 @@ class NullDistribution:
     """Distribution of the distances of windows without drift."""
 
     num_rows: int
-    """Number of rows of each window."""
+    """Number of rows of a window."""
 
     distance_DS: NDArray[np.float32]
-    """Distances of each statistic (D, S), each column in ascending order."""
+    """Distances of the drawn windows by statistic (D, S); each column is in ascending order."""
 
     smallest_D: NDArray[np.float64]
-    """Smallest p-value over the statistics of each draw (D,), in ascending order."""
+    """Smallest p-value of the statistics of each drawn window (D,), in ascending order."""
 
     def p_values(self, distance_S: NDArray[np.float64]) -> tuple[float, ...]:
         """Return the p-value of each statistic; NaN for a NaN distance."""
@@ -61,7 +61,7 @@ class NullDistribution:
         return (1 + num_at_most) / (num + 1)
 
     def thresholds(self, rate: float) -> tuple[float, ...]:
-        """Return for each statistic the distance that it exceeds at this rate without drift."""
+        """Return for each statistic the distance that windows without drift exceed at this rate."""
         return tuple(np.quantile(self.distance_DS, 1 - rate, axis=0).tolist())
 
 
@@ -103,7 +103,7 @@ def calibrate_column(
 
 
 def draw_size(dependence: Dependence, num_rows: int, reference_rows: int) -> tuple[int, float]:
-    """Return the number of blocks to draw, and the scale factor of their deviations.
+    """Return the number of blocks to draw for a window, and the factor of their deviations.
 
     >>> draw_size(Dependence(block_length=10, inflation=1.0), 500, 500)
     (25, 1.0)
@@ -134,7 +134,7 @@ def draw_sums(
 
 
 def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDistribution:
-    """Return the null distribution of the drawn distances."""
+    """Return the null distribution from the distances of windows of ``num_rows`` rows (D, S)."""
     num_draws = distance_DS.shape[0]
     single_DS = distance_DS.astype(np.float32)
     sorted_DS = np.sort(single_DS, axis=0)

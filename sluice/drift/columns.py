@@ -48,7 +48,7 @@ class ColumnReference:
 
     dependence: Dependence
     block_KG: NDArray[np.uint16]
-    """Number of rows of each stored block in each cell, missing values first (K, 1 + G)."""
+    """Number of rows by stored block and code, missing values first (K, 1 + G)."""
 
     first_C: NDArray[np.int64]
     """First row of each category (C,), in the order of the categories; empty for numbers."""
@@ -114,10 +114,10 @@ class ColumnReference:
         return np.stack([functions[name]() for name in self.statistics], axis=-1)
 
     def max_exclusive_share(self, num_rows: int) -> float:
-        """Return the largest share of rows of a window whose categories occur in no other window.
+        """Return the largest share of rows with new categories that is normal for a window.
 
-        The reference is split into windows of ``num_rows``. The result is the share of rows with
-        new categories that is normal for this column; 0 if all categories recur.
+        The reference is divided into windows of ``num_rows``. A window's categories count as new if
+        all their rows are less than ``num_rows`` apart. The result is 0 if all categories recur.
         """
         span_C = self.last_C - self.first_C
         is_exclusive_C = span_C < num_rows
@@ -222,7 +222,7 @@ def _dependence_series(
 
 
 _CATEGORY_SERIES = 4
-"""Number of categories whose serial dependence is measured."""
+"""Number of the most frequent categories whose serial dependence is measured."""
 
 
 def _cell_positions(

@@ -30,12 +30,19 @@ class ConceptDriftReport(Record):
     window: str
     reference_loss: float = Field(description="Mean loss of the reference [loss units].")
     loss: float = Field(description="Mean loss of the window [loss units].")
-    rise: float = Field(description="Mean loss of the window minus reference [loss units].")
-    lower_bound: float = Field(
-        description="One-sided lower bound of the increase at alpha; drift if above ``required``."
+    rise: float = Field(
+        description="Increase: mean loss of the window minus that of the reference [loss units]."
     )
-    upper_bound: float = Field(description="One-sided upper bound of the increase at alpha.")
-    required: float = Field(description="Tolerated increase [loss units].")
+    lower_bound: float = Field(
+        description="One-sided lower confidence bound of the increase at level alpha [loss "
+        "units]. The verdict is DRIFT if it is above ``required``."
+    )
+    upper_bound: float = Field(
+        description="One-sided upper confidence bound of the increase at level alpha [loss units]."
+    )
+    required: float = Field(
+        description="Maximum increase that is ignored (``min_loss_increase``) [loss units]."
+    )
     p_value: float = Field(
         description="One-sided p-value of the hypothesis that the increase is at most ``required``."
     )
@@ -43,7 +50,9 @@ class ConceptDriftReport(Record):
     alpha: float
     num_rows: int
     reference_rows: int
-    block_length: int = Field(description="Block length for dependent rows [rows].")
+    block_length: int = Field(
+        description="Number of consecutive rows that are treated as dependent [rows]."
+    )
 
 
 def evaluate_losses(
@@ -123,7 +132,7 @@ def _evaluate(
 def _block_length(
     reference_N: NDArray[np.float64], window_N: NDArray[np.float64], horizon_rows: int
 ) -> int:
-    """Return the longer block length of the two windows, each by the rule of the gate."""
+    """Return the longer of both windows' block lengths, as the promotion gate chooses them."""
     if horizon_rows == 0:
         return 1
     lengths = [2 * horizon_rows - 1]
@@ -142,7 +151,7 @@ def _decide(
     rise: float,
     half_width: float,
 ) -> tuple[DriftVerdict, str, str]:
-    """Return verdict, reason and remedy; ``half_width`` is that of the bounds of the increase."""
+    """Return verdict, reason and remedy for an increase ``rise`` with bounds +- ``half_width``."""
     required_rows = max(settings.min_rows, settings.min_blocks * length)
     for name, x_N in (("reference", reference_N), ("window", window_N)):
         num_nonfinite = int((~np.isfinite(x_N)).sum())

@@ -18,7 +18,8 @@ from sluice.evaluation.variance import (
 )
 
 MAX_BLOCKS = 2048
-"""Maximum number of blocks that are stored for resampling. Their first rows are evenly spaced."""
+"""Maximum number of blocks that a reference stores for resampling. Their first rows are evenly
+spaced."""
 
 _LENGTH_ROWS = 10_000
 """Number of newest rows from which the block length is estimated. With more rows the estimate
@@ -26,8 +27,9 @@ changes little, and the sums use several threads, whose synchronization is slow.
 
 
 _EVEN_RATIO = 0.75
-"""Ratio to the variance of independent rows below which rows count as spread more evenly. Estimates
-for independent rows are rarely this low."""
+"""Variance of the mean, relative to that of independent rows, below which rows count as more evenly
+spread than independent ones; the block length is then 1. Estimates for independent rows are rarely
+this low."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Dependence:
     """Parameters of the block bootstrap of one column."""
 
     block_length: int
-    """Rows of a block [rows]."""
+    """Number of consecutive rows in a block [rows]."""
 
     inflation: float
     """Factor for resampled deviations, which corrects for the ends of blocks and for a small number
@@ -75,7 +77,7 @@ def measure_dependence(series: list[NDArray[np.float64]], per_test_alpha: float)
 
 
 def block_starts(num_rows: int) -> NDArray[np.int64]:
-    """Return the start rows of the stored blocks: every row, or evenly spaced rows if too many."""
+    """Return the first rows of the stored blocks (K,): all rows, or evenly spaced ones of many."""
     num_blocks = min(num_rows, MAX_BLOCKS)
     return np.arange(num_blocks) * num_rows // num_blocks
 

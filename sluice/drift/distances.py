@@ -1,7 +1,7 @@
-"""Distances between the cell shares of a window and those of the reference.
+"""Distances between the cell shares of a window and the cell shares of the reference.
 
-Each distance takes shares (..., G) of the window that sum to 1 over the cells, and those of the
-reference (G,), and returns one number for each leading index. One call evaluates a window or
+Each distance takes the shares of the window (..., G), which sum to 1 over the cells, and the shares
+of the reference (G,). It returns one number for each leading index. One call evaluates a window or
 thousands of resampled windows.
 
 Shape legend: G = cells, B = bins of several cells.

@@ -1,4 +1,4 @@
-"""Drift of images and texts: compares embeddings of requests with those of held-out rows.
+"""Drift of images and texts: compares embeddings of requests with embeddings of held-out rows.
 
 Shape legend: N = rows, E = width of an embedding.
 """
@@ -33,17 +33,23 @@ class EmbeddingReport(Record):
     mmd_squared: float = Field(
         description="Unbiased estimate of the squared maximum mean discrepancy; NaN if not tested."
     )
-    threshold: float = Field(description="Estimate that is exceeded at rate alpha without drift.")
+    threshold: float = Field(
+        description="Squared discrepancy that windows without drift exceed at rate alpha."
+    )
     min_discrepancy: float = Field(
-        description="Squared discrepancy up to which a significant difference is ignored."
+        description="Maximum squared discrepancy that is ignored although it is significant."
     )
     p_value: float = Field(description="P-value of the permutation test; NaN if not tested.")
-    bandwidth: float = Field(description="Kernel width: the median distance of two embeddings.")
+    bandwidth: float = Field(
+        description="Bandwidth of the kernel: the median distance of two embeddings."
+    )
     num_permutations: int
     alpha: float
     num_rows: int
     reference_rows: int
-    block_length: int = Field(description="Block length for dependent requests [requests].")
+    block_length: int = Field(
+        description="Number of consecutive requests that are treated as dependent [requests]."
+    )
 
 
 def evaluate_embeddings(
@@ -55,7 +61,7 @@ def evaluate_embeddings(
     window: str,
     seed: int,
 ) -> EmbeddingReport:
-    """Test whether the embeddings of requests differ from those of held-out rows.
+    """Test whether the embeddings of requests differ from the embeddings of held-out rows.
 
     The family of this signal has one test, so its p-value is compared with ``alpha`` itself: every
     signal of the monitor has this rate of false alarms per window. DRIFT also requires that the
@@ -161,13 +167,13 @@ def _decide(
 
 
 def _can_reach(alpha: float, length: int, *samples: NDArray[np.float64]) -> bool:
-    """Return whether the blocks have enough different assignments for a p-value of ``alpha``."""
+    """Return whether the blocks of both samples have enough permutations for a p-value of alpha."""
     first, second = (len(sample) // length for sample in samples)
     return math.comb(first + second, first) * alpha >= 1
 
 
 def _num_permutations(settings: DriftSettings, embedding_settings: EmbeddingDriftSettings) -> int:
-    """Return the number of permutations: at least four times as many as alpha requires."""
+    """Return the number of permutations: at least the setting, and at least 4 / alpha."""
     return max(embedding_settings.min_permutations, math.ceil(4 / settings.alpha))
 
 

@@ -54,7 +54,7 @@ def _format(value: float, spec: str) -> str:
 
 
 def embedding_page(title: str, window: EmbeddingWindow) -> str:
-    """Return the page that compares the embeddings of a window with those of the reference.
+    """Return the page that compares the embeddings of a window with the reference.
 
     Args:
         title: Title in plain text.

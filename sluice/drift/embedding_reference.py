@@ -40,6 +40,7 @@ from sluice.workloads.codecs.windows import WindowsCodec
 from sluice.workloads.workload import Workload
 
 _FORMAT = 1
+"""Format number of the file; a file of another format is rejected."""
 _HEADER = b"sluice.drift_embedding"
 
 
@@ -57,14 +58,14 @@ class EmbeddingReference:
     """Embeddings of different rows in row order; no rows if there is a problem."""
 
     problem: str = ""
-    """Why there are no embeddings to compare with, in sentences; empty if there are some."""
+    """Reason why there are no embeddings to compare with, in sentences; empty if there are some."""
 
 
 def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:
     """Return whether the drift of a workload's requests is detected on their embeddings.
 
-    This is so for images, texts and every other codec except those of tables (windows and raw
-    rows), whose columns are compared instead.
+    This is so for images, texts and every other codec except windows and raw rows: of tables, the
+    columns are compared instead.
     """
     if settings.embedding is None or not workload.is_served:
         return False

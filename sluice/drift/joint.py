@@ -1,11 +1,15 @@
 """Joint drift test of all columns: maximum mean discrepancy (MMD) with random features.
 
 The dependence between columns may change although the distribution of each column does not. A
-Gaussian kernel over all columns detects such a change. With random features, the MMD is a
-difference of means, and means can be computed from those of blocks of rows.
+Gaussian kernel over all columns detects such a change. With random features, the MMD compares the
+mean features of two samples. The mean of a sample is the mean over its blocks of rows, so the null
+distribution is drawn from the stored means of the reference's blocks.
 
-Shape legend: N = rows, n = rows of one chunk, C = columns, G = cells, K = stored blocks,
-F = features, D = draws.
+A code is the number of the cell that contains a value (see ``drift.binning``); 0 means a missing
+value.
+
+Shape legend: N = rows, n = rows of one chunk, C = columns, G = codes, K = stored blocks,
+F = features.
 """
 
 import math
@@ -26,6 +30,8 @@ from sluice.drift.columns import ColumnReference, normal_scores
 from sluice.drift.dependence import Dependence, block_starts, measure_dependence
 
 _CHUNK_ROWS = 16_384
+"""Number of rows whose features a thread computes at a time."""
+
 _DEPENDENCE_FEATURES = 8
 """Number of features from which the block length is estimated. Few suffice, because each feature
 depends on all columns."""
@@ -49,15 +55,17 @@ class RandomFeatures:
     """Normal score of each code, for each numeric column."""
 
     frequency_CF: NDArray[np.float32]
-    """Frequencies of the features, for each numeric column."""
+    """Factor of a numeric column's normal score in the angle of each feature."""
 
     category_positions: tuple[int, ...]
     """Positions of the category columns."""
 
     table_CGF: tuple[NDArray[np.float32], ...]
-    """Contribution of each code to each feature, for each category column."""
+    """Angle that each code of a category column adds to each feature; a feature is the cosine of
+    the sum of its angles."""
 
     phase_F: NDArray[np.float32]
+    """Random constant angle of each feature."""
 
     @classmethod
     def draw(
@@ -65,8 +73,8 @@ class RandomFeatures:
     ) -> "RandomFeatures":
         """Draw the features for the columns of a reference.
 
-        The kernel width is the root mean square distance of two rows of the reference, similar to
-        the common median heuristic.
+        The kernel width is the root mean square distance of two rows of the reference. The mean
+        square follows from the shares of the codes; the common median needs pairs of rows.
         """
         rng = np.random.default_rng(seed)
         numeric = tuple(at for at, column in enumerate(columns) if column.kind == "numeric")
@@ -154,7 +162,10 @@ class JointReference:
         return float(_squared(mean_F - self.mean_F))
 
     def calibrate(self, *, num_rows: int, num_draws: int, seed: int) -> NullDistribution:
-        """Return the null distribution of the squared MMD, from windows of the reference."""
+        """Return the null distribution of the squared MMD of windows with ``num_rows`` rows.
+
+        The windows are resampled from the blocks of the reference.
+        """
         rng = np.random.default_rng([seed, num_rows])
         num_blocks, scale = draw_size(self.dependence, num_rows, self.num_rows)
         block_KF = self.block_KF.astype(np.float64)
@@ -167,6 +178,6 @@ class JointReference:
 
 
 def _squared(difference_F: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return twice the mean square, which estimates the squared MMD for cosine features."""
+    """Return the squared MMD: twice the mean square of the difference of the mean features."""
     squared: NDArray[np.float64] = 2 * (difference_F**2).mean(axis=-1)
     return squared

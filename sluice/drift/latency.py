@@ -17,7 +17,10 @@ from sluice.drift.report import DriftVerdict
 from sluice.evaluation.variance import choose_block_length, shortest_block
 
 QUANTILE = 0.95
+"""Quantile of the latency that is tested for an increase."""
+
 _NUM_RESAMPLES = 1999
+"""Number of block resamples of each window of requests."""
 
 
 class LatencyReport(Record):
@@ -27,17 +30,24 @@ class LatencyReport(Record):
     reason: str
     remedy: str
     window: str
-    reference_p95_s: float = Field(description="95th percentile of the reference [s].")
-    p95_s: float = Field(description="95th percentile of the window [s].")
+    reference_p95_s: float = Field(
+        description="95th percentile of the latency in the reference [s]."
+    )
+    p95_s: float = Field(description="95th percentile of the latency in the window [s].")
     ratio: float = Field(description="Percentile of the window / percentile of the reference.")
     lower_ratio: float = Field(
-        description="One-sided lower bound at alpha; drift if above ``allowed_ratio``."
+        description="One-sided lower confidence bound of the ratio at level alpha. The verdict is "
+        "DRIFT if it is above ``allowed_ratio``."
     )
-    allowed_ratio: float = Field(description="Largest tolerated ratio.")
+    allowed_ratio: float = Field(
+        description="Maximum ratio that is ignored: 1 + ``max_latency_increase``."
+    )
     alpha: float
     num_rows: int
     reference_rows: int
-    block_length: int = Field(description="Block length for dependent requests [requests].")
+    block_length: int = Field(
+        description="Number of consecutive requests that are treated as dependent [requests]."
+    )
 
 
 def evaluate_latency(
@@ -127,7 +137,7 @@ def evaluate_latency(
 
 
 def _block_length(x_N: NDArray[np.float64]) -> int:
-    """Return the block length of the latencies' ranks, which are robust to heavy tails."""
+    """Return the block length of the ranks of the latencies. Ranks are robust to heavy tails."""
     shortest = shortest_block(max(x_N.size, 1), 1)
     if x_N.size < 10 or not x_N.std() > 0:
         return shortest

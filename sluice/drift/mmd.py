@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sluice.base.errors import ContractError
 
 _TIE_ATOL = 1e-12
-"""Absolute tolerance within which statistics count as equal [mean kernel value, at most 1]."""
+"""Absolute tolerance within which two estimates of the squared MMD count as equal."""
 
 _MAX_CHUNK_NUMBERS = 2**22
 """Maximum number of block assignments (permutations times blocks) in memory at a time."""
@@ -32,16 +32,16 @@ class MmdTest:
     """Unbiased estimate of the squared MMD; it may be slightly negative."""
 
     p_value: float
-    """Share of permutations with at least this estimate, the observed one included."""
+    """Share of permutations with at least this estimate; the observed assignment counts as one."""
 
     threshold: float
-    """Estimate that is exceeded at rate alpha without drift."""
+    """Estimate that equal distributions exceed at rate alpha."""
 
     bandwidth: float
-    """Kernel width: the median distance of two rows; 0 if all rows are equal."""
+    """Bandwidth of the kernel: the median distance of two rows; 0 if all rows are equal."""
 
     num_blocks: tuple[int, int]
-    """Number of blocks of both samples."""
+    """Number of blocks of the first and of the second sample."""
 
     num_permutations: int
 
@@ -113,10 +113,9 @@ def mmd_test(
 
 
 def median_distance(distance_NN: NDArray[np.float64]) -> float:
-    """Return the median distance of two different rows, from their squared distances.
+    """Return the median distance over all pairs of rows, from their squared distances (N, N).
 
-    If more than half of the distances are 0, it is the median of the others; 0 if all rows are
-    equal.
+    If the median is 0, it is the median of the distances above 0; 0 if all rows are equal.
     """
     pairs = np.sqrt(distance_NN[np.triu_indices(len(distance_NN), k=1)])
     median = float(np.median(pairs))
@@ -141,7 +140,13 @@ def _squared_distances(row_NE: NDArray[np.float64]) -> NDArray[np.float64]:
 def _estimates(
     pair_BB: NDArray[np.float64], is_first_PB: NDArray[np.bool_], num_first: int
 ) -> NDArray[np.float64]:
-    """Return the squared MMD of each assignment of blocks to the first sample (P,)."""
+    """Return the squared MMD of each assignment of blocks to the first sample (P,).
+
+    Args:
+        pair_BB: Mean kernel value over all pairs of rows of two blocks; 0 on the diagonal.
+        is_first_PB: Whether a block is assigned to the first sample.
+        num_first: Number of blocks of the first sample.
+    """
     num_second = pair_BB.shape[0] - num_first
     first_PB = is_first_PB.astype(np.float64)
     sums_PB = first_PB @ pair_BB

@@ -25,7 +25,8 @@ SIGNALS: dict[Signal, str] = {
 """Monitored signals with their display names."""
 
 MonitorVerdict = DriftVerdict | Literal["WAITING"]
-"""WAITING: too few new rows or requests for a window so far, which is not a problem."""
+"""Verdict on a signal. WAITING means that there are too few new rows or requests for a window so
+far, which is not a problem."""
 
 AlarmAction = Literal["train", "repair"]
 """Response to an alarm: retrain the model, or repair data or servers manually."""
@@ -47,7 +48,8 @@ class WindowResult(Record):
     remedy: str
     columns: tuple[str, ...] = Field(description="Drifted columns by ascending p-value.")
     action: AlarmAction = Field(
-        description="'repair' for faulty data or slow servers, where retraining does not help."
+        description="Response to drift in this window: 'train', or 'repair' for faulty data or "
+        "slow servers, where retraining does not help."
     )
     page: str | None = Field(None, description="URL of the report page.")
 
@@ -58,9 +60,11 @@ class SignalState(Record):
     signal: Signal
     windows: tuple[WindowResult, ...] = Field((), description="Evaluated windows, oldest first.")
     is_new: bool = Field(description="Whether the last monitor run evaluated a window.")
-    wait_reason: str = Field("", description="Why the last run evaluated no window.")
+    wait_reason: str = Field("", description="Reason why the last run evaluated no window.")
     is_waiting: bool = Field(
-        False, description="Whether the reason is only that too few new rows or requests exist."
+        False,
+        description="Whether the last run evaluated no window only because there were too few new "
+        "rows or requests.",
     )
     is_monitored: bool = Field(
         True, description="False if the signal has no source, such as latency without a server."
@@ -69,7 +73,10 @@ class SignalState(Record):
 
     @property
     def verdict(self) -> MonitorVerdict:
-        """Verdict of the newest window; without windows WAITING, or INCONCLUSIVE if blocked."""
+        """Verdict of the newest window. Without a window it is WAITING or INCONCLUSIVE.
+
+        INCONCLUSIVE means that the signal cannot be evaluated.
+        """
         if self.windows:
             return self.windows[-1].verdict
         return "WAITING" if self.is_waiting else "INCONCLUSIVE"
@@ -113,8 +120,12 @@ class MonitorState(Record):
     candidate: str
     at: AwareDatetime
     signals: tuple[SignalState, ...]
-    latencies: tuple[float, ...] = Field((), description="Reference latencies: the first ones [s].")
-    latencies_until: str = Field("", description="Time of the last reference latency.")
+    latencies: tuple[float, ...] = Field(
+        (),
+        description="Latencies of the first requests to this version, with which later ones are "
+        "compared [s].",
+    )
+    latencies_until: str = Field("", description="Time of the last request in latencies.")
     training: Alarm | None = Field(None, description="Active alarm that starts a training.")
     repair: Alarm | None = Field(None, description="Active alarm that needs a manual repair.")
 

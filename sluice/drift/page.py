@@ -17,6 +17,7 @@ _STYLE = (
     ".pair{display:grid;grid-template-columns:repeat(auto-fill,minmax(440px,1fr));gap:0 14px}"
 )
 _MAX_PLOTS = 8
+"""Maximum number of columns with a plot."""
 _STATISTIC_NAMES = {
     "psi": "PSI",
     "ks": "KS",

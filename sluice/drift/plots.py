@@ -18,7 +18,7 @@ DRIFT_COLOUR = "#ba2525"
 """Colour of a column or quantity that has drifted."""
 _MAX_COLUMNS, _MAX_CATEGORIES = 25, 10
 _MAX_BAR_RATIO = 6.0
-"""Length at which bars are cut off [multiples of the threshold]."""
+"""Maximum length of a bar; longer bars are cut off and labelled [multiples of the threshold]."""
 
 
 def overview_png(report: DriftReport) -> bytes:

@@ -179,7 +179,7 @@ def with_text_names(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def family_size(num_columns: int) -> int:
-    """Return the number of tests: one for each column and, for several columns, a joint test.
+    """Return the number of tests of a window: one per column and, for several, one joint test.
 
     >>> family_size(1), family_size(50)
     (1, 51)
@@ -239,10 +239,10 @@ def _report_progress(
     results: Iterable[_Result], total: int, verb: str, on_progress: OnProgress
 ) -> Iterator[_Result]:
     """Yield the results and report the progress regularly."""
-    for done, result in enumerate(results, 1):
+    for num_done, result in enumerate(results, 1):
         yield result
-        if done % _REPORT_EVERY == 0 or done == total:
-            on_progress(f"{verb} {done:,} of {total:,} columns")
+        if num_done % _REPORT_EVERY == 0 or num_done == total:
+            on_progress(f"{verb} {num_done:,} of {total:,} columns")
 
 
 def _require_rows(frame: pd.DataFrame, settings: DriftSettings) -> None:

@@ -27,6 +27,7 @@ from sluice.drift.joint import JointReference
 from sluice.drift.reference import Calibration, DriftReference
 
 _FORMAT = 1
+"""Format number of the file; a file of another format is rejected."""
 _HEADER = b"sluice.drift"
 _ARRAYS: dict[str, str] = {
     "edges": "<f8",

@@ -51,7 +51,7 @@ _ROLES = {
 
 
 class ReferenceArtifacts(Record):
-    """Artifact digests of the references of a version; None where one could not be built."""
+    """Artifact digests of a version's references; None for a reference that could not be built."""
 
     features: str | None = Field(description="Drift reference of the training rows.")
     predictions: str | None = Field(description="Drift reference of the held-out predictions.")
@@ -61,12 +61,13 @@ class ReferenceArtifacts(Record):
     embedding: str | None = Field(
         None,
         exclude_if=lambda digest: digest is None,
-        description="Drift reference of the embedding, for images and texts; it may state "
-        "why there are no embeddings.",
+        description="Drift reference of the embedding, for images and texts. It may contain the "
+        "reason why there are no embeddings instead.",
     )
     lacking: tuple[str, ...] = Field(description="Reasons for missing references, in sentences.")
     left_out: tuple[str, ...] = Field(
-        (), description="Columns excluded from tables wider than max_columns, in sentences."
+        (),
+        description="Sentences on the columns that drift.max_columns excludes from the comparison.",
     )
 
     @property
@@ -106,11 +107,10 @@ def store_references(
     """Build and store the references with which later windows are compared.
 
     Calling this again changes nothing. The reference rows are the training and validation rows of
-    the deployed members, which are those of the last fold. The reference predictions are those of
-    the members of all folds on their unseen rows, because one fold has too few rows. If the
-    workload serves only a part of its outputs, they are the responses for the last fold. A
-    workload that does not keep its outputs has no reference predictions. The reference losses are
-    those of the last fold.
+    the last fold, whose members are deployed. The reference predictions are made by the members of
+    all folds for their unseen rows, because one fold has too few rows. If the workload serves only
+    a part of its outputs, they are the responses for the last fold. A workload that does not keep
+    its outputs has no reference predictions. The reference losses are the losses of the last fold.
 
     Args:
         workload: Workload of the version.
@@ -194,7 +194,7 @@ def _predict_held_out(
     members: Sequence[Member],
     load: LoadMember,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the mean predictions on the test rows of all folds, and the losses of the last."""
+    """Return mean predictions for the test rows of all folds, and losses for the last fold's."""
     last_fold_id = max(fold.fold_id for fold in folds)
     _, parts_S = member_outputs(workload, frame, folds, members, load)
     outputs, losses = [], pd.DataFrame()

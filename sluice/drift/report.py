@@ -38,16 +38,18 @@ class StatisticResult(Record):
         description="Distance that a window of this size exceeds with probability alpha if there "
         "is no drift."
     )
-    p_value: float = Field(description="Probability of such a distance or larger without drift.")
+    p_value: float = Field(
+        description="Probability of a distance that is at least as large if there is no drift."
+    )
 
 
 _ORDER = ("missing", "wasserstein", "ks", "chi_square", "psi", "mmd")
-"""Order for equal p-values: missing values first, as they indicate faulty data, then the statistics
-that are easiest to interpret."""
+"""Order of preference among statistics with equal p-values: missing values first, because they
+indicate faulty data, then the statistics that are easiest to interpret."""
 
 
 def smallest_p_value(statistics: Sequence[StatisticResult]) -> StatisticResult:
-    """Return the statistic with the smallest p-value."""
+    """Return the statistic with the smallest p-value; of several, the first in ``_ORDER``."""
     return min(statistics, key=lambda s: (s.p_value, _ORDER.index(s.name)))
 
 
@@ -59,8 +61,13 @@ class ColumnResult(Record):
     verdict: DriftVerdict
     finding: ColumnFinding
     reason: str
-    statistics: tuple[StatisticResult, ...] = Field(description="Distances; empty if not compared.")
-    p_value: float = Field(description="Joint p-value of all statistics; NaN if not compared.")
+    statistics: tuple[StatisticResult, ...] = Field(
+        description="Distances of the window from the reference; empty if not compared."
+    )
+    p_value: float = Field(
+        description="P-value of the column, from the smallest p-value of its statistics; NaN if "
+        "not compared."
+    )
     adjusted_p: float = Field(
         description="P-value adjusted by Benjamini-Hochberg over all tests of the window."
     )
@@ -74,12 +81,15 @@ class ColumnResult(Record):
     )
     reference_missing_rate: float = Field(description="Share of missing values in the reference.")
     new_categories: dict[str, int] = Field(
-        description="Rows of the most frequent categories that are not in the reference."
+        description="Number of rows of each category that is not in the reference; only the most "
+        "frequent ones."
     )
     block_length: int = Field(
-        description="Length of the bootstrap blocks that preserve dependence [rows]."
+        description="Number of consecutive rows that are treated as dependent [rows]."
     )
-    needed_rows: int = Field(description="Minimum rows of a window for this column [rows].")
+    needed_rows: int = Field(
+        description="Minimum size of a window to test this column for drift [rows]."
+    )
     share: tuple[float, ...] = Field(
         description="Share of non-missing values in each bin or category; empty if not compared."
     )
@@ -90,7 +100,9 @@ class JointResult(Record):
 
     verdict: DriftVerdict
     reason: str
-    statistic: StatisticResult | None = Field(description="None if not compared.")
+    statistic: StatisticResult | None = Field(
+        description="Squared maximum mean discrepancy of all columns; None if not compared."
+    )
     adjusted_p: float
     block_length: int
     needed_rows: int
@@ -103,11 +115,13 @@ class DriftReport(Record):
     reason: str
     remedy: str
     window: str = Field(description="Identifier of the window, such as its digest.")
-    num_rows: int = Field(description="Rows of the window [rows].")
+    num_rows: int = Field(description="Size of the window [rows].")
     reference_rows: int
     alpha: float
     columns: tuple[ColumnResult, ...]
-    joint: JointResult | None = Field(description="None for a single column.")
+    joint: JointResult | None = Field(
+        description="Joint test of all columns; None for a single column."
+    )
     extra_columns: tuple[str, ...] = Field(
         description="Columns without a reference, which are not tested."
     )
@@ -119,7 +133,7 @@ class DriftReport(Record):
 
     @property
     def passed(self) -> bool:
-        """True only if no drift was found and all columns were tested."""
+        """Whether all columns were tested and none has drifted."""
         return self.verdict == "STABLE"
 
     @property

@@ -43,7 +43,7 @@ from sluice.rollout.samples import Sample
 from sluice.serving.deployed import deployed_members
 
 _MAX_LATENCIES = 2000
-"""Maximum number of requests in the latency reference."""
+"""Maximum number of first requests to a version with which later latencies are compared."""
 
 _SEED = 0
 """Seed of the resampling of latencies and of the permutations of embeddings."""

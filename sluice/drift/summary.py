@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sluice.drift.report import DATA_FAULTS, ColumnResult, DriftVerdict, JointResult
 
 _MAX_NAMES = 5
+"""Maximum number of columns that a reason names."""
 
 
 def summarize(

@@ -28,6 +28,7 @@ from sluice.drift.report import (
 from sluice.drift.summary import summarize
 
 _MAX_NEW_CATEGORIES = 20
+"""Maximum number of new categories that a report lists, the most frequent ones."""
 
 
 def evaluate_window(
@@ -195,7 +196,7 @@ def _compare(
 def _with_new_categories(
     result: ColumnResult, column: ColumnReference, unseen: dict[str, int], num_rows: int
 ) -> ColumnResult:
-    """Return the result with the new categories; too many rows with new categories are drift."""
+    """Return the result with the new categories; it is drift if too many rows have one."""
     if not unseen:
         return result
     new_categories = dict(
@@ -269,7 +270,10 @@ def _untested_reason(
 def _effect(
     column: ColumnReference, statistics: tuple[StatisticResult, ...], num_rows: int
 ) -> float:
-    """Return the effect size: Cohen's w for categories, the Wasserstein distance for numbers."""
+    """Return Cohen's w for categories, the Wasserstein distance [standard deviations] for numbers.
+
+    NaN for a constant numeric column.
+    """
     distances = {statistic.name: statistic.distance for statistic in statistics}
     if column.kind == "category":
         return math.sqrt(distances["chi_square"] / num_rows)

@@ -15,7 +15,7 @@ class Waiting:
     """Result if there are too few new rows for a window, which is not a problem."""
 
     reason: str
-    """Sentence with the number of available and required rows."""
+    """Sentence with the number of new rows and the number of rows that a window needs."""
 
 
 def next_window(

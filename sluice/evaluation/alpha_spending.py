@@ -18,8 +18,8 @@ DECAY = 1.6
 """Exponent of the spending function: attempt k spends alpha * k**-DECAY / zeta(DECAY), which is 44
 % of alpha for the first attempt and 0.2 % for the thirtieth.
 
-The exponent was chosen by the power of the attempts, at the effect that a single attempt with the
-full alpha detects with power 0.80 (normal approximation):
+The table shows the power of an attempt for each way of spending, at the effect that an attempt with
+the full alpha detects with power 0.80 (normal approximation):
 
 ===============  =============  ===========  ============  ====================
 spending         first attempt  seventh      thirtieth     mean of the first 30
@@ -38,7 +38,7 @@ power is left after a week of daily attempts.
 
 
 def spent_alpha(alpha: float, attempt: int) -> float:
-    """Return the part of ``alpha`` that one attempt on a window may spend [rate].
+    """Return the part of ``alpha`` that one attempt on a window spends [rate].
 
     >>> round(spent_alpha(0.05, 1), 4), round(spent_alpha(0.05, 30), 6)
     (0.0219, 9.5e-05)

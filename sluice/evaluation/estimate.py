@@ -76,11 +76,11 @@ class Estimate:
 
     @property
     def seed_se(self) -> float:
-        """Standard error component of the seeds of both arms [loss units]."""
+        """Standard error of the gain due to the seeds of both arms [loss units]."""
         return math.sqrt(self.candidate_component.variance + self.reference_component.variance)
 
     def quantile(self, alpha: float) -> float:
-        """Return the distance of a one-sided bound at ``alpha`` from the gain [standard errors]."""
+        """Return the distance between the gain and a one-sided bound at alpha [standard errors]."""
         return float(stdtrit(self.total.degrees_of_freedom, 1 - alpha))
 
     def bounds(self, alpha: float) -> tuple[float, float]:
@@ -89,7 +89,7 @@ class Estimate:
         return self.gain - distance, self.gain + distance
 
     def p_value(self, required: float) -> float:
-        """Return the one-sided p-value for a true gain of at most ``required``."""
+        """Return the one-sided p-value of the hypothesis that the gain is at most ``required``."""
         total = self.total
         if not total.variance > 0:
             return math.nan

@@ -35,7 +35,7 @@ class FoldScores:
     loss_B: NDArray[np.float64]
 
     mistake_B: NDArray[np.float64] | None
-    """1 for a wrong class and 0 otherwise; None without classes."""
+    """Mistake on each example: 1 for a wrong class, else 0; None for a target without classes."""
 
     metrics: Mapping[str, float]
 
@@ -71,7 +71,7 @@ def score_chunks(
     *,
     with_ensemble: bool,
 ) -> list[FoldScores]:
-    """Return the scores of several models, and those of their mean output, chunk by chunk.
+    """Return the scores of several models, and of their mean output, computed chunk by chunk.
 
     Args:
         workload: Workload with losses, mistakes and metrics from losses.
@@ -79,7 +79,7 @@ def score_chunks(
         fold: Fold of the test rows.
         examples: Test examples; their inputs are not read.
         sources: Outputs of each model for these examples, by the model's name in messages.
-        with_ensemble: Whether the scores of the mean output follow those of the models.
+        with_ensemble: Whether the scores of the mean output follow the scores of the models.
 
     Raises:
         ContractError: An output has the wrong shape, or the workload's losses or mistakes are not

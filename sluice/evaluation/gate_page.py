@@ -31,7 +31,7 @@ _TONE: dict[str, Tone] = {
 }
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
 _NUM_WORST_ROWS = 8
-"""Number of listed rows on which the candidate is worst compared with the reference."""
+"""Maximum number of listed rows with a negative gain, beginning with the lowest gain."""
 
 
 def gate_page(

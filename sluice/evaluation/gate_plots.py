@@ -16,7 +16,7 @@ from sluice.reports.figures import GRID, INK, MUTED, VALIDATION, as_png, new_fig
 from sluice.verdicts.verdict import Verdict
 
 _NUM_GROUPS = 10
-"""Number of groups into which rows are divided by difficulty."""
+"""Maximum number of groups into which rows are divided by the mean loss of both arms."""
 _NEGATIVE_GAIN_COLOUR = OUTCOME_COLOUR["REJECT"]
 
 

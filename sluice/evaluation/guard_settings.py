@@ -15,7 +15,9 @@ class MetricMargin(Settings):
         description="Direction in which the metric improves."
     )
     margin: float = Field(
-        ge=0, description="Largest tolerated deterioration, tested at alpha [metric units]."
+        ge=0,
+        description="Maximum deterioration of the mean metric against the reference. The guard "
+        "passes if the deterioration is significantly below it, at alpha [metric units].",
     )
 
 
@@ -23,8 +25,12 @@ class HardLimit(Settings):
     """Limits for a candidate's metric, independent of the reference."""
 
     metric: str = Field(min_length=1, description="Name of a metric of the workload.")
-    minimum: float | None = Field(None, description="Minimum allowed value [metric units].")
-    maximum: float | None = Field(None, description="Maximum allowed value [metric units].")
+    minimum: float | None = Field(
+        None, description="Minimum of the candidate's mean metric [metric units]."
+    )
+    maximum: float | None = Field(
+        None, description="Maximum of the candidate's mean metric [metric units]."
+    )
 
     @model_validator(mode="after")
     def _require_valid_bounds(self) -> Self:
@@ -61,16 +67,18 @@ class GuardSettings(Settings):
         0.01,
         ge=0,
         lt=1,
-        description="Largest tolerated loss increase against the approved version, as a share of "
-        "its mean loss.",
+        description="Maximum increase of the mean loss against the approved version, as a share "
+        "of the approved version's mean loss. The guard passes if the increase is significantly "
+        "below it, at alpha.",
     )
     deployed_margin_share: float | None = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Largest tolerated loss increase of the deployed ensemble against the deployed "
-        "reference, as a share of its mean loss; 0 requires a significantly lower loss, null "
-        "disables the guard.",
+        description="Maximum increase of the mean loss from the deployed reference to the "
+        "deployed ensemble of the candidate, as a share of the deployed reference's mean loss. "
+        "The guard passes if the increase is significantly below it, at alpha. 0 requires a "
+        "significantly lower loss, null disables the guard.",
     )
 
     @model_validator(mode="after")

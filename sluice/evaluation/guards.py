@@ -85,9 +85,10 @@ def _loss_margin(
     alpha: float,
     block_length: int,
 ) -> GuardOutcome:
-    """Test that the candidate's losses exceed the reference's by at most a share of the latter.
+    """Test that the mean loss increases by less than a margin, from reference to candidate.
 
-    The bound includes the variance over seeds and over rows.
+    The margin is ``margin_share`` of the reference's mean loss. The bound includes the variance
+    over seeds and over rows.
     """
     if candidate is None or reference is None:
         return _insufficient(name, "the losses on this window were not computed")

@@ -99,7 +99,7 @@ def _will_be_reproduced(
     subject: Mapping[str, str],
     seeds: tuple[int, ...],
 ) -> bool:
-    """Return whether the planned training will reproduce this version, and with it its artifacts.
+    """Return whether the planned training will produce the same artifacts as this version.
 
     The training may not reproduce a version from another home bit for bit: another processor may
     round differently, so that the candidate differs and must be compared with the version. Such a

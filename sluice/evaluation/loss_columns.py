@@ -10,7 +10,7 @@ COLUMNS = ("seed", "fold", "row", "loss")
 """Required columns of a loss table."""
 
 _MAX_INTEGER = 2**53
-"""Bound of integers that float64 represents exactly."""
+"""Bound of the absolute value of seeds and folds: float64 represents all smaller integers."""
 
 CLUSTER = "cluster"
 """Name of the optional fifth column, for clustered rows."""

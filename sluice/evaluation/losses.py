@@ -114,7 +114,7 @@ class LossTable:
 
     @property
     def num_distinct_seeds(self) -> int:
-        """Number of different lines of losses, compared bit by bit; equal lines count once."""
+        """Number of seeds whose losses differ bit by bit; seeds with equal losses count once."""
         return len({row.tobytes() for row in self.loss_SN}) if self.seeds else 0
 
     def aligned_to(self, other: "LossTable") -> "LossTable":
@@ -158,7 +158,7 @@ class LossTable:
         )._require_same_clusters(other)
 
     def _require_same_clusters(self, other: "LossTable") -> "LossTable":
-        """Return this table if its clusters equal those of ``other``; raise an error otherwise."""
+        """Return this table if it has the same clusters as ``other``; raise an error otherwise."""
         own_clusters, other_clusters = self.cluster_N, other.cluster_N
         if (own_clusters is None) != (other_clusters is None) or not np.array_equal(
             [] if own_clusters is None else own_clusters,

@@ -18,8 +18,8 @@ from sluice.evaluation.losses import LossTable
 from sluice.evaluation.multiplicity import holm
 
 MAX_EXACT_ROWS = 1_000
-"""Maximum number of discordant rows for the exact test. With more rows the chi-square test gives
-practically the same result."""
+"""Maximum number of rows that only one arm gets wrong for the exact test. With more rows the
+chi-square test gives practically the same result."""
 
 Method = Literal["exact", "chi-square"]
 
@@ -31,10 +31,16 @@ class SeedTest(Record):
     reference_seed: int | None = Field(
         description="Seed of the reference; None for a rule without seeds."
     )
-    only_candidate_wrong: int = Field(description="Rows that only the candidate gets wrong.")
-    only_reference_wrong: int = Field(description="Rows that only the reference gets wrong.")
+    only_candidate_wrong: int = Field(
+        description="Number of rows that only the candidate gets wrong."
+    )
+    only_reference_wrong: int = Field(
+        description="Number of rows that only the reference gets wrong."
+    )
     method: Method
-    p_value: float = Field(description="Two-sided, for equal error rates.")
+    p_value: float = Field(
+        description="Two-sided p-value of the hypothesis that both error rates are equal."
+    )
     adjusted_p: float = Field(description="P-value adjusted by Holm over all seeds.")
 
 

@@ -26,7 +26,9 @@ class MetricTable(Record):
     subject: str = Field(description="Digest of the model or rule.")
     window: str = Field(description="Digest of the scored data and rows.")
     seeds: tuple[int, ...] = Field(description="Seeds; empty for a rule without seeds.")
-    fold_rows: tuple[int, ...] = Field(min_length=1, description="Test rows of each fold.")
+    fold_rows: tuple[int, ...] = Field(
+        min_length=1, description="Number of test rows of each fold."
+    )
     values: dict[str, tuple[tuple[float, ...], ...]] = Field(
         description="Values by metric, seed (one row without seeds) and fold."
     )
@@ -51,7 +53,7 @@ class MetricTable(Record):
 
     @property
     def share_F(self) -> NDArray[np.float64]:
-        """Each fold's share of the rows (F,)."""
+        """Share of the test rows that belong to each fold (F,)."""
         rows_F = np.asarray(self.fold_rows, np.float64)
         share_F: NDArray[np.float64] = rows_F / rows_F.sum()
         return share_F
@@ -70,7 +72,7 @@ class MetricTable(Record):
 
     @property
     def means(self) -> dict[str, float]:
-        """Mean over seeds of ``by_seed``; NaN if any seed is NaN."""
+        """Mean over the seeds of each metric in ``by_seed``; NaN if it is NaN for any seed."""
         return {name: float(np.mean([m[name] for m in self.by_seed])) for name in self.values}
 
     def seeds_component(self, name: str) -> VarianceComponent:

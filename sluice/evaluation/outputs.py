@@ -136,7 +136,7 @@ def outputs_of(
 def select_members(
     folds: Sequence[Fold], seeds: Sequence[int], select_member: SelectMember
 ) -> Mapping[tuple[int, int], Member]:
-    """Return the member for every seed and fold id, so that errors precede any prediction."""
+    """Return the member for every seed and fold id; errors are raised before any prediction."""
     if not seeds:
         raise ContractError("At least one member is required, got none.", fix="Train first.")
     return {(seed, fold.fold_id): select_member(seed, fold) for seed in seeds for fold in folds}

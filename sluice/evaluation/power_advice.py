@@ -74,6 +74,6 @@ def advise_sample_size(
 
 
 def _round_up(count: int) -> int:
-    """Round up to two significant digits, the precision of the estimate."""
+    """Return a count rounded up to two significant digits, the precision of the estimate."""
     unit = int(10 ** max(0, len(str(count)) - 2))
     return math.ceil(count / unit) * unit

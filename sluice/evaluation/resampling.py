@@ -81,9 +81,9 @@ def _fold_totals(
     """Return the sum (R, S) of the losses of the rows drawn in one fold."""
     n = loss_Sn.shape[1]
     length = min(block_length, n)
-    num_whole_blocks, rest = divmod(n, length)
+    num_whole_blocks, last_length = divmod(n, length)
     sums_nS = _circular_sums(loss_Sn, length)
-    rest_sums_nS = _circular_sums(loss_Sn, rest) if rest else None
+    last_sums_nS = _circular_sums(loss_Sn, last_length) if last_length else None
     totals_RS = np.empty((resamples, loss_Sn.shape[0]))
     drawn_BS, one_B = np.empty((num_whole_blocks, loss_Sn.shape[0])), np.ones(num_whole_blocks)
     for total_S in totals_RS:
@@ -91,8 +91,8 @@ def _fold_totals(
         starts = rng.integers(n, size=num_whole_blocks)
         np.take(sums_nS, starts, axis=0, out=drawn_BS, mode="clip")
         np.matmul(one_B, drawn_BS, out=total_S)
-        if rest_sums_nS is not None:
-            total_S += rest_sums_nS[rng.integers(n)]
+        if last_sums_nS is not None:
+            total_S += last_sums_nS[rng.integers(n)]
     return totals_RS
 
 

@@ -41,14 +41,14 @@ class Scores:
     losses: LossTable
 
     mistakes: LossTable | None
-    """0/1 losses of a classifier on the same rows; None for other workloads."""
+    """Mistakes of a classifier on the same rows, 1 for a wrong class; None for other workloads."""
 
     metric_table: MetricTable
     """Metrics of the workload for each seed and fold."""
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics averaged over seeds and rows; NaN if any seed is NaN."""
+        """Metrics averaged over seeds and rows; NaN for a metric that is NaN for any seed."""
         return self.metric_table.means
 
 
@@ -60,8 +60,8 @@ class ModelScores:
     """Scores of each seed."""
 
     deployed: Scores
-    """Scores of the deployed ensemble, whose output is the mean output of all seeds; they have no
-    seeds."""
+    """Scores of the deployed ensemble, whose output is the mean output of all seeds. Its loss table
+    has no seeds."""
 
     note: str = ""
     """Note on the code that computed the scores; "" if it has not changed since the training."""

@@ -24,28 +24,35 @@ class SecondaryTestSettings(Settings):
         2000,
         ge=100,
         le=100_000,
-        description="Resamples of the percentile interval and of the sign-flip test.",
+        description="Number of resamples of the percentile interval, and of random signs of the "
+        "sign-flip test.",
     )
-    seed: int = Field(0, ge=0, description="Seed of both tests; it does not affect the verdict.")
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Seed of the percentile interval and of the sign-flip test. It does not affect "
+        "the verdict.",
+    )
 
 
 class SecondaryTests(Record):
     """Results of the secondary tests. A number that cannot be computed is NaN."""
 
     percentile_low: float = Field(
-        description="Lower bound of the two-way bootstrap, one-sided at alpha [unit]."
+        description="Lower bound of the gain by the two-way bootstrap, one-sided at alpha [unit]."
     )
     percentile_high: float = Field(
-        description="Upper bound of the two-way bootstrap, one-sided at alpha [unit]."
+        description="Upper bound of the gain by the two-way bootstrap, one-sided at alpha [unit]."
     )
     sign_flip_p: float = Field(
-        description="One-sided p-value of the sign-flip test over seeds and blocks."
+        description="One-sided p-value of no gain, by the sign-flip test over seeds and blocks."
     )
     diebold_mariano: float = Field(
         description="Diebold-Mariano statistic, corrected for small samples."
     )
     diebold_mariano_p: float = Field(
-        description="One-sided p-value of Diebold-Mariano, without seed variance."
+        description="One-sided p-value of no gain, by the Diebold-Mariano test. It ignores the "
+        "variance over seeds."
     )
     seed_effect_size: float = Field(
         description="Cohen's d over seeds: the gain divided by the pooled standard deviation of "
@@ -54,8 +61,12 @@ class SecondaryTests(Record):
     improvement: float = Field(
         description="Probability that the candidate has the lower loss on a row."
     )
-    improvement_low: float = Field(description="One-sided lower bound at alpha.")
-    improvement_high: float = Field(description="One-sided upper bound at alpha.")
+    improvement_low: float = Field(
+        description="One-sided lower bound of the probability of improvement at alpha."
+    )
+    improvement_high: float = Field(
+        description="One-sided upper bound of the probability of improvement at alpha."
+    )
     resamples: int
     seed: int
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MAX_STANDARD_ERRORS = 4.0
-"""Threshold of the autocorrelation [standard errors]. Independent rows exceed it in one of 30,000
-comparisons, and in four of 1,000 if only 9 of 300 rows have a gain at all (measured). A false
-detection only makes the comparison inconclusive."""
+"""Autocorrelation of the gains above which rows count as dependent [standard errors]. Independent
+rows exceed it in one of 30,000 comparisons, and in four of 1,000 if only 9 of 300 rows have a gain
+at all (measured). A false detection only makes the comparison inconclusive."""
 
 
 def lag1_autocorrelation(centred_N: NDArray[np.float64]) -> float:

@@ -12,38 +12,56 @@ class GateSettings(Settings):
     is computed in closed form.
     """
 
-    alpha: float = Field(0.05, gt=0, lt=0.5, description="One-sided false promotion rate [rate].")
+    alpha: float = Field(
+        0.05,
+        gt=0,
+        lt=0.5,
+        description="Maximum one-sided rate of false promotions on one window, over all attempts "
+        "[rate].",
+    )
     min_gain: float = Field(
-        0.0, ge=0, description="Minimum mean gain for a promotion [loss units]."
+        0.0,
+        ge=0,
+        description="Mean gain that a candidate must significantly exceed for a promotion [loss "
+        "units].",
     )
     equivalence_margin_share: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Equivalence margin as a share of the reference's mean loss; 0 disables the "
-        "outcome EQUIVALENT.",
+        description="Equivalence margin as a share of the reference's mean loss. The verdict is "
+        "EQUIVALENT if the gain is significantly within the margin; 0 disables this verdict.",
     )
     min_seeds: int = Field(
-        5, ge=5, le=1000, description="Minimum number of seeds of an arm with seeds."
+        5,
+        ge=5,
+        le=1000,
+        description="Minimum number of seeds of the candidate, and of a reference with seeds. "
+        "With fewer, the verdict is INCONCLUSIVE.",
     )
-    min_rows: int = Field(250, ge=30, description="Minimum number of test rows [rows].")
+    min_rows: int = Field(
+        250,
+        ge=30,
+        description="Minimum number of test rows, or of clusters of rows. With fewer, the verdict "
+        "is INCONCLUSIVE [rows].",
+    )
     block_length: int | None = Field(
         None,
         ge=1,
-        description="Minimum bootstrap block length, at least the horizon. For dependent rows, the "
-        "estimated length is used if it is longer [rows].",
+        description="Minimum block length; it must be at least the horizon. For dependent rows, "
+        "the length estimated from the gains is used if it is longer [rows].",
     )
     window_overlap: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Earlier decisions count as attempts on a window if they contain at least this "
-        "share of its rows. All attempts on a window share alpha [rate].",
+        description="Minimum share of a window's rows that an earlier decision must contain to "
+        "count as an attempt on this window. All attempts on a window share alpha [rate].",
     )
     advised_power: float = Field(
         0.8,
         ge=0.5,
         lt=1,
-        description="Target power of the sample size advice: probability of a decision if the true "
-        "gain equals the observed one [rate].",
+        description="Power for which an inconclusive verdict advises a sample size: probability of "
+        "a decision if the true gain equals the observed one [rate].",
     )

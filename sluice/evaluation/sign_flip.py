@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from sluice.evaluation.estimate import ArmLosses, mean_gain
 
 _CHUNK_RESAMPLES = 256
-"""Number of resamples that are computed at a time, which limits the memory. It also determines the
-order in which random numbers are drawn."""
+"""Maximum number of resamples that are computed at a time, which limits the memory. A change of
+this number changes the order in which random numbers are drawn, and so the p-values."""
 
 
 def sign_flip_p(
@@ -27,7 +27,7 @@ def sign_flip_p(
     resamples: int,
     rng: np.random.Generator,
 ) -> float:
-    """Return the one-sided p-value of no gain: how often random signs give at least this gain.
+    """Return the one-sided p-value of no gain: the share of random signs with at least this gain.
 
     Under the null hypothesis, the gain of a block of rows is positive or negative with equal
     probability, and so is the deviation of a seed from the mean of its arm. Each resample flips the

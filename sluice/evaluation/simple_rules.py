@@ -42,15 +42,19 @@ class BaselineSettings(Settings):
     season_rows: tuple[int, ...] = Field(
         (5, 7, 12, 24),
         strict=False,
-        description="Season lengths of the seasonal naive rule, such as weekdays or hours [rows].",
+        description="Lengths of a season for which the seasonal naive rule is tried, such as 7 "
+        "for days of a week or 24 for hours [rows].",
     )
     max_rows: int = Field(
         20_000,
         ge=10,
-        description="Maximum number of train rows for the linear rule, evenly spaced [rows].",
+        description="Maximum number of train rows, evenly spaced, on which the linear rule is "
+        "fitted [rows].",
     )
     max_inputs: int = Field(
-        256, ge=1, description="Maximum number of inputs of an example for the linear rule."
+        256,
+        ge=1,
+        description="Maximum number of inputs of an example that the linear rule uses.",
     )
 
     @field_validator("season_rows")
@@ -232,8 +236,8 @@ def describe_rules(names: Sequence[str]) -> str:
     (first, first_count), *others = Counter(names).most_common()
     if not others:
         return f"the best simple rule ({first})"
-    rest = ", ".join(f"{name} in {count}" for name, count in others)
-    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {rest})"
+    other_counts = ", ".join(f"{name} in {count}" for name, count in others)
+    return f"the best simple rule ({first} in {first_count} of {len(names)} folds, {other_counts})"
 
 
 def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
@@ -308,7 +312,7 @@ def _last_class(
 def _find_earlier(
     workload: Workload, known_rows: _RuleData, to_predict: _RuleData, *, lag: int
 ) -> tuple[Tensor, Tensor]:
-    """Return for each row to predict whether the row ``lag`` before is known, and its position."""
+    """Return whether the row ``lag`` rows before each row to predict is known, and its position."""
     if lag < 1 or workload.cluster_column is not None:
         # The rows have no order in time, or there are several rows per time.
         raise _RuleNotApplicable

@@ -14,9 +14,9 @@ class MissingEvidence:
     """One reason why a comparison cannot decide."""
 
     what: str
-    """Reason, as a phrase."""
+    """Reason why the comparison cannot decide, as a phrase."""
     fix: str
-    """What the user can do, as a sentence."""
+    """Action by which the user can obtain the evidence, as a sentence."""
 
 
 def find_missing_evidence(

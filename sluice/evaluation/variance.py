@@ -79,11 +79,11 @@ def circular_block_variance(x_n: NDArray[np.float64], block_length: int) -> floa
     Source:
         Politis & Romano (1992), "A circular block-resampling procedure for stationary data".
     """
-    num_whole_blocks, rest = divmod(x_n.size, block_length)
+    num_whole_blocks, last_length = divmod(x_n.size, block_length)
     centred_n = x_n - x_n.mean()
     total = num_whole_blocks * _mean_square_of_sums(centred_n, block_length)
-    if rest:
-        total += _mean_square_of_sums(centred_n, rest)
+    if last_length:
+        total += _mean_square_of_sums(centred_n, last_length)
     return total / x_n.size**2
 
 
@@ -152,7 +152,7 @@ def seeds_component(
 
 
 def scaled(part: VarianceComponent, weight: float) -> VarianceComponent:
-    """Return the component of a mean after it is multiplied by ``weight``, as in a weighted sum."""
+    """Return the variance component of a mean that is multiplied by ``weight``."""
     return VarianceComponent(
         variance=part.variance * weight**2, degrees_of_freedom=part.degrees_of_freedom
     )
@@ -184,10 +184,10 @@ def pooled(parts: Iterable[VarianceComponent]) -> VarianceComponent:
 def _recentred_variance(x_n: NDArray[np.float64], block_length: int) -> float:
     """Return the circular block variance, corrected for the centring on the fold's mean."""
     n = x_n.size
-    num_whole_blocks, rest = divmod(n, block_length)
+    num_whole_blocks, last_length = divmod(n, block_length)
     # Share of the variance of independent rows that remains after centring.
     whole_share = num_whole_blocks * block_length * (1 - block_length / n)
-    remaining_share = (whole_share + rest * (1 - rest / n)) / n
+    remaining_share = (whole_share + last_length * (1 - last_length / n)) / n
     return circular_block_variance(x_n, block_length) / remaining_share
 
 

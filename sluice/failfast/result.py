@@ -33,7 +33,7 @@ class CheckResult(Record):
     outcome: Outcome
     numbers: dict[str, Number]
     seconds: float = Field(description="Run time of the check [s].")
-    typical_s: float = Field(description="Run time above which the check warns [s].")
+    typical_s: float = Field(description="Run time above which a passed check warns [s].")
     max_s: float = Field(description="Run time above which the check fails [s].")
     summary: str = Field(description="What was observed, and where.")
     cause: str = Field("", description="Likely cause; empty when nothing is wrong.")
@@ -41,7 +41,7 @@ class CheckResult(Record):
     fault: FaultName | None = Field(
         None,
         description="Name of the problem in the fault catalogue; null when nothing is wrong, and "
-        "for errors that explain themselves.",
+        "for errors that are not in the catalogue.",
     )
     examples: tuple[HardExample, ...] = Field(
         (), description="Rows to inspect, highest loss first."
@@ -49,28 +49,28 @@ class CheckResult(Record):
 
     @classmethod
     def of(
-        cls, finding: CheckOutcome, *, name: str, check_id: str, seconds: float, limit: TimeLimit
+        cls, outcome: CheckOutcome, *, name: str, check_id: str, seconds: float, limit: TimeLimit
     ) -> Self:
-        """Return the result of a check: its finding with name, time limits, cause and fix."""
-        cause, fix = finding.response
+        """Return the result of a check: its outcome with name, time limits, cause and fix."""
+        cause, fix = outcome.response
         return cls(
             name=name,
             check_id=check_id,
-            outcome=finding.outcome,
-            numbers=dict(finding.numbers),
+            outcome=outcome.outcome,
+            numbers=dict(outcome.numbers),
             seconds=seconds,
             typical_s=limit.typical_s,
             max_s=limit.max_s,
-            summary=finding.summary,
+            summary=outcome.summary,
             cause=cause,
             fix=fix,
-            fault=finding.fault,
-            examples=finding.examples,
+            fault=outcome.fault,
+            examples=outcome.examples,
         )
 
     @property
     def passed(self) -> bool:
-        """True for a pass or a warning; a check that was skipped did not pass."""
+        """Whether the outcome is a pass or a warning; a skipped check did not pass."""
         return self.outcome in ("pass", "warn")
 
     @property
@@ -107,7 +107,7 @@ class GateReport(Record):
 
     @property
     def passed(self) -> bool:
-        """True when every check passed; warnings pass, skipped checks do not."""
+        """Whether every check passed: a warning counts as passed, a skipped check does not."""
         return all(result.passed for result in self.results)
 
     @property
@@ -120,7 +120,7 @@ class GateReport(Record):
 
     @property
     def blocking_failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed or were inconclusive, without those skipped because of them."""
+        """The checks that failed or were inconclusive, without skipped checks."""
         return tuple(r for r in self.results if r.outcome in ("fail", "insufficient"))
 
     @property
@@ -158,7 +158,12 @@ class GateReport(Record):
         )
 
     def receipt(self, subject: dict[str, str], decided_at: datetime) -> Receipt:
-        """Return the receipt of the decision about ``subject`` (digest by role)."""
+        """Return the receipt of the gate's decision.
+
+        Args:
+            subject: Digests of the data, code and settings that the gate evaluated, by role.
+            decided_at: Time of the decision.
+        """
         # Times and warnings are left out: they vary with the machine, and equal decisions must
         # have equal digests.
         checks = {

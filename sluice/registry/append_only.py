@@ -15,7 +15,7 @@ from sluice.registry.tables import APPEND_ONLY, metadata
 _FUNCTION = "sluice_append_only"
 _BODY = "BEGIN RAISE EXCEPTION 'sluice: this table is append-only'; END"
 _BEFORE_CHANGES = 2 | 8 | 16 | 32
-"""``pg_trigger.tgtype`` of a statement trigger before DELETE, UPDATE or TRUNCATE."""
+"""Value of ``pg_trigger.tgtype`` for a statement trigger before DELETE, UPDATE or TRUNCATE."""
 
 _POSTGRESQL_CATALOG = """
 SELECT c.relname, t.tgname, t.tgtype, t.tgenabled, t.tgqual IS NULL, t.tgattr::text, l.lanname,
@@ -87,7 +87,7 @@ def check(connection: Connection) -> Iterator[RegistryFinding]:
 
 
 def restore_triggers(connection: Connection) -> int:
-    """Drop all triggers on the registry's tables, and create those of the registry again.
+    """Drop all triggers on the registry's tables, and create the registry's own triggers again.
 
     Returns the number of created triggers.
     """

@@ -34,7 +34,8 @@ from sluice.registry.tables import version_receipts
 
 GATE = "approval"
 _APPROVED_AT = "approved_at"
-"""Role in the subject of an approval. The signature covers the subject, and so the time."""
+"""Role of the time in the subject of an approval. The signature covers the subject with the
+time."""
 _TIME = TypeAdapter(AwareDatetime)
 
 
@@ -98,8 +99,8 @@ def require_evidence_and_approval(
 ) -> str:
     """Return the digest of the promotion receipt of a version that may go into production.
 
-    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``). The
-    arguments are those of the two functions; ``approvals`` are the settings of the approval.
+    This checks the gates (``promotion.require_evidence``), then the approval (``find_status``), and
+    takes the arguments of both functions. ``approvals`` are the settings of the approval.
 
     Raises:
         GateBlocked: See ``promotion.require_evidence``.
@@ -134,7 +135,7 @@ def require_approval(
 ) -> None:
     """Reject a promotion that requires an approval and has none.
 
-    The arguments are those of ``find_status``.
+    It takes the arguments of ``find_status``.
 
     Raises:
         ApprovalMissing: No valid approval is recorded.
@@ -237,7 +238,7 @@ def approvers(
 def is_signed_approval(
     keys: Keyring, receipt: Receipt, subject: Mapping[str, str], key_id: str
 ) -> bool:
-    """Return whether a receipt is an approval of a subject, signed with a key."""
+    """Return whether a receipt is an approval of a subject that was signed with this key."""
     if not is_approval(receipt, subject):
         return False
     actor, signature = (str(receipt.evidence.get(part)) for part in ("actor", "signature"))

@@ -121,8 +121,9 @@ def _subject_of(connection: Connection, entry: HistoryEntry) -> dict[str, str]:
 
 
 def _signer(connection: Connection, keys: Keyring, line: int) -> tuple[str, bool]:
-    """Return the id of the known key that signed a line, and whether it is a bridge signature.
+    """Return the id of the known key that signed a line, and whether it signed the line later.
 
+    A later signature is a bridge signature: a person reviewed unsigned lines, and signed them.
     Signatures of unknown keys are ignored, because anybody can add them.
     """
     query = sa.select(signatures.c.key_id, signatures.c.kind).where(

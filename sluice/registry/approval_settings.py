@@ -10,9 +10,10 @@ from sluice.base.receipts import Receipt
 from sluice.base.settings import Settings
 
 _ROLE = "approval"
-"""Role in the subject of a promotion receipt; its value is the validity of an approval [h]."""
+"""Role in the subject of a promotion receipt under which the validity of an approval is stored."""
 
 _MAX_EXPIRES_H = 8760
+"""Maximum of ``expires_h``: one year [h]."""
 
 
 class ApprovalSettings(Settings):
@@ -27,8 +28,8 @@ class ApprovalSettings(Settings):
         72.0,
         gt=0,
         le=_MAX_EXPIRES_H,
-        description="Time for which an approval is valid. The promotion, or the start of the "
-        "rollout, must happen within it [h].",
+        description="Time for which an approval is valid. The promotion or the start of the "
+        "rollout must take place within this time [h].",
     )
 
     @property
@@ -38,8 +39,9 @@ class ApprovalSettings(Settings):
 
     @property
     def subject(self) -> Mapping[str, str]:
-        """Role by which a promotion receipt records the requirement; empty without one.
+        """Entry of a promotion receipt's subject that requires an approval; empty if none is.
 
+        The key is the role "approval", the value the validity of an approval [h].
         The requirement is a part of the receipt, so that commands without the pipeline's settings
         apply it too.
         """

@@ -45,10 +45,10 @@ class AuditRecord(Record):
     line: int | None = Field(description="Number of the log line; None for a rejected attempt.")
     signature: SignatureState | None = Field(
         description="Signature of the log up to this line. signed: by a known key, with the "
-        "change; bridged: by a known key, later and after a review; unsigned: not signed; "
-        "unknown_key: by an unknown key; invalid: the signature is invalid; not_checked: no key "
-        "was given to verify it; not_logged: the row was not written by Sluice. None for a "
-        "rejected attempt."
+        "change; bridged: by a known key, later, by a person who reviewed unsigned lines; "
+        "unsigned: not signed; unknown_key: by an unknown key; invalid: the signature is invalid; "
+        "not_checked: no key was given to verify it; not_logged: the row was not written by "
+        "Sluice. None for a rejected attempt."
     )
     key_id: str | None = Field(
         description="Id of the key that signed, or of the key in use at a rejected attempt."
@@ -58,7 +58,7 @@ class AuditRecord(Record):
 
 
 _SignedLines = Sequence[tuple[int, SignatureState, str]]
-"""For each signature: its last line, its state, and the id of its key."""
+"""Signatures: the number of the last line that each covers, its state, and the id of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def load(
         *_moves(connection, all_signatures),
         *_transitions(connection, all_signatures),
         *_approvals(connection, all_signatures),
-        *_bridges(connection, keys),
+        *_late_signatures(connection, keys),
         *(
             AuditRecord(
                 outcome="refused", receipt=None, line=None, signature=None, **each.model_dump()
@@ -199,7 +199,8 @@ def _approvals(connection: Connection, all_signatures: _Signatures) -> list[Audi
     return records
 
 
-def _bridges(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+def _late_signatures(connection: Connection, keys: Keyring | None) -> list[AuditRecord]:
+    """Return a record for each bridge signature, by which a person later signed unsigned lines."""
     query = log_signatures.select_raw().add_columns(signatures.c.signed_at.label("at"))
     return [
         AuditRecord(

@@ -22,6 +22,7 @@ from sluice.base.settings import Record
 from sluice.registry.tables import rollout_notes
 
 _SECRET_BYTES = 32
+"""Length of a secret [bytes]."""
 _NOTE_KIND = "secret"
 _ADVISORY_LOCK = 7_236_019_115
 """Arbitrary fixed number of the PostgreSQL advisory lock that is held while a secret is created.

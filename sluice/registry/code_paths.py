@@ -1,9 +1,10 @@
-"""Decides which code a version may run: Sluice's, the pipeline's, or code trusted at import.
+"""Decides which code a version may run: Sluice's, the pipeline's, or code that the user trusts.
 
 A version names code by import path: its workload, and the class of its network unless that is
 built in. When Python imports a module, it runs the module's code. So a path that occurs only in a
-version from another registry is rejected before Python imports it. ``loading.rebuild_workload``,
-through which everything is built from a version, makes this check.
+version from another registry is rejected before Python imports it, unless the user trusted it with
+``sluice registry import --trust``. ``loading.rebuild_workload``, through which everything is built
+from a version, makes this check.
 """
 
 import ast
@@ -43,7 +44,7 @@ class CodeAcceptance:
 
 
 def named_code(lineage: Lineage) -> tuple[str, ...]:
-    """Return the import paths of user code that a version names, without those of Sluice.
+    """Return the import paths of user code that a version names, without paths of Sluice.
 
     Raises:
         ContractError: A path is missing, malformed, or belongs to Python's standard library.
@@ -78,10 +79,10 @@ def named_code(lineage: Lineage) -> tuple[str, ...]:
     return tuple(path for path in map(str, paths) if not _is_sluice_code(path))
 
 
-def code_trained_here(versions: Iterable[Version]) -> set[str]:
-    """Return the import paths of the versions trained here, which belong to the pipeline.
+def local_code_paths(versions: Iterable[Version]) -> set[str]:
+    """Return the import paths of user code that the versions trained in this registry name.
 
-    Versions stored before workloads were recorded have no import paths.
+    Imported versions are ignored, and so are versions that name no valid import path.
     """
     paths: set[str] = set()
     for version in versions:
@@ -94,7 +95,7 @@ def code_trained_here(versions: Iterable[Version]) -> set[str]:
 def accept_code(
     lineage: Lineage, *, local_paths: Collection[str], trust: Collection[str]
 ) -> CodeAcceptance:
-    """Return why the code named by a version in a file may run here, or raise.
+    """Return which code of a version in a file may run here and why, or raise.
 
     Args:
         lineage: Lineage from the file.
@@ -117,7 +118,7 @@ def accept_code(
     refused_paths = [path for path in named_paths if path not in trust and path not in local_paths]
     if refused_paths:
         raise _untrusted_code_error(
-            f"The version of {lineage.model} in the file {_only_accepted(refused_paths)}",
+            f"The version of {lineage.model} in the file {_describe_refusal(refused_paths)}",
             refused_paths,
         )
     return CodeAcceptance(
@@ -131,7 +132,8 @@ def require_accepted_code(version: Version) -> None:
 
     Raises:
         ContractError: See ``named_code``.
-        UntrustedCode: The version was imported, and names a path that was not accepted at import.
+        UntrustedCode: The version was imported, and names a path that was neither used by the
+            pipeline nor trusted by the user when the version was imported.
     """
     named_paths = named_code(version.lineage)
     if not version.is_imported:
@@ -141,7 +143,7 @@ def require_accepted_code(version: Version) -> None:
     if refused_paths:
         raise _untrusted_code_error(
             f"{version.model} version {version.number}, which was imported, "
-            f"{_only_accepted(refused_paths)}",
+            f"{_describe_refusal(refused_paths)}",
             refused_paths,
         )
 
@@ -191,7 +193,7 @@ def _is_sluice_code(path: str) -> bool:
     return any(isinstance(node, ast.ClassDef) and node.name == match[2] for node in statements)
 
 
-def _only_accepted(refused_paths: Collection[str]) -> str:
+def _describe_refusal(refused_paths: Collection[str]) -> str:
     return (
         f"may only run code of the pipeline or trusted code, but names {', '.join(refused_paths)}."
     )

@@ -29,7 +29,7 @@ from sluice.registry.records import (
 from sluice.registry.unsigned_lines import UnsignedLine
 
 _MAX_COMPLETE_LIST = 12
-"""Maximum length of a list that is shown completely."""
+"""Maximum number of values of a list that is shown completely."""
 _NUM_SHOWN = 5
 """Number of values that are shown of a longer list."""
 _GAIN_DIRECTION = (
@@ -343,7 +343,7 @@ _LABELS: Mapping[str, str] = {
     "remedy": "advice at the decision",
     "symptoms": "training",
 }
-"""Labels of values of the evidence whose field names are not clear alone."""
+"""Labels of the fields of the evidence whose names are unclear, by field name."""
 
 
 def _label(name: str) -> str:

@@ -40,8 +40,8 @@ class KnownKeys(Settings):
     )
     retired: dict[KeyText, Annotated[AwareDatetime, Field(strict=False)]] = Field(
         {},
-        description="Retired keys, each with its end time (ISO 8601 with time zone). They no "
-        "longer sign, but still verify earlier signatures.",
+        description="End time of each retired key (ISO 8601 with time zone). A retired key must "
+        "not sign any more; its earlier signatures remain valid.",
     )
     anchor: str | None = Field(
         None,

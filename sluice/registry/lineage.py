@@ -28,7 +28,7 @@ class Lineage(Record):
         "TrainedModels.candidate."
     )
     data: str = Field(description="Digest of the feature frame.")
-    config: str = Field(description="Digest of workload, model and training settings.")
+    config: str = Field(description="Digest of the settings of workload, model and training.")
     resolved_config: dict[str, Any] = Field(
         description="All settings with their resolved values, as plain JSON."
     )

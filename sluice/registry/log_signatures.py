@@ -1,8 +1,8 @@
 """Signatures of the log's head: each covers the lines since the previous signature.
 
 A change is signed only if all earlier lines are signed, so that its signature does not cover lines
-that somebody else wrote. Only a ``bridge`` signature, which a person makes after a review, covers
-lines that were written without a key.
+that somebody else wrote. Lines that were written without a key can be signed later: a person
+reviews them and makes a ``bridge`` signature.
 """
 
 from collections.abc import Iterable, Iterator
@@ -225,7 +225,7 @@ def _last_signed(connection: Connection, keys: Keyring, *, upto: int | None) -> 
 
 
 def _start_of(connection: Connection, row: Row[Any]) -> int:
-    """Return the number of the last line before those that a signature covers.
+    """Return the number of the last line before the lines that a signature covers.
 
     Signatures from before schema 6 do not store it. They begin after the previous signature.
     """

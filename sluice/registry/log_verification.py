@@ -26,7 +26,7 @@ _MAX_KEYS = 500
 """Maximum number of values in one SQL IN list; the oldest builds of SQLite accept 999."""
 
 RowSelection = tuple[Table, sa.ColumnElement[bool]]
-"""A selection of rows: a table and a condition."""
+"""A table, and a condition that selects some of its rows."""
 
 
 def check(connection: Connection) -> Iterator[RegistryFinding]:
@@ -130,7 +130,7 @@ def _check_table(
 ) -> Iterator[RegistryFinding]:
     """Yield each row that does not match its line, and remove the lines of all rows.
 
-    The lines that remain in ``logged`` are those of missing rows.
+    The lines that remain in ``logged`` belong to missing rows.
     """
     for row in connection.execute(_select_raw(table)):
         line = logged.pop((table.name, encode_key(row_key(table, row))), None)

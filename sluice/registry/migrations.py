@@ -123,7 +123,8 @@ def _rows(connection: Connection, table: Table) -> list[Row[Any]]:
 
 
 MIRROR_CONSUMER = "wandb"
-"""Name of the W&B mirror as a consumer, the only one before deliveries were recorded."""
+"""Name of the W&B mirror as a consumer of history entries. Before deliveries were recorded, it was
+the only consumer."""
 
 STEPS: Mapping[int, Callable[[Connection], None]] = {
     1: _add_log,

@@ -35,7 +35,8 @@ from sluice.verdicts.verdict import Verdict
 R = TypeVar("R", bound=Record)
 
 MAX_SAMPLES = 20_000
-"""Maximum number of samples per model; older ones are deleted, except pairs of the last rollout."""
+"""Maximum number of samples per model. The oldest samples beyond it are deleted, except pairs of
+the last rollout."""
 
 
 class Observations:

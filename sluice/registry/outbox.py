@@ -28,7 +28,7 @@ class Delivery(Record):
         description="Whether the event was delivered. If not, the next call of publish repeats it "
         "before any later event."
     )
-    reason: str = Field(description="Result in one sentence.")
+    reason: str = Field(description="Result of the delivery in one sentence.")
 
 
 class Publication(Record):

@@ -138,7 +138,7 @@ def fingerprint(connection: Connection, model: str) -> str:
 
 
 def require_valid_lineage(version: Version) -> None:
-    """Reject a version whose settings, inputs or weights differ from those the gates evaluated."""
+    """Reject a version whose settings, inputs or weights are not what the gates evaluated."""
     problem = version.lineage.find_contradiction()
     if not problem and version.lineage.candidate != version.candidate:
         problem = (
@@ -264,7 +264,10 @@ def _select_rows(model: str, numbers: Sequence[int]) -> list[RowSelection]:
 
 
 def _served_versions(connection: Connection, model: str) -> list[int]:
-    """Return the versions that may be served, except those of a damaged pointer or rollout."""
+    """Return the version in production and the challenger of an active rollout.
+
+    A damaged pointer or rollout is omitted.
+    """
     served_numbers: list[int] = []
     try:
         pointer = queries.load_pointer(connection, model)

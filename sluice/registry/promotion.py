@@ -153,7 +153,7 @@ def _subject_before_search(
 ) -> dict[str, str] | None:
     """Return the subject that the POC receipt must have after a search; None without a search.
 
-    A search starts from settings that passed the POC gate, and ends with those of the version.
+    A search starts from settings that passed the POC gate, and ends with the version's settings.
     """
     result = {"data": lineage.data, "found": lineage.config}
     search = _newest_receipt(linked_receipts, gate="search", subject=result)

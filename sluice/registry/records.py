@@ -150,7 +150,7 @@ class Approval(Record):
         return f"Approved by {self.actor}{at} ({self.reason}){until}{' UTC' if until else ''}."
 
     def is_valid_at(self, at: datetime) -> bool:
-        """Return whether the approval has an expiry time, and is not expired at ``at``."""
+        """Return whether the approval has an expiry time after ``at``."""
         return self.expires_at is not None and at < self.expires_at
 
 
@@ -161,8 +161,12 @@ class ApprovalStatus(Record):
     approval: Approval | None = Field(
         description="Newest approval of this promotion, expired or not; None without one."
     )
-    problem: str = Field("", description="What is missing; empty if nothing is.")
-    remedy: str = Field("", description="How to get what is missing; empty if nothing is.")
+    problem: str = Field(
+        "", description="Reason why no valid approval is recorded; empty if nothing is missing."
+    )
+    remedy: str = Field(
+        "", description="Action by which an approval is obtained; empty if nothing is missing."
+    )
 
 
 class HistoryEvent(Record):

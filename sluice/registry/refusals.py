@@ -23,7 +23,10 @@ MAX_PER_DAY = 200
 """Maximum number of stored attempts of one kind within 24 hours. The last one states this limit."""
 
 _MAX_TEXT_CHARS = 2000
+"""Maximum length of a stored reason; longer ones are cut [characters]."""
+
 _MAX_NAME_CHARS = 200
+"""Maximum length of a stored model or actor name; longer ones are cut [characters]."""
 
 
 class RefusedAttempt(Record):
@@ -36,7 +39,7 @@ class RefusedAttempt(Record):
     to_version: int | None = Field(description="Version that the caller requested.")
     actor: str = Field(description="Name given by the caller; not verified.")
     reason: str
-    error: str = Field(description="Class of the error.")
+    error: str = Field(description="Class of the error that rejected the attempt.")
     refused_because: str
     key_id: str | None = Field(description="Id of the key in use; None without a key.")
 

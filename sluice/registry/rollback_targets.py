@@ -9,26 +9,27 @@ def production_trail(entries: Sequence[HistoryEntry]) -> tuple[int, ...]:
     """Return the versions to which successive rollbacks lead, in reverse order.
 
     The last element is the version in production, the one before it is the target of the next
-    rollback, and so on. A promotion appends its version. A rollback removes the last version and
-    marks it as bad until it is promoted again; a bad version is also skipped where it occurs
-    earlier. So a second rollback goes further back, and no rollback returns to a version that was
-    rolled back.
+    rollback, and so on. A promotion appends its version. A rollback removes the last version. Until
+    this version is promoted again, it is also skipped where it occurs earlier. So a second rollback
+    goes further back, and no rollback returns to a version that was rolled back.
 
     Args:
         entries: History of a model, oldest first.
     """
     trail: list[int] = []
-    bad: set[int] = set()
+    rolled_back: set[int] = set()
     for entry in entries:
         if entry.action == "promote":
             trail.append(entry.to_version)
-            bad.discard(entry.to_version)
+            rolled_back.discard(entry.to_version)
         elif entry.action == "rollback" and trail:
-            bad.add(trail.pop())
+            rolled_back.add(trail.pop())
             while trail and trail[-1] != entry.to_version:
                 trail.pop()
     if not trail:
         return ()
     current = trail[-1]
-    targets = (version for version in trail[:-1] if version not in bad and version != current)
+    targets = (
+        version for version in trail[:-1] if version not in rolled_back and version != current
+    )
     return (*targets, current)

@@ -90,7 +90,7 @@ class SigningKey:
         return self.sign("key id", "")[:16]
 
     def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text``; ``what`` is its purpose (domain separation)."""
+        """Return the signature of ``text`` for the purpose ``what`` (domain separation)."""
         return hmac.new(self.secret, _message(what, text), hashlib.sha256).hexdigest()
 
     def verify(self, signature: str, what: str, text: str) -> bool:
@@ -129,7 +129,7 @@ class Ed25519SigningKey(SigningKey):
         return Ed25519VerifyingKey(self._private().public_key())
 
     def sign(self, what: str, text: str) -> str:
-        """Return the signature of ``text``; ``what`` is its purpose (domain separation)."""
+        """Return the signature of ``text`` for the purpose ``what`` (domain separation)."""
         return self._private().sign(_message(what, text)).hex()
 
     def verify(self, signature: str, what: str, text: str) -> bool:

@@ -23,11 +23,15 @@ from sqlalchemy import (
 from sluice.base.errors import IntegrityError
 
 SCHEMA_VERSION = 6
+"""Version of the database schema, to which older databases are migrated."""
+
 PRODUCTION = "production"
-"""Name of the production pointer."""
+"""Name of the pointer to the version in production."""
 
 _NAME = String(200)
 DIGEST_LENGTH = 64
+"""Length of a SHA-256 digest in hexadecimal form [characters]."""
+
 _DIGEST = String(DIGEST_LENGTH)
 
 

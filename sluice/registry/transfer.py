@@ -10,7 +10,7 @@ from sluice.base.errors import IntegrityError
 from sluice.base.files import write_atomic
 from sluice.models.weights_format import require_safetensors
 from sluice.models.weights_limits import LIMITS, ImportLimits
-from sluice.registry.code_paths import accept_code, code_trained_here
+from sluice.registry.code_paths import accept_code, local_code_paths
 from sluice.registry.ledger import Ledger
 from sluice.registry.public_keys import ExporterPrivateKey, TrustedKeys
 from sluice.registry.records import Version
@@ -132,7 +132,7 @@ def import_version(
     require_consistent_lineage(lineage.model, lineage)  # before anything is stored
     local_paths = {
         *local_paths_of(lineage.model),
-        *code_trained_here(ledger.versions(lineage.model)),
+        *local_code_paths(ledger.versions(lineage.model)),
     }
     code = accept_code(lineage, local_paths=local_paths, trust=trust)
     for content in file.artifacts.values():

@@ -29,11 +29,11 @@ RESULT_FIELDS = {
     "test_metrics",
     "trained_through",
 }
-"""Fields of a member that contain training results. The weights determine them."""
+"""Fields of a member that contain results of its training, which follow from its weights."""
 
 RESULT_TOLERANCE = 1e-4
-"""Maximum relative difference (absolute near 0) between results of the same weights on different
-machines, which sum in different orders."""
+"""Maximum relative difference between results of the same weights on different machines, which sum
+in different orders; it is also the maximum absolute difference of results near 0."""
 
 MAX_LISTED_DIFFERENCES = 3
 """Maximum number of differences listed in a message or a history entry."""

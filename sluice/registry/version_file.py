@@ -30,6 +30,7 @@ from sluice.registry.signing import SigningKey
 
 FORMAT = "sluice version"
 FORMAT_NUMBER = 1
+"""Format number of version files; a file of another format is rejected."""
 
 _MANIFEST, _CONTENT, _SIGNATURE = "manifest.json", "version.json", "signature.txt"
 _PUBLIC_SIGNATURE = "signature.ed25519.txt"

@@ -42,14 +42,18 @@ FAULT_NAMES: Mapping[InjectedFault, FaultName] = {
 """Name of each injected fault in the catalogue; "none" injects no fault."""
 
 _AFFECTED_SHARE = 0.2
-"""Share of the elements affected by errors and NaN."""
+"""Share of the elements that are affected by the faults ``errors`` and ``nan``."""
 _CRASH_SHARE = 0.05
+"""Share of the elements that crash the challenger's process with the fault ``crash``."""
 _ADDED_LATENCY_S = 0.1
+"""Delay of each batch by the fault ``latency`` [s]."""
 _DRIFT_SPREADS = 2.0
-"""Shift of the drift fault, in standard deviations of production's predictions."""
+"""Shift of outputs by the fault ``drift`` [standard deviations of production's predictions]."""
 _NOISE_SPREADS = 1.0
-"""Standard deviation of the noise of the quality fault, in the same unit."""
+"""Standard deviation of the noise that the fault ``quality`` adds to outputs [standard deviations
+of production's predictions]."""
 _DIGEST_BYTES = 8
+"""Length of the digest from which an element's random number is derived [bytes]."""
 
 
 class FaultPlan(Record):

@@ -30,9 +30,10 @@ _END_COLOUR = {
     "timed_out": OUTCOME_COLOUR["INCONCLUSIVE"],
 }
 _FLOOR = 1e-3
-"""Smallest plotted share of the limit, because smaller evidence is equally insignificant."""
+"""Minimum of the plotted evidence; smaller evidence is equally insignificant [multiples of the
+limit]."""
 _CEILING = 1e6
-"""Largest plotted share of the limit."""
+"""Maximum of the plotted evidence [multiples of the limit]."""
 _ROW_NAMES: dict[GuardName, str] = {
     "errors": "errors",
     "timeouts": "late",
@@ -78,7 +79,7 @@ def share_png(rehearsal: Rehearsal) -> bytes:
 
 
 def evidence_png(rehearsal: Rehearsal) -> bytes:
-    """Plot each guard's evidence over time, as a share of its limit."""
+    """Plot each guard's evidence over time, as a multiple of its limit."""
     return as_png(evidence_figure(rehearsal))
 
 
@@ -127,7 +128,7 @@ def _maximum_label(values: list[float]) -> str:
 
 
 def _evidence_rows(rehearsal: Rehearsal) -> list[tuple[str, list[tuple[float, float]]]]:
-    """Return name and points (seconds, share of the limit) of each guard and of the predictions."""
+    """Return the name and points (seconds, multiple of the limit) of each guard and the drift."""
 
     def clip(value: float) -> float:
         return min(max(value, _FLOOR), _CEILING) if math.isfinite(value) else _CEILING

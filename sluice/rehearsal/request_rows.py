@@ -26,7 +26,10 @@ RequestFields = dict[str, Any]
 """Fields of the body of a request, by name."""
 
 _NUM_USERS = 5000
+"""Number of different users that send the requests."""
+
 _MIN_ROWS = 50
+"""Minimum number of held-out rows for a rehearsal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,7 +49,7 @@ class RequestRows:
     """Returns the fields of a request for a row of the frame, without user and key."""
 
     horizon_rows: int
-    """Number of following rows on which a target depends; the label of a row arrives after them."""
+    """Number of rows after a row that its target depends on; its label arrives after them."""
 
     keys: tuple[str, ...]
     """Key of each row, by which its label is joined to the predictions."""

@@ -33,7 +33,7 @@ _FAULT_MARKERS: dict[InjectedFault, tuple[str, ...]] = {
     "crash": ("SIGSEGV",),
     "no_traffic": ("0 of",),
 }
-"""Texts that identify the fault, in the reason or in the server's problems; one is enough."""
+"""Texts of which at least one must occur in the reason or in the server's problems, by fault."""
 
 _END_TEXTS: dict[RehearsalEnd, str] = {
     "promoted": "promoted",
@@ -49,12 +49,12 @@ class RehearsalSample(Record):
     at_s: float = Field(description="Time since the rollout started [s].")
     share: float
     step: int
-    challenger: int = Field(description="Requests of the challenger in this step so far.")
-    production: int = Field(description="Requests of production in this step so far.")
+    challenger: int = Field(description="Number of requests of the challenger in this step so far.")
+    production: int = Field(description="Number of requests of production in this step so far.")
     evidence: dict[GuardName, float]
     distance: float | None = Field(
-        description="Distance of both arms' predictions, as a multiple of that on held-out rows; "
-        "None while unknown."
+        description="Mean difference of both arms' predictions, as a multiple of that on held-out "
+        "rows; None while unknown."
     )
 
 
@@ -67,7 +67,7 @@ class Rehearsal(Record):
     )
     fault: InjectedFault
     seed: int
-    seconds: float = Field(description="Time given to a healthy rollout [s].")
+    seconds: float = Field(description="Longest time that a healthy rollout should need [s].")
     started_at: AwareDatetime
     held_out_rows: int
     ended: RehearsalEnd
@@ -77,19 +77,21 @@ class Rehearsal(Record):
         description="Time from the rollout's end until the server applied it; None if it never "
         "did [s]."
     )
-    sent: int = Field(description="Number of requests.")
+    sent: int = Field(description="Number of sent requests.")
     answered: int
     failed: int
     failure: str = Field(description="Error of the first failed request; empty without one.")
     problems: tuple[str, ...] = Field(description="Problems that the server reported.")
-    limits: dict[GuardName, float] = Field(description="Evidence at which a guard rolls back.")
+    limits: dict[GuardName, float] = Field(
+        description="Evidence from which on a guard rolls back, by guard."
+    )
     drift_limit: float
     transitions: tuple[Transition, ...]
     samples: tuple[RehearsalSample, ...]
 
     @property
     def expected(self) -> RehearsalEnd:
-        """Expected end."""
+        """End of the rollout that is expected with the injected fault."""
         return EXPECTED_END[self.fault]
 
     @property

@@ -51,19 +51,21 @@ from sluice.serving.split_sync import LOADING
 from sluice.workloads.workload import Workload
 
 OnSample = Callable[[RolloutStatus, RequestCounts, str], None]
-"""Called after each check with the status, the request counts and the distance of the
-predictions."""
+"""Function that is called after each check with the status, the request counts, and a text on the
+distance between the predictions of both arms."""
 
 _BATCH_ROWS = 256
+"""Number of rows in a batch of predictions."""
 _WARM_UP_S = 0.5
 """Duration of the traffic to production alone, before the rollout starts [s]."""
 _MAX_SYNC_S = 15.0
-"""Maximum time in which the server must apply the end of the rollout [s]."""
+"""Maximum time from the end of the rollout until the server must have applied it [s]."""
 _COOL_DOWN_S = 1.0
-"""Duration of the traffic after the end of the rollout: that must not fail a request either [s]."""
+"""Duration of the traffic after the end of the rollout, when no request may fail either [s]."""
 _LOAD_ALLOWANCE_S = 60.0
-"""Extra time for a busy machine, mainly to load the challenger and to restart it after crashes [s].
-The fault ``no_traffic`` does not need it, because only the timeout of the step is awaited."""
+"""Time that is added to the maximum duration for a busy machine, mainly to load the challenger and
+to restart it after crashes [s]. The fault ``no_traffic`` does not need it, because only the timeout
+of the step is awaited."""
 _NUM_LABEL_BATCHES = 24
 """Number of times that labels arrive in a rehearsal."""
 
@@ -165,7 +167,10 @@ def rehearse(
 
 
 def _require_labels(rows: RequestRows, min_labels: int) -> None:
-    """Reject too few labels; the last quarter of them may arrive after the last decision."""
+    """Reject held-out rows of which three quarters are fewer than ``min_labels``.
+
+    The labels of the last quarter may arrive after the last decision.
+    """
     num_labelled = int(0.75 * len(rows.keys))
     if num_labelled < min_labels:
         raise ContractError(

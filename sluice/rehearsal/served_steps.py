@@ -25,10 +25,10 @@ class ServedStep:
     """Whether the arm that answers no user got shadow requests."""
 
     challenger_requests: int
-    """Requests of the challenger; shadow requests when its share is 0."""
+    """Number of the challenger's requests; shadow requests when its share is 0."""
 
     production_requests: int
-    """Requests of production; shadow requests when the challenger's share is 1."""
+    """Number of production's requests; shadow requests when the challenger's share is 1."""
 
     since: datetime
     until: datetime
@@ -36,7 +36,7 @@ class ServedStep:
     """Guard reading closest to its limit; None when no guard was read."""
 
     outcome: TransitionOutcome
-    """How the step ended."""
+    """Outcome with which the step ended."""
 
 
 def served_steps(transitions: Sequence[Transition]) -> tuple[ServedStep, ...]:

@@ -6,17 +6,18 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.serving.settings import ServingSettings
 
 MIN_SECONDS = 20.0
-"""A shorter rehearsal would end before the first step had enough requests."""
+"""Minimum duration of a rehearsal [s]. A shorter one would end before the first step had enough
+requests."""
 MAX_SECONDS = 3600.0
+"""Maximum duration of a rehearsal [s]."""
 RATE_PER_S = 40.0
-"""Request rate; two cores answer more than that from both arms [1/s]."""
+"""Rate of the requests [1/s]. Two cores can answer a higher rate from both arms."""
 RECONCILE_INTERVAL_S = 0.5
 """Interval between two reconciliations of the rollout [s]."""
 FAULTY_SHARE = 0.2
-"""Share of the challenger's responses affected by the faults ``errors`` and ``nan``."""
+"""Share of the challenger's responses that are affected by the faults ``errors`` and ``nan``."""
 _SYNC_LAG_S = 1.5
-"""Delay from a change of the traffic split to the first counts of the new step that a check can
-read."""
+"""Time from a change of the traffic split until a check can read counts of the new step [s]."""
 
 
 def shorten_steps(

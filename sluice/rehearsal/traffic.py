@@ -9,10 +9,12 @@ from random import Random
 from sluice.rehearsal.request_rows import RequestRows
 
 _NUM_CONNECTIONS = 16
+"""Number of concurrent connections, each with one request at a time."""
 _TIMEOUT_S = 15.0
-"""A request without a response after this time has failed."""
+"""Time after which a request without a response has failed [s]."""
 _PAUSE_S = 0.05
-"""Longest sleep while waiting for the next request, and pause after a failed request [s]."""
+"""Interval at which a waiting client checks whether traffic has stopped, and its pause after a
+failed request [s]."""
 
 
 @dataclass(slots=True)

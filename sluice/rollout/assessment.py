@@ -30,7 +30,7 @@ class Assessment:
     """Newest verdict on labelled pairs of predictions; None without one."""
 
     drift: PredictionDrift | None
-    """Distance of the predictions of both arms; None if it was not measured."""
+    """Distance between the predictions of both arms; None if it was not measured."""
 
     def describe_harm(self) -> str:
         """Return sentences about proven harm of the challenger; "" if none is proven."""

@@ -1,7 +1,7 @@
 """Limits the contribution of one origin to a statistic over many entries.
 
 A client can choose any user name, but not its subnet. So all entries of one subnet, under any user
-names, count as those of one origin.
+names, count as entries of one origin.
 """
 
 from collections import Counter
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 def contribution_weights(origins: Sequence[Hashable], *, max_share: float) -> NDArray[np.float64]:
     """Return the weight of each entry (N,): 1, or less for entries of an origin above the limit.
 
-    Entries have equal weights, except those of an origin that would have more than ``max_share``
-    of the total. If there are fewer than ``1 / max_share`` origins, nothing is limited: one gateway
+    Entries have equal weights, except if their origin would have more than ``max_share`` of the
+    total. If there are fewer than ``1 / max_share`` origins, nothing is limited: one gateway
     may send the requests of all users, and with a limit the few other clients would have as much
     influence as the gateway.
 
@@ -29,7 +29,7 @@ def contribution_weights(origins: Sequence[Hashable], *, max_share: float) -> ND
 
 
 def _max_weight(counts: Sequence[int], *, max_share: float) -> float:
-    """Return the weight of one origin that is ``max_share`` of the total weight after limiting.
+    """Return the maximum weight of one origin: ``max_share`` of the total weight after limiting.
 
     Args:
         counts: Number of entries of each origin, largest first.

@@ -26,23 +26,24 @@ class HarmEvidence(Record):
     """Counts and evidence of a rollout so far, from which a restarted controller continues."""
 
     until: datetime | None = Field(
-        None, description="Time of the last counts; None before the first check."
+        None, description="Time of the counts at the last check; None before the first check."
     )
     production: ArmCounts = Field(
         ArmCounts(),
-        description="Production's evidence counts in this step at the last check, summed over the "
-        "servers that are compared.",
+        description="Production's evidence counts in this step at the last check: the sum over "
+        "the servers on which the challenger got requests.",
     )
     challenger: ArmCounts = Field(
         ArmCounts(),
-        description="The challenger's evidence counts in this step at the last check, summed over "
-        "the servers that are compared.",
+        description="The challenger's evidence counts in this step at the last check: the sum over "
+        "the servers on which it got requests.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict, description="Counts of each server in this step at the last check."
     )
     log_evidence: dict[GuardName, tuple[float, ...]] = Field(
-        description="Logarithm of each guard's evidence, one value per ratio in odds_ratios."
+        description="Natural logarithm of each guard's evidence, one value per ratio in "
+        "odds_ratios."
     )
 
     def e_value(self, guard: GuardName) -> float:
@@ -69,7 +70,8 @@ class FaultTrials(NamedTuple):
     """Number of faulty responses of both arms."""
 
     challenger_share: float
-    """Maximum probability that a fault is the challenger's if the challenger is healthy."""
+    """Challenger's share of the requests of both arms: the maximum probability that a fault is the
+    challenger's if the challenger is healthy."""
 
 
 def initial_evidence(settings: RolloutSettings) -> HarmEvidence:
@@ -184,8 +186,8 @@ def _log_likelihood_ratio(server: FaultTrials, ratio: float) -> float:
     )
 
 
-def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
-    challenger, production = added.evidence.challenger, added.evidence.production
+def _trials(increase: BothArms, guard: GuardName) -> FaultTrials:
+    challenger, production = increase.evidence.challenger, increase.evidence.production
     requests = challenger.requests + production.requests
     return FaultTrials(
         challenger_faults=getattr(challenger, guard),
@@ -195,7 +197,7 @@ def _trials(added: BothArms, guard: GuardName) -> FaultTrials:
 
 
 def _added_mass(before: datetime | None, until: datetime, settings: RolloutSettings) -> float:
-    """Return the evidence to add for the time since the last check.
+    """Return the evidence to add for harm that began since the last check.
 
     The time is limited by the lease, so that a clock that jumps forward adds little.
     """

@@ -13,24 +13,26 @@ from sluice.base.settings import Record
 class ArmCounts(Record):
     """Counts of one arm's responses since the step began."""
 
-    requests: int = Field(0, ge=0, description="Requests routed to the arm.")
+    requests: int = Field(0, ge=0, description="Number of requests routed to the arm.")
     errors: int = Field(
         0,
         ge=0,
-        description="Requests for which the arm raised an error, including those that the other "
-        "arm answered in its place.",
+        description="Number of requests for which the arm raised an error, including requests "
+        "that the other arm answered in its place.",
     )
     timeouts: int = Field(
-        0, ge=0, description="Requests that were answered after the challenger's deadline."
+        0,
+        ge=0,
+        description="Number of requests that the arm answered after the challenger's deadline.",
     )
     not_finite: int = Field(
-        0, ge=0, description="Requests whose prediction contains NaN or infinity."
+        0, ge=0, description="Number of requests whose prediction contains NaN or infinity."
     )
     slower: int = Field(
         0,
         ge=0,
-        description="Requests that took longer than production's p95 latency plus the overhead of "
-        "a separate process.",
+        description="Number of requests that took longer than production's p95 latency plus the "
+        "overhead of a separate process.",
     )
 
     @model_validator(mode="after")
@@ -88,8 +90,8 @@ class TrafficCounts(Record):
     shadow_dropped: int = Field(
         0,
         ge=0,
-        description="Dropped shadow requests, and dropped repetitions of failed requests on the "
-        "other arm. The queue was full, or requests of users had priority.",
+        description="Number of shadow requests, and of repetitions of failed requests on the other "
+        "arm, that were dropped because the queue was full or requests of users had priority.",
     )
     servers: dict[str, BothArms] = Field(
         default_factory=dict,

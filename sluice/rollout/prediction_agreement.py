@@ -21,20 +21,21 @@ from sluice.rollout.samples import Outputs, Sample
 from sluice.rollout.state import PredictionDrift
 
 _MIN_SPREAD_SHARE = 0.05
-"""Minimum unit for distances, as a share of the standard deviation of production's predictions.
-Without a minimum, small differences of a retrained model whose
-predictions are almost equal would be a breach."""
+"""Minimum of the unit of distances, as a share of the standard deviation of production's
+predictions. Without a minimum, tiny differences would be a breach if the predictions of both models
+on held-out rows are almost equal."""
 
 _MAX_CLIENT_FACTOR = 5
-"""Maximum of the bound for one client's distance, as a multiple of the limit. The bound is half the
-number of clients, but at least 2 and at most this. So with three or more clients, one client alone
-cannot cause a breach."""
+"""Upper limit of the bound of one client's distance [multiples of ``max_disagreement``]. The bound
+is half the number of clients, at least 2 and at most this number. So with three or more clients,
+one client alone cannot cause a breach."""
 
 _MAX_SUBNET_SHARE = 0.1
 """Maximum share of one client subnet in the total weight, if there are at least ten subnets."""
 
 _MAX_PAIRS = 300
-"""Number of newest pairs that are compared. More pairs would hide a recent change."""
+"""Maximum number of pairs that are compared, the newest ones. More pairs would hide a recent
+change."""
 
 
 class PredictionAgreement(Record):
@@ -42,11 +43,11 @@ class PredictionAgreement(Record):
 
     difference: float = Field(ge=0, description="Mean absolute difference of the predictions.")
     spread: float = Field(ge=0, description="Standard deviation of production's predictions.")
-    rows: int = Field(ge=1)
+    rows: int = Field(ge=1, description="Number of held-out rows.")
 
     @property
     def unit(self) -> float:
-        """Unit in which the distance on live requests is measured, in units of the predictions."""
+        """Unit of the distance on live requests: the difference on held-out rows, or a minimum."""
         return max(self.difference, _MIN_SPREAD_SHARE * self.spread)
 
 

@@ -43,7 +43,9 @@ class RolloutSettings(Settings):
     """
 
     strategy: RolloutStrategy = Field(
-        "canary", description="How the traffic moves to the challenger."
+        "canary",
+        description="Strategy by which traffic moves to the challenger: shadow, canary, blue-green "
+        "or ab.",
     )
     shares: tuple[float, ...] | None = Field(
         None,
@@ -54,13 +56,15 @@ class RolloutSettings(Settings):
     )
     quality: Literal["when_known", "required"] = Field(
         "when_known",
-        description="required: the last step also waits for the verdict PROMOTE on labelled pairs, "
-        "as it always does with ab. The verdict REJECT rolls back in either case.",
+        description="Effect of the promotion gate's verdict on labelled pairs. With required, the "
+        "last step waits for the verdict PROMOTE, as it always does with ab. The verdict REJECT "
+        "rolls back in either case.",
     )
     quality_rows: int = Field(
         100,
         ge=1,
-        description="Number of newly labelled rows after which the gate decides again [rows].",
+        description="Minimum number of newly labelled rows after which the promotion gate decides "
+        "again [rows].",
     )
     min_step_s: float = Field(300, ge=0, description="Minimum duration of a step [s].")
     min_requests: int = Field(
@@ -74,61 +78,62 @@ class RolloutSettings(Settings):
     lease_s: float = Field(
         180,
         gt=0,
-        description="Servers return all users to production if the rollout was not checked for "
-        "this time [s].",
+        description="Time without a check of the rollout after which servers return all users to "
+        "production [s].",
     )
     alpha: float = Field(
         0.01,
         gt=0,
         lt=0.5,
-        description="Maximum probability that the guards roll back a healthy rollout within an "
+        description="Maximum probability that any guard rolls back a healthy rollout within an "
         "hour.",
     )
     errors_alpha_share: float = Field(
         0.6,
         gt=0,
         lt=1,
-        description="Share of alpha for the guard on errors. The other guards share the rest "
-        "equally.",
+        description="Share of alpha that the guard on errors gets. The other guards get equal "
+        "shares of the rest.",
     )
     initial_alpha_share: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="Share of alpha for harm that is present when the rollout starts. The rest is "
-        "spread evenly over each hour, for harm that begins later.",
+        description="Share of each guard's alpha for harm that is present when the rollout starts. "
+        "The rest is spread evenly over each hour, for harm that begins later.",
     )
     warn_alpha: float = Field(
         0.1,
         gt=0,
         lt=1,
-        description="No step ends while a guard's evidence of harm exceeds 1 / warn_alpha.",
+        description="Level of a guard's warning: no step ends while the evidence of harm is at "
+        "least 1 / warn_alpha.",
     )
     odds_ratios: tuple[float, ...] = Field(
         (2.5, 6.0),
         strict=False,
-        description="Effects that the guards test for: odds of a fault of the challenger relative "
-        "to those of production, in increasing order.",
+        description="Odds ratios of harm that the guards test for, in increasing order: odds of a "
+        "fault of the challenger, divided by the odds of a fault of production.",
     )
     max_disagreement: float = Field(
         4.0,
         gt=1,
-        description="The rollout is rolled back if live predictions of the arms differ by more "
-        "than this multiple of their difference on the held-out rows.",
+        description="Maximum mean difference of both arms' predictions on live requests, as a "
+        "multiple of their mean difference on the held-out rows. A larger difference rolls back.",
     )
     min_pairs: int = Field(
         100,
         ge=10,
-        description="Minimum number of requests answered by both arms for the comparison of their "
-        "predictions.",
+        description="Minimum number of requests that both arms answered for a comparison of their "
+        "predictions. No step ends with fewer.",
     )
     max_dropped_rate: float = Field(
         0.05,
         ge=0,
         lt=1,
-        description="Maximum share of the shadow requests of a step that may be dropped because "
-        "the server is busy; without shadow requests, of the failed requests that the other arm "
-        "repeats for comparison.",
+        description="Maximum share of shadow requests that are dropped because the server is busy. "
+        "In a step without shadow requests it is the share of failed requests that the other arm "
+        "does not repeat for comparison. No step ends above it.",
     )
 
     @model_validator(mode="after")

@@ -99,13 +99,13 @@ class GuardReading(Record):
     evidence: float = Field(
         description="E-value against the hypothesis that the challenger is not worse."
     )
-    limit: float = Field(description="Evidence at which the rollout rolls back.")
+    limit: float = Field(description="Evidence from which on the rollout rolls back.")
     challenger: int = Field(
-        description="Faults of the challenger in this step that count as evidence."
+        description="Number of the challenger's faults in this step that count as evidence."
     )
     production: int = Field(
-        description="Faults of production in this step that count as evidence, on servers where "
-        "the challenger got requests."
+        description="Number of production's faults in this step that count as evidence, on servers "
+        "where the challenger got requests."
     )
     verdict: Literal["ok", "warn", "breach"]
 
@@ -117,9 +117,10 @@ class PredictionDrift(Record):
     """
 
     distance: float = Field(
-        description="Distance as a multiple of that on held-out rows; NaN if unknown."
+        description="Mean difference of both arms' predictions, as a multiple of that on held-out "
+        "rows; NaN if unknown."
     )
-    limit: float = Field(description="Maximum distance; a larger one rolls back.")
+    limit: float = Field(description="Maximum of ``distance``; a larger distance rolls back.")
     rows: int = Field(ge=0, description="Number of requests that both arms answered.")
 
 
@@ -130,11 +131,14 @@ class Transition(Record):
     rollout: Rollout = Field(description="State after the transition.")
     at: AwareDatetime
     actor: str
-    reason: str = Field(description="Reason, for display.")
-    remedy: str = Field("", description="What a person can do; empty if nothing is needed.")
+    reason: str = Field(description="Reason of the transition, in sentences.")
+    remedy: str = Field("", description="Action for a person; empty if none is needed.")
     window: TrafficCounts | None = None
     guards: tuple[GuardReading, ...] = ()
-    quality: str | None = Field(None, description="Outcome of the gate on labelled pairs.")
+    quality: str | None = Field(
+        None,
+        description="Newest verdict of the promotion gate on labelled pairs; None without one.",
+    )
     drift: PredictionDrift | None = None
 
     @property

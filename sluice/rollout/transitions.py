@@ -1,4 +1,4 @@
-"""Creates the transitions of a rollout: those requested by people, and those of the controller."""
+"""Creates the transitions of a rollout that people request or the controller makes."""
 
 from datetime import datetime, timedelta
 from typing import Any

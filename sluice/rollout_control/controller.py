@@ -14,13 +14,15 @@ from sluice.rollout.state_machine import advance
 from sluice.rollout.transitions import roll_back
 
 _MAX_SAMPLES = 1000
-"""Number of newest samples of the rollout that are searched for pairs of predictions."""
+"""Maximum number of samples of the rollout, the newest ones, that are searched for pairs of
+predictions."""
 
 _MAX_REPORT_AGE_S = 15.0
-"""Maximum age of the last report of a server that counts as running [s]."""
+"""Maximum age of a server's last report for the server to count as running [s]."""
 
 _MAX_LOADING_S = 60.0
-"""Time after the start of a rollout in which a challenger may still be loading [s]."""
+"""Time after the start of a rollout during which a challenger that is not loaded is no failure [s].
+"""
 
 
 def reconcile(ledger: RolloutLedger, model: str, *, now: datetime) -> Transition | None:
@@ -98,7 +100,7 @@ def _load_failure(servers: list[ServerState], rollout: Rollout, now: datetime) -
 
 
 def _measure_drift(ledger: RolloutLedger, rollout: Rollout) -> PredictionDrift | None:
-    """Return the distance of the arms' predictions; None if it is unknown for held-out rows."""
+    """Return the distance between both arms' predictions; None if the held-out one is unknown."""
     agreement = ledger.observations.agreement(rollout.id)
     if agreement is None:
         return None

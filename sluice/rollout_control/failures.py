@@ -28,7 +28,8 @@ MAX_FAILURES = 200
 """Maximum number of saved rows per cause, because people inspect a suite row by row."""
 
 _WORST_LOSS_SHARE = 0.1
-"""Maximum share of the labelled rows that is saved if the labels rejected the challenger."""
+"""Maximum share of the labelled rows that is saved if the verdict on them was REJECT. The rows with
+the largest excess loss of the challenger are saved."""
 
 _FAULT_TEXTS: Mapping[RequestFault, str] = {
     "errors": "the challenger raised an error",
@@ -37,7 +38,7 @@ _FAULT_TEXTS: Mapping[RequestFault, str] = {
 }
 
 FailureReasons = dict[int, str]
-"""Why each row failed, by its position in the frame."""
+"""Reason why each row failed, by the row's position in the frame."""
 
 
 class FailedRows(Record):
@@ -162,7 +163,7 @@ def _faulty_rows(
 def _worst_losses(
     ledger: RolloutLedger, rollout: Rollout, workload: Workload, frame: pd.DataFrame
 ) -> FailureReasons:
-    """Return the labelled rows with the largest loss relative to production."""
+    """Return the labelled rows on which the challenger's loss exceeds production's the most."""
     tables = live_losses(ledger, rollout, workload, frame)
     if tables is None:
         return {}

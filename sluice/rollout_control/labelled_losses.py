@@ -85,7 +85,7 @@ def labelled_losses(
 
 
 def first_unseen(members: Sequence[Member], frame: pd.DataFrame, *, horizon_rows: int) -> int:
-    """Return the position of the first row that no member was trained on.
+    """Return the position of the first row after all rows on which members were trained.
 
     A member was trained on the rows up to ``trained_through``. Their targets depend on the next
     ``horizon_rows`` rows, so these do not count as unseen either.

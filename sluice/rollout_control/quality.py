@@ -91,7 +91,7 @@ def judge_quality(
     horizon_rows: int,
     unit: str,
 ) -> Verdict:
-    """Compare both arms on live rows with the part of alpha that this decision may spend.
+    """Compare both arms on live rows with the part of alpha that this decision spends.
 
     Args:
         challenger: Losses of each of the challenger's networks on the live rows.

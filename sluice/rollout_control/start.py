@@ -14,8 +14,9 @@ from sluice.rollout.settings import RolloutSettings
 from sluice.rollout.state import Transition
 
 _MAX_ROWS = 2000
-"""Maximum number of held-out rows on which both models predict; the newest rows are used."""
+"""Maximum number of held-out rows, the newest ones, on which predictions are compared."""
 _BATCH_ROWS = 256
+"""Number of rows in a batch of predictions."""
 
 
 def start_rollout(

@@ -8,17 +8,27 @@ from typing import NamedTuple
 
 from sluice.reports.page import Tone
 
-_WIDTH, _PLOT_HEIGHT = 1000, 174
-"""Width of the SVG and height of its plot, in SVG units like all sizes here."""
-_LEFT, _RIGHT, _BOTTOM = 52, 18, 30
-"""Margins around the plot."""
+_WIDTH = 1000
+"""Width of the drawing [SVG units, like all sizes here]."""
+_PLOT_HEIGHT = 174
+"""Height of the plot of the share, without marks and labels."""
+_LEFT = 52
+"""Left margin of the plot."""
+_RIGHT = 18
+"""Right margin of the plot."""
+_BOTTOM = 30
+"""Margin below the plot."""
 _RADIUS = 10
 """Radius of a mark."""
-_LANE_HEIGHT, _MAX_LANES = 23, 4
-"""Marks that would overlap are drawn in lanes, one above the other."""
+_LANE_HEIGHT = 23
+"""Height of a lane. Marks that would overlap are drawn in lanes, one above the other."""
+_MAX_LANES = 4
+"""Maximum number of lanes of marks."""
 _TICKS_S = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
+"""Intervals between labels of the time axis, of which the shortest suitable one is used [s]."""
 _DAY_S = 86400
 _MAX_TICKS = 8
+"""Maximum number of intervals between labels of the time axis."""
 
 
 class TimelineMark(NamedTuple):

@@ -23,12 +23,12 @@ from sluice.serving.settings import ServingSettings
 from sluice.serving.tokens import Tokens
 
 _READER_BYTES = 65_536
-"""Minimum memory reserved for a body that is being read, because the server reads ahead by this
-amount [bytes]."""
+"""Minimum memory that is reserved for a body that is being read [bytes]. The server reads ahead by
+this amount."""
 _STALLED_S = 0.5
-"""A body that received fewer than ``_READER_BYTES`` in this time may be dropped for another body
-of the same token [s]. If this time were shorter, bodies that all arrive at full speed would drop
-each other."""
+"""Time in which a body must receive ``_READER_BYTES`` [s]. A slower body counts as stalled, and may
+be dropped for another body of the same token. If the time were shorter, bodies that all arrive at
+full speed would drop each other."""
 
 
 class FairShare:
@@ -95,7 +95,7 @@ class BodyMemory:
             self._share.give_back(reading.holder, reading.num_reserved)
 
     def _longest_stalled(self, new: "BodyReading") -> "BodyReading | None":
-        """Return the body that stalled longest among those with the same token as ``new``."""
+        """Return the body with the same token as ``new`` that has stalled longest, or None."""
         stalled_since = time.monotonic() - _STALLED_S
         for reading, advanced_at in self._readings.items():
             if advanced_at > stalled_since:

@@ -80,13 +80,13 @@ class _SharedQueue:
 
     jobs: "queue.SimpleQueue[_Job | None]" = field(default_factory=queue.SimpleQueue)
     num_waiting: int = 0
-    """Number of jobs that are not yet answered; used by the event loop only."""
+    """Number of jobs that have no response yet; used by the event loop only."""
 
     started_at: float | None = None
     """Time at which the current batch began [s, monotonic]; None without a batch."""
 
     idle: threading.Event = field(default_factory=threading.Event)
-    """Set while no batch is computed."""
+    """Event that is set while no batch is computed."""
 
 
 class ArmWorker:

@@ -24,7 +24,8 @@ from sluice.serving.step_counters import (
 )
 
 _CLIENT_QUEUE_PARTS = 4
-"""Repeated requests of one client may use 1 / ``_CLIENT_QUEUE_PARTS`` of the queue."""
+"""Number of equal parts of the background queue; the repeated requests of one client may use one
+part."""
 
 
 class ArmComparison:

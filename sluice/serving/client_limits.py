@@ -18,25 +18,26 @@ from sluice.rollout.evidence import GuardName
 from sluice.rollout.samples import ArmName
 
 PERIOD_S = 300.0
-"""Period after which the counts of all clients restart at 0 [s]."""
+"""Length of a period [s]. At its end the counts of all clients restart at 0."""
 
 BREACH_FAULTS = 40
-"""Number of faults of an arm that suffices for a breach. Limits are chosen so that all clients
-together reach this number if each of them has faults."""
+"""Number of faults of an arm that suffices for a breach. The limit per client is this number
+divided by the number of clients, so that all clients together can reach it."""
 
 _TYPICAL_QUANTILE = 0.9
-"""A client is typical if it sends at most as many requests as this quantile of the clients.
+"""Quantile of the clients' numbers of requests (or faults) up to which a client is typical.
 
-Only the first requests up to about twice this number are compared. If a client splits itself into
-several, it cannot change the quantile while these are less than a tenth of the clients."""
+Of each client, only the first requests up to about twice the quantile are compared. If a client
+splits itself into several, it cannot change the quantile while these are less than a tenth of the
+clients."""
 
 _REFRESH_FACTOR = 1.1
-"""The quantile is computed again when the number of requests has grown by this factor, because
-computing it for each request would be slow."""
+"""Factor by which the number of requests must grow until the quantile is computed again. Computing
+it for each request would be slow."""
 
 _NUM_BUCKETS = 2**14
-"""Number of hash buckets for clients and for subnets. Those in the same bucket share their limits;
-this bounds the memory."""
+"""Number of hash buckets for clients, and for subnets. Hashing bounds the memory; clients in the
+same bucket share their limits."""
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class _Period:
     """Number of faults that count as evidence, by arm, guard and client."""
 
     all_faults: dict[GuardName, dict[int, int]] = field(default_factory=dict)
-    """Number of faults by guard and client, including those that do not count as evidence."""
+    """Number of all faults by guard and client, also of faults that do not count as evidence."""
 
     client_samples: dict[int, int] = field(default_factory=dict)
     """Number of sampled requests, by client."""
@@ -131,11 +132,11 @@ class ClientLimits:
 
     @property
     def max_compared_requests(self) -> int:
-        """Largest number of compared requests per client in this period."""
+        """Maximum number of compared requests per client in this period."""
         return 2 * self._max_typical_requests + 1
 
     def _compute_max_typical_requests(self) -> int:
-        """Return the largest number of requests of a typical client in this period.
+        """Return the maximum number of requests of a typical client in this period.
 
         Clients of the previous period without a request in this one count with 0 requests.
         """
@@ -236,7 +237,7 @@ class ClientLimits:
             period.all_faults.clear()
 
     def _typical_faults(self, faults_by_client: dict[int, int]) -> int:
-        """Return the largest number of faults of a typical client.
+        """Return the maximum number of faults of a typical client.
 
         It is 0 unless more than a tenth of the clients have faults.
         """
@@ -248,7 +249,7 @@ class ClientLimits:
 
     @staticmethod
     def _relative_share(arm: ArmName, share: float) -> float:
-        """Return the requests of an arm relative to those of the arm with the smaller share."""
+        """Return the planned share of an arm, divided by the smaller share of both arms."""
         arm_share = share if arm == "challenger" else 1 - share
         smaller = min(share, 1 - share)
         return arm_share / smaller if smaller > 0 else 1.0

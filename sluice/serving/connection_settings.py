@@ -30,43 +30,44 @@ class ConnectionSettings(Settings):
         128,
         ge=32,
         le=100_000,
-        description="File descriptors that connections never use, reserved for the registry, "
-        "artifacts, logs and the challenger's process.",
+        description="Number of file descriptors that connections never use. They are reserved for "
+        "the registry, artifacts, logs and the challenger's process.",
     )
     max_header_bytes: int = Field(
         32 * 2**10,
         ge=1024,
         le=2**20,
-        description="Maximum size of a request line with its headers and trailers [bytes]. Larger "
-        "ones are refused with status 431.",
+        description="Maximum size of a request line with its headers and trailers [bytes]. A "
+        "larger request is refused with status 431.",
     )
     max_headers: int = Field(
         100,
         ge=8,
         le=10_000,
-        description="Maximum number of headers and trailers. Requests with more are refused with "
-        "status 431.",
+        description="Maximum number of headers and trailers of a request. A request with more is "
+        "refused with status 431.",
     )
     header_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
         description="Maximum time from the start of a connection, or from the first byte of a "
-        "further request, to the end of the header; a later one is refused with status 408. Also "
-        "the timeout of the TLS handshake [s].",
+        "further request, to the end of the header [s]. A later request is refused with status "
+        "408. It is also the timeout of the TLS handshake.",
     )
     idle_timeout_s: float = Field(
         30.0,
         gt=0,
         le=3600,
-        description="A connection without a request is closed this time after its last response "
-        "[s].",
+        description="Time after its last response at which a connection without a further request "
+        "is closed [s].",
     )
     write_timeout_s: float = Field(
         10.0,
         gt=0,
         le=600,
-        description="A client that does not read its response for this long is disconnected [s].",
+        description="Time for which a client may not read its response; after it the client is "
+        "disconnected [s].",
     )
 
     @model_validator(mode="after")

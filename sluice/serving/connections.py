@@ -24,7 +24,8 @@ from sluice.serving.connection_settings import ConnectionSettings
 from sluice.serving.metrics import CloseReason, Metrics
 
 MIN_CONNECTIONS = 8
-"""Minimum number of connections; a server that would get fewer file descriptors does not start."""
+"""Minimum of the limit of open connections. A server whose file descriptors suffice for fewer does
+not start."""
 
 
 class Connection(Protocol):
@@ -113,7 +114,7 @@ class ConnectionTable:
     def _evict(self, address: str | None) -> bool:
         """Close the connection that has waited or sent longest, and return whether there was one.
 
-        Only connections of ``address`` are considered, unless it is None.
+        If ``address`` is given, only a connection from this address is closed.
         """
         for connection in itertools.chain(self._waiting, self._sending):
             if address is None or connection.address == address:

@@ -23,6 +23,7 @@ from sluice.workloads.codecs.request import CodecRequest, describe_invalid
 from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, PredictRequest, WindowReader
 
 _MAX_WINDOWS = 100_000
+"""Maximum number of windows of a request, equal to the maximum of the setting ``max_windows``."""
 
 Request = TypeVar("Request", bound=CodecRequest)
 
@@ -34,7 +35,7 @@ class InputContract(Record):
     seq_len: int = Field(ge=1, description="Number of rows of a window.")
     bounds: tuple[tuple[float, float], ...] | None = Field(
         None,
-        description="Lowest and highest accepted value of each column. Null if training stored no "
+        description="Minimum and maximum accepted value of each column. Null if training stored no "
         f"scale of the columns; magnitudes up to {MAX_MAGNITUDE:g} are then accepted.",
     )
 

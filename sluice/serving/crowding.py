@@ -18,7 +18,7 @@ class Crowding:
         self._num_elements: Counter[str] = Counter()
 
     def enter(self, subnet: str, num_elements: int) -> bool:
-        """Add a request; return whether another subnet has more than half of all elements.
+        """Add a request; return whether one other subnet has more than half of all elements.
 
         Args:
             subnet: Subnet of the client.

@@ -17,6 +17,7 @@ from sluice.workloads.codecs.codec import Codec
 from sluice.workloads.codecs.request import CodecRequest
 
 _NUM_THREADS = 2
+"""Number of threads that decode requests."""
 
 
 class RequestDecoder:

@@ -41,8 +41,8 @@ from sluice.workloads.windows import require_windows
 from sluice.workloads.workload import Workload
 
 _MAX_DEVIATIONS = 1e6
-"""Maximum accepted distance of a value from the training mean, in standard deviations. It is so
-large that drift stays far below it, but a wrong unit, such as ns instead of s, exceeds it."""
+"""Maximum accepted distance of a value from the training mean [standard deviations]. Drift stays
+far below it, but a value in a wrong unit, such as ns instead of s, exceeds it."""
 
 Pause = Callable[[], object]
 """Function that is called between two networks, so that background requests can wait for requests
@@ -74,7 +74,7 @@ class ServedModel(Protocol):
 
     @property
     def problem(self) -> str:
-        """Why the model cannot predict, in a sentence; empty while it can."""
+        """Reason why the model cannot predict, in a sentence; empty while it can."""
 
     @property
     def embedder(self) -> "Embedder | None":
@@ -144,7 +144,7 @@ class DeployedModel:
 
 
 def deployed_members(members: Sequence[Member]) -> tuple[Member, ...]:
-    """Return the members that serve: those of the last fold, ordered by seed."""
+    """Return the members that serve: the members of the last fold, ordered by seed."""
     last_fold = max(member.fold_id for member in members)
     return tuple(sorted((m for m in members if m.fold_id == last_fold), key=lambda m: m.seed))
 

@@ -90,9 +90,13 @@ async def metrics(request: Request) -> Response:
 @OPEN.get("/healthz", response_model=Liveness, responses={503: {"model": Liveness}})
 async def healthz(request: Request) -> Response:
     """Return whether the process is alive. The status is 503 if only a restart helps."""
-    hangs_s = serving_of(request).hangs_s(time.monotonic())
-    reason = f"production has computed one batch for {hangs_s:.1f} s" if hangs_s else ""
-    return json_response(Liveness(alive=not hangs_s, reason=reason), status=503 if hangs_s else 200)
+    hang_duration_s = serving_of(request).hang_duration_s(time.monotonic())
+    reason = (
+        f"production has computed one batch for {hang_duration_s:.1f} s" if hang_duration_s else ""
+    )
+    return json_response(
+        Liveness(alive=not hang_duration_s, reason=reason), status=503 if hang_duration_s else 200
+    )
 
 
 @OPEN.get("/readyz", response_model=Readiness, responses={503: {"model": Readiness}})
@@ -103,7 +107,7 @@ async def readyz(request: Request) -> Response:
     # consistent version, and a failing /readyz would turn one edited row into an outage.
     phase: ServerPhase = "degraded" if serving.split_sync.has_problem("registry") else "serving"
     readiness = Readiness(
-        ready=not serving.is_draining and not serving.hangs_s(time.monotonic()),
+        ready=not serving.is_draining and not serving.hang_duration_s(time.monotonic()),
         state="draining" if serving.is_draining else phase,
         problems=[kind for kind in PROBLEM_KINDS if serving.split_sync.has_problem(kind)],
     )

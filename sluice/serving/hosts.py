@@ -12,12 +12,13 @@ from collections.abc import Iterable
 from sluice.serving.http_errors import MisdirectedRequest
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Names and addresses of this machine itself, which only its own processes can reach."""
 _HOST_HEADER = re.compile(r"(?P<name>\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(:\d{1,5})?", re.ASCII)
 _ABSOLUTE_TARGET = re.compile(rb"https?://([^/?#]*)", re.IGNORECASE)
 _MAX_CACHED = 64
 """Maximum number of accepted header values that are cached."""
 _MAX_SHOWN_CHARS = 100
-"""Maximum length of a header value in an error."""
+"""Maximum length of a header value in an error message [characters]."""
 _SUBNET_BITS = 64
 """Prefix length of the smallest subnet that an IPv6 site gets (RFC 6177)."""
 

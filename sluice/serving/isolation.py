@@ -34,12 +34,13 @@ Isolate = Callable[[str, threading.Event], ServedModel]
 It is called from a thread, returns soon after the event is set, and may raise ``SluiceError``."""
 
 _CHECK_INTERVAL_S = 0.25
-"""Interval at which a process is checked: memory, whether it has ended, pending responses [s]."""
+"""Interval at which a process is checked [s]: its memory, whether it has ended, and how long a
+response has been pending."""
 _HANG_DEADLINES = 10
-"""A process counts as hung if a response is pending for this multiple of the challenger's
-deadline."""
+"""Time for which a response may be pending before the process counts as hung [multiples of
+``challenger_deadline_s``]."""
 _JOIN_TIMEOUT_S = 5.0
-"""Longest wait for a supervisor thread when the server ends [s]. The thread ends after at most one
+"""Maximum wait for a supervisor thread when the server ends [s]. The thread ends after at most one
 more check and the kill of its process."""
 
 
@@ -49,7 +50,7 @@ class _SupervisorState:
 
     stop: threading.Event = field(default_factory=threading.Event)
     loading_done: threading.Event = field(default_factory=threading.Event)
-    """Set once the model has loaded or has failed to load."""
+    """Event that is set once the model has loaded or has failed to load."""
 
     info: ModelInfo | None = None
     """Description of the model; None until it has loaded once."""
@@ -58,7 +59,7 @@ class _SupervisorState:
     """The process that was ready last; it may have ended since."""
 
     problem: str = ""
-    """Why the model cannot predict; empty while it can."""
+    """Reason why the model cannot predict; empty while it can."""
 
 
 class IsolatedModel:
@@ -101,7 +102,7 @@ class IsolatedModel:
 
     @property
     def problem(self) -> str:
-        """Why the model cannot predict, in a sentence; empty while it can."""
+        """Reason why the model cannot predict, in a sentence; empty while it can."""
         return self._state.problem
 
     def predict(self, x: ModelArrays, pause: Pause | None) -> EnsembleOutput:
@@ -181,7 +182,7 @@ class Isolation:
 def _supervise(
     state: _SupervisorState, loader: LoaderSpec, candidate: str, settings: ServingSettings
 ) -> None:
-    """Keep a process running until it is stopped or has ended too often."""
+    """Keep a process running until it is stopped or ``max_challenger_restarts`` is reached."""
     delay_s = settings.challenger_restart_delay_s
     for restart in range(settings.max_challenger_restarts + 1):
         try:
@@ -266,11 +267,18 @@ def _monitor(
 
 
 def _memory_excess(process: ArmProcess, settings: ServingSettings, *, bytes_when_ready: int) -> str:
-    """Return why the process must be ended if it uses too much memory, else ""."""
-    num_added = process.resident_bytes() - bytes_when_ready
-    if num_added <= settings.max_challenger_memory_bytes:
+    """Return why the process must be ended if its memory grew too much, else "".
+
+    Args:
+        process: The process.
+        settings: Maximum growth.
+        bytes_when_ready: Memory of the process when its model was loaded, from which the growth
+            is measured; 0 while it loads.
+    """
+    growth_bytes = process.resident_bytes() - bytes_when_ready
+    if growth_bytes <= settings.max_challenger_memory_bytes:
         return ""
     return (
-        f"was ended: it took {num_added / 2**20:,.0f} MiB of memory, the limit is "
+        f"was ended: its memory grew by {growth_bytes / 2**20:,.0f} MiB, the limit is "
         f"{settings.max_challenger_memory_bytes / 2**20:,.0f} MiB"
     )

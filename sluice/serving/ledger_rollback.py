@@ -23,9 +23,10 @@ ACTOR = "alertmanager"
 """Actor of these rollbacks in the ledger."""
 
 _MAX_ATTEMPTS = 5
-"""Number of attempts if other processes change the registry at the same time."""
+"""Maximum number of attempts if other processes change the registry at the same time."""
 _MAX_CLOCK_SKEW = timedelta(minutes=1)
-"""Maximum difference between the clocks of Prometheus and the registry."""
+"""Maximum difference between the clocks of Prometheus and the registry. An alert that began to fire
+earlier than this before a change is about the time before the change."""
 
 
 class LedgerRollback:

@@ -45,8 +45,9 @@ CloseReason = Literal[
     "handshake",
     "descriptors",
 ]
-"""Why the server closed a connection, or did not accept it."""
+"""Reason why the server closed a connection or did not accept it."""
 _BUCKETS_S = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 5.0)
+"""Upper bounds of the buckets of the histograms of durations [s]."""
 
 
 class Metrics:

@@ -22,7 +22,7 @@ from sluice.serving.schemas import ErrorResponse
 _INFO_KEY = "sluice.request_info"
 """Key of the ``RequestInfo`` in the ASGI scope."""
 _SERVER_ERROR = 500
-"""Smallest status of a server error, which marks the span as failed."""
+"""Minimum status of a server error, which marks the span as failed."""
 
 
 @dataclass(slots=True)
@@ -83,10 +83,10 @@ class RequestMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                added = [(b"x-trace-id", trace_header)]
+                new_headers = [(b"x-trace-id", trace_header)]
                 if self._is_draining():  # or the client's next request would fail
-                    added.append((b"connection", b"close"))
-                message["headers"] = [*message["headers"], *added]
+                    new_headers.append((b"connection", b"close"))
+                message["headers"] = [*message["headers"], *new_headers]
             await send(message)
 
         # Unknown routes and methods are not logged, because the client may send any text as them.

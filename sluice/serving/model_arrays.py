@@ -18,6 +18,7 @@ ModelArrays = NDArray[Any] | dict[str, NDArray[Any]]
 of ``forward()``. Windows are one array of float32."""
 
 _DIGEST_BYTES = 16
+"""Default length of the digest of an element [bytes]."""
 
 
 def count_elements(x: ModelArrays) -> int:

@@ -33,14 +33,14 @@ from sluice.serving.response_writer import ResponseWriter
 _MAX_PIPELINED = 16
 """Maximum number of requests of one connection that wait for earlier responses."""
 _LINGER_S = 2.0
-"""Time during which a refused client that still sends is read [s]. Closing the connection
-immediately would discard the error response."""
+"""Maximum time for which the data of a refused client are read and dropped [s]. Closing the
+connection immediately would discard the error response."""
 _LINGER_BYTES = 2**20
-"""Maximum amount that is read from a refused client [bytes]."""
+"""Maximum amount of data that is read from a refused client and dropped [bytes]."""
 _BODY_EXTRA_S = 2.0
 """Time from the app's limit for a body until the connection is closed [s]."""
 _HEADER_EXTRA_BYTES = 4
-"""Bytes of a header in addition to its name and value: colon, space and line end."""
+"""Length of a header in addition to its name and value [bytes]: colon, space and line end."""
 
 ConnectionPhase = Literal["head", "body", "answer", "idle", "closing"]
 

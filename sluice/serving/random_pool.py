@@ -7,7 +7,9 @@ until the thread that computes predictions released the lock again.
 import os
 
 _BLOCK_BYTES = 4096
+"""Number of random bytes that are read from the system at a time."""
 _FLOAT_BYTES = 8
+"""Number of random bytes from which a float is computed."""
 
 
 class RandomPool:

@@ -30,11 +30,12 @@ from sluice.serving.tls import Tls
 
 _APP_NAME = "sluice"
 _START_TIMEOUT_S = 300.0
-"""Maximum time in which all replicas must start; they import torch [s]."""
+"""Maximum time in which all replicas must start [s]. Each imports torch."""
 _POLL_INTERVAL_S = 0.1
+"""Interval at which the state of the replicas is read [s]."""
 _BALANCED_ROUTING = {"RAY_SERVE_PROXY_PREFER_LOCAL_NODE_ROUTING": "0"}
-"""Environment of Ray's controller. By default the proxy uses replicas on other machines only when
-those on its own machine are fully loaded."""
+"""Environment of Ray's controller, with which the proxy uses all replicas equally. By default it
+uses replicas on other machines only when the replicas on its own machine are fully loaded."""
 
 
 class DrainSignal:
@@ -77,9 +78,9 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raise if only a restart helps, as /healthz reports. Ray calls this periodically."""
-        hangs_s = self._serving.hangs_s(time.monotonic())
-        if hangs_s:
-            raise RuntimeError(f"production has computed one batch for {hangs_s:.1f} s")
+        hang_duration_s = self._serving.hang_duration_s(time.monotonic())
+        if hang_duration_s:
+            raise RuntimeError(f"production has computed one batch for {hang_duration_s:.1f} s")
 
     async def _drain_upon(self, signal: Any) -> None:
         try:

@@ -111,8 +111,8 @@ class Reporter:
         writing = asyncio.wrap_future(self._writing)
         # Retrieves the exception, or asyncio would log it as never retrieved.
         writing.add_done_callback(lambda future: future.cancelled() or future.exception())
-        done, _ = await asyncio.wait([writing], timeout=timeout_s)
-        return bool(done)
+        finished_futures, _ = await asyncio.wait([writing], timeout=timeout_s)
+        return bool(finished_futures)
 
     def _note_failure(self, why: str) -> None:
         self._metrics.report_failures.inc()

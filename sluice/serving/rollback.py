@@ -11,13 +11,15 @@ from sluice.base.settings import Record
 from sluice.serving.rate_limit import RateLimit
 
 _MAX_REQUESTS_PER_S = 1.0
+"""Maximum sustained rate of webhook requests [1/s]."""
 _MAX_BURST_REQUESTS = 10
+"""Maximum number of webhook requests that may arrive at once."""
 
 RollbackEffect = Literal["aborted", "rolled_back", "nothing"]
 RollbackAction = Literal["rollback", "rollback_production"]
-"""What an alert requests. rollback: abort the rollout in progress, and never move production.
-rollback_production: abort the rollout in progress if the alert began to fire after it; otherwise
-move production back to the previous good version."""
+"""Action that an alert requests. rollback: abort the rollout in progress, and never move
+production. rollback_production: abort the rollout in progress if the alert began to fire after the
+rollout started; otherwise move production back to the previous good version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +32,7 @@ class RollbackRequest:
 
     reason: str
     began: datetime
-    """Time since which the alert has fired."""
+    """Time at which the alert began to fire."""
 
 
 class RollbackResult(Record):

@@ -44,6 +44,7 @@ ROUTES = token_routes("hook")
 """Routes of a server with a webhook."""
 
 _MAX_REASON_CHARACTERS = 300
+"""Maximum length of an alert's summary in the registry [characters]."""
 _ACTIONS: tuple[RollbackAction, ...] = ("rollback", "rollback_production")
 
 

@@ -17,7 +17,8 @@ class RoutingTable:
     production: ArmWorker
     challenger: ArmWorker | None
     shadow: ArmWorker | None
-    """Worker that answers shadow requests. Its own thread lets requests of users go first."""
+    """Worker that answers shadow requests in its own thread, so that user requests have
+    priority."""
 
     compared_split: TrafficSplit = field(init=False)
     """Split under which the arms are compared: ``split``, or that of production alone while the

@@ -6,12 +6,17 @@ from sluice.rollout.samples import Sample
 from sluice.serving.rate_limit import RateLimit
 
 _MAX_WAITING = 500
-"""Maximum number of samples that wait for the next report. If reports fail and more arrive, the
-oldest are dropped."""
+"""Maximum number of samples that wait for the next report. If reports fail and more samples arrive,
+the oldest samples are dropped."""
 
 _BURST_SAMPLES = 5
+"""Maximum number of random samples at once."""
+
 _FAILURES_PER_S = 10.0
+"""Maximum sustained rate at which failed requests are sampled [1/s]."""
+
 _BURST_FAILURES = 50
+"""Maximum number of sampled failed requests at once."""
 
 
 class SampleBuffer:
@@ -36,7 +41,7 @@ class SampleBuffer:
         return self._random_samples is None or self._random_samples.is_empty(now)
 
     def should_keep_failure(self, now: float) -> bool:
-        """Return whether a request that failed at ``now`` [s, monotonic] is sampled.
+        """Return whether a request that failed at ``now`` [s, monotonic] is sampled, and count it.
 
         Failed requests have their own, higher rate limit.
         """

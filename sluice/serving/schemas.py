@@ -89,8 +89,8 @@ class Readiness(Record):
 
     ready: bool
     state: ServerPhase = Field(
-        description="degraded: ready, but registry entries about what to serve contradict each "
-        "other, so the last consistent version serves."
+        description="Phase of the server. degraded: the server is ready, but registry entries "
+        "about the served versions contradict each other, so the last consistent version serves."
     )
     problems: list[str] = Field(description="Kinds of the current problems; see /problems.")
 

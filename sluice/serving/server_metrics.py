@@ -19,7 +19,7 @@ PROBLEM_KINDS = (
     "reports",
     "tokens",
 )
-"""Kinds of problems that /metrics and /readyz show; /problems shows those of other kinds, too."""
+"""Kinds of problems that /metrics and /readyz show; /problems shows problems of all kinds."""
 
 
 class ServerStateCollector(Collector):
@@ -44,7 +44,7 @@ class ServerStateCollector(Collector):
         yield GaugeMetricFamily(
             "sluice_hangs_seconds",
             "Time for which production has been hanging; 0 while it answers [s].",
-            value=serving.hangs_s(time.monotonic()),
+            value=serving.hang_duration_s(time.monotonic()),
         )
         lease = GaugeMetricFamily(
             "sluice_lease_seconds",

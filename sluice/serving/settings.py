@@ -20,22 +20,26 @@ class ServingSettings(Settings):
     """Limits, deadlines, and the intervals at which the server reads the registry."""
 
     max_body_bytes: int = Field(
-        4 * 2**20, ge=1024, le=2**30, description="Larger request bodies are refused [bytes]."
+        4 * 2**20,
+        ge=1024,
+        le=2**30,
+        description="Maximum size of a request body [bytes]. A larger one is refused with status "
+        "413.",
     )
     max_body_memory_bytes: int = Field(
         128 * 2**20,
         ge=2**16,
         le=2**40,
-        description="Maximum memory of all bodies that are being read, counted as at least 64 KiB "
-        "each; further ones are refused with status 503. If there are several tokens, one token "
-        "gets at most half of it [bytes].",
+        description="Maximum memory of all request bodies that are being read, each counted as at "
+        "least 64 KiB [bytes]. Further bodies are refused with status 503. If there are several "
+        "tokens, one token gets at most half of it.",
     )
     max_windows: int = Field(
         256,
         ge=1,
         le=100_000,
-        description="Requests with more elements, such as windows, are refused, because other "
-        "requests would wait until this one is computed.",
+        description="Maximum number of elements, such as windows, of a request. A larger request "
+        "is refused, because other requests would wait until it is computed.",
     )
     requests_per_s: float = Field(
         2000.0,
@@ -48,17 +52,21 @@ class ServingSettings(Settings):
         500,
         ge=1,
         le=1_000_000,
-        description="Number of requests that may exceed requests_per_s at once.",
+        description="Maximum number of predictions that may arrive at once. requests_per_s limits "
+        "the rate after that.",
     )
     max_in_flight: int = Field(
         256,
         ge=1,
         le=100_000,
-        description="Maximum number of predictions in progress; further ones are refused with "
+        description="Maximum number of predictions in progress. Further requests are refused with "
         "status 503. If there are several tokens, one token gets at most half of it.",
     )
     deadline_s: float = Field(
-        1.0, gt=0, le=600, description="A prediction that takes longer fails with status 504 [s]."
+        1.0,
+        gt=0,
+        le=600,
+        description="Maximum duration of a prediction [s]. A longer one fails with status 504.",
     )
     challenger_deadline_s: float = Field(
         0.4,
@@ -67,68 +75,87 @@ class ServingSettings(Settings):
         description="Time after which production answers in place of the challenger [s].",
     )
     body_timeout_s: float = Field(
-        10.0, gt=0, le=600, description="A body that takes longer is refused with status 408 [s]."
+        10.0,
+        gt=0,
+        le=600,
+        description="Maximum time in which a request body must arrive [s]. A later one is refused "
+        "with status 408.",
     )
     body_grace_s: float = Field(
         5.0,
         gt=0,
         le=600,
-        description="Time during which a body may be slow. After it, a body that arrives at less "
-        "than min_body_bytes_per_s is refused with status 408 [s].",
+        description="Time during which a request body may arrive at any rate [s]. After it, "
+        "min_body_bytes_per_s applies.",
     )
     min_body_bytes_per_s: int = Field(
-        1024, ge=1, le=2**30, description="Minimum average rate of a body [bytes/s]."
+        1024,
+        ge=1,
+        le=2**30,
+        description="Minimum rate of a request body after body_grace_s [bytes/s]. A slower body is "
+        "refused with status 408.",
     )
     max_batch_windows: int = Field(
         64,
         ge=1,
         le=4096,
-        description="Maximum size of a batch of waiting requests [elements].",
+        description="Maximum size of a batch, in which waiting requests are computed together "
+        "[elements].",
     )
     max_challenger_queue: int = Field(
-        64, ge=1, le=100_000, description="Maximum number of requests that wait for the challenger."
+        64,
+        ge=1,
+        le=100_000,
+        description="Maximum number of requests that wait for the challenger. Production answers "
+        "further ones.",
     )
     max_challenger_memory_bytes: int = Field(
         4 * 2**30,
         ge=2**27,
         le=2**50,
-        description="Memory limit of the challenger's process [bytes]. The process is ended if its "
-        "resident memory exceeds this while it loads, or grows by more than this afterwards.",
+        description="Maximum growth of the resident memory of the challenger's process [bytes]: "
+        "from its start until the model is loaded, and again from then on. A process that exceeds "
+        "it is ended.",
     )
     challenger_load_timeout_s: float = Field(
         60.0,
         gt=0,
         le=3600,
-        description="A challenger that is not ready after this time has failed to load [s].",
+        description="Maximum time in which a challenger must load [s]. After it the challenger has "
+        "failed to load.",
     )
     max_challenger_restarts: int = Field(
         5,
         ge=0,
         le=1000,
-        description="Maximum number of restarts of a challenger's process.",
+        description="Maximum number of restarts of a challenger's process that ended.",
     )
     challenger_restart_delay_s: float = Field(
         1.0,
         gt=0,
         le=600,
-        description="Delay before the first restart; it doubles with each further one [s].",
+        description="Delay before the first restart of a challenger's process; it doubles with "
+        "each further restart [s].",
     )
     challenger_environment: tuple[EnvironmentName, ...] = Field(
         (),
         strict=False,
         max_length=100,
-        description="Environment variables that the challenger's process gets in addition to those "
-        "for locale, paths and devices.",
+        description="Names of environment variables that the challenger's process gets in addition "
+        "to variables for locale, paths and devices.",
     )
     max_shadow_queue: int = Field(
         32,
         ge=1,
         le=100_000,
-        description="Maximum number of shadow requests and repeated requests in progress; further "
+        description="Maximum number of shadow requests and repeated requests in progress. Further "
         "ones are dropped.",
     )
     shadow_deadline_s: float = Field(
-        1.0, gt=0, le=600, description="A shadow request that takes longer counts as a timeout [s]."
+        1.0,
+        gt=0,
+        le=600,
+        description="Maximum duration of a shadow request [s]. A longer one counts as a timeout.",
     )
     poll_interval_s: float = Field(
         0.5,
@@ -149,29 +176,29 @@ class ServingSettings(Settings):
         1.0,
         ge=0.01,
         le=60,
-        description="Interval at which the counts are reported to the registry [s].",
+        description="Interval at which the server reports its counts to the registry [s].",
     )
     samples_per_s: float = Field(
         2.0,
         ge=0,
         le=1000,
-        description="Rate at which random requests are sampled: their newest row (of images and "
-        "texts, the embedding of the network) and predictions are stored to detect drift and to "
-        "compare the arms; 0 disables sampling [1/s].",
+        description="Rate at which random requests are sampled [1/s]. Their newest row (of images "
+        "and texts, the embedding of the network) and their predictions are stored to detect drift "
+        "and to compare the arms. 0 disables sampling.",
     )
     sample_retention_days: float = Field(
         30.0,
         gt=0,
         le=3650,
-        description="Samples are deleted after this time, whether they have labels or not [days]. "
-        "A server deletes at most a few hundred with each report.",
+        description="Age at which samples are deleted, with or without labels [days]. A server "
+        "deletes at most a few hundred samples with each report.",
     )
     registry_timeout_s: float = Field(
         5.0,
         gt=0,
         le=600,
-        description="A read of the traffic split, or a report, that takes longer counts as failed "
-        "[s].",
+        description="Maximum duration of a read of the traffic split, and of a report [s]. A "
+        "longer one counts as failed.",
     )
     load_retry_s: float = Field(
         10.0,
@@ -183,20 +210,20 @@ class ServingSettings(Settings):
         600.0,
         ge=0,
         le=86_400,
-        description="Time after a rollback in which no alert rolls production back again [s].",
+        description="Time after a rollback during which no alert rolls production back again [s].",
     )
     drain_delay_s: float = Field(
         1.0,
         ge=0,
         le=600,
-        description="At shutdown, the time from the first failing /readyz until no more "
-        "connections are accepted [s].",
+        description="Time at shutdown from the first failing /readyz until no more connections are "
+        "accepted [s].",
     )
     drain_timeout_s: float = Field(
         10.0,
         gt=0,
         le=3600,
-        description="At shutdown, the maximum wait for requests in progress [s].",
+        description="Maximum wait for requests in progress at shutdown [s].",
     )
     trusted_hosts: tuple[HostName, ...] = Field(
         (),

@@ -28,7 +28,8 @@ LOADING = "The challenger is still loading; production serves alone."
 """Problem that is reported while a challenger loads. It is harmless unless it persists."""
 
 _MAX_BACKOFF = 64
-"""Maximum factor by which the retry delay grows for a challenger that fails to load repeatedly."""
+"""Maximum delay before another attempt to load a challenger that failed repeatedly [multiples of
+``load_retry_s``]."""
 
 
 @dataclass(slots=True, eq=False)

@@ -16,7 +16,7 @@ from sluice.serving.token_file import TokenFileWatch
 from sluice.serving.tokens import Tokens
 
 _HANG_DEADLINES = 10
-"""An unfinished batch counts as hung after this multiple of the deadline."""
+"""Time after which an unfinished batch counts as hung [multiples of ``deadline_s``]."""
 
 
 @dataclass(slots=True, eq=False)
@@ -49,7 +49,7 @@ class Serving:
         self.is_draining = True
         self.metrics.ready.set(0)
 
-    def hangs_s(self, now: float) -> float:
+    def hang_duration_s(self, now: float) -> float:
         """Return for how long production has been hanging [s]; 0 if its batch is not overdue.
 
         Args:

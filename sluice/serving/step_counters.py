@@ -19,7 +19,7 @@ COUNTER_NAMES = ("requests", "errors", "timeouts", "not_finite", "slower")
 """Counters of each arm; the names are fields of ``ArmCounts``."""
 
 _MAX_LATENCIES = 2000
-"""Number of the latest latencies of production from which the p95 is computed."""
+"""Maximum number of latencies of production, the newest ones, from which the p95 is computed."""
 _MIN_LATENCIES = 100
 """Minimum number of latencies for a reliable p95. With fewer, no request counts as slower."""
 _MAX_SUBNET_SHARE = 1 / 40
@@ -36,10 +36,10 @@ GuardFaults = frozenset[GuardName]
 
 NO_FAULTS: GuardFaults = frozenset()
 FAILURES: GuardFaults = frozenset(("errors", "timeouts", "not_finite"))
-"""Faults that leave a request without a usable response in time."""
+"""Faults after which a request has no usable response in time."""
 
 LATENCY_FAULTS: GuardFaults = frozenset(("timeouts", "slower"))
-"""Faults of latency, which also depend on the load of the machine."""
+"""Faults of the latency, which also depends on the load of the machine."""
 
 
 def evidence_faults(arm: ArmName, faults: GuardFaults, other_faults: GuardFaults) -> GuardFaults:
@@ -189,7 +189,7 @@ class StepCounters:
         address: str,
         now: float,
     ) -> None:
-        """Add to the evidence those faults of an admitted request that count.
+        """Add the faults of an admitted request that count to the evidence.
 
         Args:
             arm: Arm that the request was routed to.

@@ -1,4 +1,4 @@
-"""Limits the compared requests of a client subnet on one arm by those on the other arm.
+"""Limits the compared requests of a client subnet on one arm by its requests on the other arm.
 
 A client can invent user names, learn the arm of each from the first response, and continue with
 the users of one arm only. If it sends good requests to the challenger only, they hide what the
@@ -14,11 +14,11 @@ from sluice.registry.client_secret import subnet_of
 from sluice.rollout.samples import ArmName
 
 _DEVIATIONS = 3.0
-"""Number of allowed standard deviations of the number of users on an arm."""
+"""Maximum deviation of the number of users on an arm from its expectation [standard deviations]."""
 
 _MAX_USERS = 2**16
-"""Maximum number of (subnet, user) pairs that are stored in a step. If there are more, the allowed
-deviation is computed from too few users, and is smaller."""
+"""Maximum number of (subnet, user) pairs that are stored in a step. If there are more pairs, the
+maximum deviation is computed from too few users, and is smaller."""
 
 
 class SubnetBalance:

@@ -15,8 +15,8 @@ LoadModel = Callable[[str], DeployedModel]
 ``SluiceError``."""
 
 _MAX_YIELD_S = 0.02
-"""Maximum time that a shadow request waits before each network until the other arm is idle [s].
-Without a maximum, a shadow request might never finish."""
+"""Maximum time for which a shadow request waits, before each network, until the arm of the users is
+idle [s]. Without a maximum, a shadow request might never finish."""
 
 
 def build_routing_table(

@@ -20,6 +20,7 @@ from sluice.base.settings import Settings
 from sluice.serving.tokens import Grant, Scope, Tokens, digest_token
 
 MAX_TOKENS = 1000
+"""Maximum number of tokens in a file."""
 _FILE_KIND = "token file"
 """Name of this kind of file in errors."""
 
@@ -31,7 +32,9 @@ class TokenEntry(Settings):
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of the token, in hex.")
     scopes: tuple[Scope, ...] = Field(
-        strict=False, min_length=1, description="Permitted routes: predict, hook, metrics, admin."
+        strict=False,
+        min_length=1,
+        description="Scopes of the routes that the token may use: predict, hook, metrics, admin.",
     )
     requests_per_s: float | None = Field(
         None,

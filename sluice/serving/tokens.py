@@ -13,6 +13,7 @@ from sluice.base.errors import SettingsError
 from sluice.serving.http_errors import Forbidden, Unauthorized
 
 MIN_TOKEN_CHARACTERS = 16
+"""Minimum length of a token [characters]."""
 
 Scope = Literal["predict", "hook", "metrics", "admin"]
 """Permission to use certain routes. predict: /predict and /model; hook: /hooks/rollback; metrics:
@@ -34,7 +35,7 @@ class Grant:
 
     scopes: frozenset[Scope]
     requests_per_s: float | None = None
-    """Rate of predictions [1/s]; None for an equal share of the server's rate."""
+    """Maximum rate of predictions [1/s]; None for an equal share of the server's rate."""
 
 
 @dataclass(frozen=True, slots=True)

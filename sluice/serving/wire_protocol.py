@@ -42,6 +42,7 @@ MAX_BYTES = 2**26
 _INPUT_DTYPES = frozenset(
     f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 ) | {"bool", "float16", "float32", "float64"}
+"""Names of the dtypes that inputs of a prediction may have."""
 
 _ShortText = Annotated[str, StringConstraints(max_length=1000)]
 
@@ -51,11 +52,15 @@ class InvalidFrame(Exception):
 
 
 class LoaderSpec(Record):
-    """How a process loads its model."""
+    """Function and arguments with which a process loads its model."""
 
-    load: str = Field(description="'module:function' of (candidate, **arguments) -> ServedModel.")
+    load: str = Field(
+        description="Import path 'module:function' of a function (candidate, **arguments) that "
+        "returns a ServedModel."
+    )
     arguments: dict[str, str] = Field(
-        repr=False, description="Keyword arguments; may contain a database password."
+        repr=False,
+        description="Keyword arguments of the function; they may contain a database password.",
     )
 
 

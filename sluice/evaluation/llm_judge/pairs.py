@@ -10,14 +10,14 @@ from sluice.base.errors import ContractError, SourceError
 from sluice.base.pluralize import pluralize
 
 Choice = Literal["candidate", "baseline", "tie"]
-"""Which of the two answers is better."""
+"""Choice of the better of two answers."""
 
 REQUIRED = ("prompt", "candidate", "baseline")
 """Required columns of a file of pairs."""
 LABEL = "human"
 """Optional column with the choice of a person."""
 SUFFIXES = (".csv", ".parquet")
-"""Suffixes of supported files."""
+"""Suffixes of supported files of pairs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,15 +17,15 @@ Trust = Literal["trusted", "not trusted", "insufficient"]
 
 
 class AgreementRate(Record):
-    """Rate of agreement with its exact lower bound."""
+    """Share of pairs with agreement, and the exact lower confidence bound of the share."""
 
     count: int
     of: int
-    lower: float = Field(description="One-sided exact lower bound of the rate.")
+    lower: float = Field(description="One-sided exact lower confidence bound of the share.")
 
     @property
     def rate(self) -> float:
-        """Observed rate."""
+        """Observed share."""
         return self.count / self.of if self.of else 0.0
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class JudgeReport(Record):
     """Preferences of a judge, and how well it agrees with itself and with people."""
 
     trust: Trust
-    reason: str = Field(description="Reason, for display.")
+    reason: str = Field(description="Reason why the judge is trusted or not, in sentences.")
     self_agreement: AgreementRate = Field(
         description="Pairs on which all answers of the judge are the same."
     )
@@ -48,22 +48,31 @@ class JudgeReport(Record):
     )
     required_self_agreement: float
     required_human_agreement: float = Field(
-        description="The setting, or the share of the most frequent label if that is larger."
+        description="Share of labelled pairs that the lower bound of the agreement with people "
+        "must exceed: ``min_human_agreement``, or the share of the most frequent label if that is "
+        "larger."
     )
     first_place_share: float | None = Field(
-        description="Position bias: share of non-tie choices for the first answer; 0.5: no bias."
+        description="Share of the choices, without ties, that prefer the first answer. A value "
+        "other than 0.5 is a position bias."
     )
-    unparsed_answers: int = Field(description="Answers without a choice that can be parsed.")
+    unparsed_answers: int = Field(
+        description="Number of answers of the judge that contain no choice."
+    )
     num_answers: int
     candidate_wins: int
     baseline_wins: int
     ties: int
     undecided: int = Field(
-        description="Pairs for which most answers in one order contain no choice."
+        description="Number of pairs for which most answers in one order contain no choice."
     )
-    p_value: float = Field(description="Exact two-sided sign test of equally likely wins.")
+    p_value: float = Field(
+        description="Two-sided p-value of the hypothesis that candidate and baseline win equally "
+        "often, by the exact sign test."
+    )
     preferred: Choice | None = Field(
-        description="Significant winner, or 'tie' without one; None for an untrusted judge."
+        description="Arm that wins significantly more often; 'tie' if none does, None if the judge "
+        "is not trusted."
     )
 
 
@@ -109,7 +118,7 @@ def judge_pairs(
 def summarise(
     pairs: Sequence[AnswerPair], votes: Sequence[PairVotes], settings: JudgeSettings
 ) -> JudgeReport:
-    """Return the report for the votes of the judge, one ``PairVotes`` for each pair."""
+    """Return the report on the judge from its votes on each pair."""
     choices = [v.choice for v in votes]
     wins = Counter(choices)
     labelled = [(p.human, c) for p, c in zip(pairs, choices, strict=True) if p.human is not None]

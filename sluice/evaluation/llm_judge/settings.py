@@ -15,28 +15,33 @@ class JudgeSettings(Settings):
         3,
         ge=1,
         le=100,
-        description="Number of questions about a pair for each order of its two texts.",
+        description="Number of times that the judge is asked about a pair in each order of its two "
+        "answers.",
     )
     min_self_agreement: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="Required share of pairs on which all answers of the judge agree [rate]. The "
-        "lower confidence bound of the measured share must be above it.",
+        description="Share of pairs on which all answers of the judge agree that the lower "
+        "confidence bound of the measured share must exceed [rate].",
     )
     min_human_agreement: float = Field(
         0.7,
         ge=0,
         lt=1,
-        description="Required share of labelled pairs on which the judge agrees with the person "
-        "[rate]. The share of the most frequent label is required if it is larger. The lower "
-        "confidence bound of the measured share must be above it.",
+        description="Share of labelled pairs on which the judge agrees with the person that the "
+        "lower confidence bound of the measured share must exceed [rate]. If the share of the most "
+        "frequent label is larger, it applies instead.",
     )
-    min_labelled: int = Field(50, ge=1, description="Minimum number of labelled pairs [pairs].")
+    min_labelled: int = Field(
+        50,
+        ge=1,
+        description="Minimum number of pairs with a label of a person to trust the judge [pairs].",
+    )
     confidence: float = Field(
         0.95,
         gt=0.5,
         lt=1,
-        description="One-sided confidence level of the bounds. The judge prefers one side if the "
-        "two-sided p-value is below 1 minus this level.",
+        description="One-sided confidence level of both bounds. The judge prefers candidate or "
+        "baseline if the two-sided p-value of the sign test is below 1 minus this level.",
     )

@@ -21,11 +21,15 @@ class SuiteGain(Record):
     Bounds that cannot be computed are NaN; ``lacking`` contains the reason.
     """
 
-    gain: float = Field(description="Positive if the candidate's loss is lower [loss units].")
-    low: float = Field(description="One-sided lower bound [loss units].")
-    high: float = Field(description="One-sided upper bound [loss units].")
+    gain: float = Field(
+        description="Mean gain; positive if the candidate's loss is lower [loss units]."
+    )
+    low: float = Field(description="One-sided lower confidence bound of the gain [loss units].")
+    high: float = Field(description="One-sided upper confidence bound of the gain [loss units].")
     alpha: float = Field(description="Error rate of each bound [rate].")
-    lacking: str = Field("", description="Why the bounds cannot be computed.")
+    lacking: str = Field(
+        "", description="Reason why the bounds cannot be computed; empty if they were."
+    )
 
     @property
     def outcome(self) -> Literal["BETTER", "WORSE", "INCONCLUSIVE"]:
@@ -55,7 +59,7 @@ def measure_gain(
         reference: Losses on the same rows; S may differ.
         settings: Thresholds.
         horizon_rows: Forecast horizon of the target; 0 for independent rows [rows].
-        lacking: Why no bounds may be computed, in the words of the caller; "" if they may be.
+        lacking: Reason of the caller not to compute bounds; "" to compute them.
     """
     gain_M = mean_gain(candidate, reference)
     if gain_M.size == 0:

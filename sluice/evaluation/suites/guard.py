@@ -10,8 +10,8 @@ from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
 from sluice.evaluation.suites.suite_arm import SELECTED_ROWS
 from sluice.verdicts.guard_outcome import GuardResult
 
-_Finding = tuple[GuardResult, str, str]
-"""Result, message and fix of one limit."""
+_LimitResult = tuple[GuardResult, str, str]
+"""Result of one limit of a guard: pass, fail or insufficient, the message and the fix."""
 
 
 def evaluate_guard(
@@ -37,17 +37,17 @@ def evaluate_guard(
             reason=f"Suite '{guard.suite}' has a guard but does not exist.",
             remedy="Add the suite, or remove its guard from the settings.",
         )
-    findings = [
+    limits = [
         *_missing_evidence(result, settings),
         *_broken_limit(guard, result),
         *_fixed_limit(guard, result),
         *_margin_limit(guard, result, unit),
     ]
-    outcomes = {outcome for outcome, _, _ in findings}
+    outcomes = {outcome for outcome, _, _ in limits}
     outcome: GuardResult = (
         "fail" if "fail" in outcomes else "insufficient" if "insufficient" in outcomes else "pass"
     )
-    decisive = [finding for finding in findings if finding[0] == outcome]
+    decisive = [limit for limit in limits if limit[0] == outcome]
     return GuardVerdict(
         suite=result.name,
         version=result.version,
@@ -57,12 +57,12 @@ def evaluate_guard(
     )
 
 
-def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Finding]:
-    findings: list[_Finding] = [
+def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_LimitResult]:
+    limits: list[_LimitResult] = [
         ("insufficient", problem, _fix_for(problem)) for problem in result.lacking
     ]
     if not (result.rows and result.scored_share >= settings.min_scored_share):
-        findings.append(
+        limits.append(
             (
                 "insufficient",
                 f"{len({row.label for row in result.rows})} of {result.num_rows} rows can be "
@@ -72,7 +72,7 @@ def _missing_evidence(result: SuiteResult, settings: SuiteSettings) -> list[_Fin
                 "Revise the suite with rows of the current test windows.",
             )
         )
-    return findings
+    return limits
 
 
 def _fix_for(problem: str) -> str:
@@ -81,7 +81,7 @@ def _fix_for(problem: str) -> str:
     return "Find out why the model diverged."
 
 
-def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
+def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     if guard.max_broken_share is None or not result.rows:
         return []
     message = (
@@ -93,7 +93,7 @@ def _broken_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     return [("fail", message, "Inspect the broken rows: the reference is right on them.")]
 
 
-def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
+def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_LimitResult]:
     if guard.min_fixed is None or not result.rows:
         return []
     message = f"{pluralize(result.count('fixed'), 'fixed row')}, required {guard.min_fixed}"
@@ -103,7 +103,7 @@ def _fixed_limit(guard: SuiteGuard, result: SuiteResult) -> list[_Finding]:
     return [("fail", message, fix)]
 
 
-def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_Finding]:
+def _margin_limit(guard: SuiteGuard, result: SuiteResult, unit: str) -> list[_LimitResult]:
     if guard.margin is None or not result.rows:
         return []
     gain = result.gain

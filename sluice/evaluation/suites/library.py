@@ -76,7 +76,7 @@ class SuiteLibrary:
     def revise(self, suite: Suite, *, at: datetime) -> SuiteEntry:
         """Store the next version of a suite, or the first version of a new suite.
 
-        If rows, reasons and origin are those of the newest version, that version is returned.
+        If rows, reasons and origin equal the newest version's, the newest version is returned.
 
         Raises:
             StorageError: The folder is not writable.

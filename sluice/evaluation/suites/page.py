@@ -183,13 +183,13 @@ def _table_row(row: RowResult) -> list[str]:
 
 
 def _full_reason(row: RowResult) -> str:
-    """Return why the row is in the suite, followed by its unusual features if that omits them."""
+    """Return the reason why a row is in the suite, and its unusual features if it omits them."""
     unusual = describe_unusual_features(row.standouts)
     return row.reason if unusual in row.reason else f"{row.reason}; {unusual}".removeprefix("; ")
 
 
 def _label(label: str) -> str:
-    """Return the label without the time of a date at midnight."""
+    """Return a row label; of a date at midnight only the date."""
     return label.removesuffix("T00:00:00")
 
 

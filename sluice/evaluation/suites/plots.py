@@ -19,7 +19,7 @@ COLOUR: dict[Change, str] = {
 }
 """Colour of each change of a row."""
 _MAX_NAME_CHARACTERS = 24
-"""Length after which the name of a suite is cut."""
+"""Maximum length of the name of a suite; a longer one is cut [characters]."""
 
 
 def changes_png(results: tuple[SuiteResult, ...]) -> bytes:

@@ -20,13 +20,13 @@ from sluice.base.errors import ContractError
 from sluice.base.settings import suggest_nearest
 
 MAX_CHARACTERS = 1_000
-"""Maximum length of a query."""
+"""Maximum length of a query [characters]."""
 
 MAX_DEPTH = 40
 """Maximum nesting depth of conditions and operators."""
 
 MAX_INTEGER = 2**63 - 1
-"""Largest integer literal."""
+"""Maximum value of an integer in a query."""
 
 _MAX_NAMED_COLUMNS = 24
 """Maximum number of column names in a message."""
@@ -51,8 +51,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Pow: operator.pow,
 }
 _KEYWORDS = {ast.BitAnd: "and", ast.BitOr: "or", ast.Invert: "not"}
-"""Keyword to use instead of an operator of pandas. The operators are rejected, because they bind
-tighter than comparisons, which users do not expect."""
+"""Keyword that an error message suggests for an operator of pandas. The operators are rejected,
+because they bind tighter than comparisons, which users do not expect."""
 
 _GRAMMAR = (
     "Use column names (in `backticks` if a name has special characters), index, numbers, texts, "

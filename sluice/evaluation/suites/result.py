@@ -12,7 +12,8 @@ from sluice.findings.check_outcome import UnusualFeature
 from sluice.verdicts.guard_outcome import GuardOutcome, GuardResult
 
 Change = Literal["fixed", "broken", "still wrong", "still right"]
-"""Change of a row from the reference to the candidate: 'fixed' is from wrong to right."""
+"""Change of a row from the reference to the candidate: 'fixed' is from wrong to right, 'broken'
+from right to wrong."""
 CHANGES: tuple[Change, ...] = ("fixed", "broken", "still wrong", "still right")
 Suspect = Literal["model", "data", "none"]
 """Suspected reason why the candidate is wrong on a row."""
@@ -32,7 +33,7 @@ class RowResult(Record):
     reference_loss: float
     baseline_loss: float
     standouts: tuple[UnusualFeature, ...] = Field(description="Unusual features of the row.")
-    reason: str = Field(description="Why the row is in the suite.")
+    reason: str = Field(description="Reason why the row is in the suite.")
 
 
 class SuiteResult(Record):
@@ -44,9 +45,15 @@ class SuiteResult(Record):
     origin: Origin = Field(description="How the rows of the suite were selected.")
     num_rows: int = Field(description="Number of rows of the suite, scored or not.")
     rows: tuple[RowResult, ...] = Field(description="Scored rows, in time order.")
-    gone: tuple[str, ...] = Field(description="Labels of rows that are no longer in the data.")
-    seen: tuple[str, ...] = Field(description="Labels of rows the candidate was trained on.")
-    unscored: tuple[str, ...] = Field(description="Labels of rows in no test window.")
+    gone: tuple[str, ...] = Field(
+        description="Labels of the suite's rows that are no longer in the data."
+    )
+    seen: tuple[str, ...] = Field(
+        description="Labels of the suite's rows on which the candidate was trained."
+    )
+    unscored: tuple[str, ...] = Field(
+        description="Labels of the suite's rows that are in no test window."
+    )
     gain: SuiteGain
     lacking: tuple[str, ...] = Field(description="Reasons why the result is not valid evidence.")
 
@@ -55,7 +62,7 @@ class SuiteResult(Record):
         return sum(row.change == change for row in self.rows)
 
     def count_suspects(self, suspect: Suspect) -> int:
-        """Return the number of scored rows with this suspect."""
+        """Return the number of scored rows whose ``suspect`` is this one."""
         return sum(row.suspect == suspect for row in self.rows)
 
     @property
@@ -98,9 +105,11 @@ class GuardVerdict(Record):
     """Outcome of the guard of one suite."""
 
     suite: str
-    version: int | None = Field(description="None if the suite does not exist.")
+    version: int | None = Field(
+        description="Version of the suite; None if the suite does not exist."
+    )
     outcome: GuardResult
-    reason: str = Field(description="Reason in one sentence.")
+    reason: str = Field(description="Reason of the outcome in one sentence.")
     remedy: str = Field("", description="What to do; empty if the guard passes.")
 
 
@@ -112,7 +121,7 @@ class SuiteReport(Record):
     window: str = Field(description="Digest of the scored data and rows.")
     unit: str = Field(description="Unit of the losses.")
     threshold: float | None = Field(
-        description="Loss above which a row is wrong [unit]; None for classifiers."
+        description="Loss above which an arm is wrong on a row [unit]; None for classifiers."
     )
     results: tuple[SuiteResult, ...]
     guards: tuple[GuardVerdict, ...]

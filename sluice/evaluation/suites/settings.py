@@ -15,20 +15,21 @@ class SuiteGuard(Settings):
         None,
         ge=0,
         le=1,
-        description="Maximum share of scored rows on which the reference is right and the "
-        "candidate wrong [rate].",
+        description="Maximum share of broken rows among the scored rows: the reference is right on "
+        "them, and the candidate wrong [rate].",
     )
     min_fixed: int | None = Field(
         None,
         ge=1,
-        description="Minimum number of rows on which the reference is wrong and the candidate "
-        "right [rows].",
+        description="Minimum number of fixed rows: the reference is wrong on them, and the "
+        "candidate right [rows].",
     )
     margin: float | None = Field(
         None,
         ge=0,
-        description="Largest tolerated increase of the mean loss on the suite, tested at alpha "
-        "[loss units].",
+        description="Maximum increase of the mean loss on the suite from reference to candidate. "
+        "The guard passes if the increase is significantly below it, at suites.alpha [loss "
+        "units].",
     )
 
     @model_validator(mode="after")
@@ -44,28 +45,35 @@ class SuiteSettings(Settings):
     """Settings for the creation and evaluation of suites."""
 
     hard_share: float = Field(
-        0.05, gt=0, le=0.5, description="Share of the window's rows in the hard suite."
+        0.05,
+        gt=0,
+        le=0.5,
+        description="Share of the test window's rows that form the hard suite: the rows with the "
+        "highest losses.",
     )
     wrong_quantile: float = Field(
         0.9,
         gt=0,
         lt=1,
-        description="A row is wrong if its loss is above this quantile of the reference's losses "
-        "on the window; not used for classifiers [rate].",
+        description="Quantile of the reference's losses on the window above which a loss counts as "
+        "wrong; not used for classifiers [rate].",
     )
     alpha: float = Field(
         0.05, gt=0, lt=0.5, description="One-sided error rate of each bound of the gain [rate]."
     )
     min_rows: int = Field(
-        30, ge=10, description="Minimum number of scored rows for an interval of the gain [rows]."
+        30,
+        ge=10,
+        description="Minimum number of scored rows of a suite for confidence bounds of the gain "
+        "[rows].",
     )
     min_scored_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Minimum share of a suite's rows that must be scored for its guard. Rows "
-        "are not scored if they are no longer in the data, were trained on, or are in no test "
-        "window [rate].",
+        description="Minimum share of a suite's rows that must be scored for its guard to pass. A "
+        "row is not scored if it is no longer in the data, the candidate was trained on it, or it "
+        "is in no test window [rate].",
     )
     guards: tuple[SuiteGuard, ...] = Field(
         (), strict=False, description="Guards on suites that a candidate must pass."

@@ -26,7 +26,7 @@ class HighestLoss(Record):
     kind: Literal["highest_loss"] = "highest_loss"
     subject: str = Field(description="Digest of the model.")
     window: str = Field(description="Digest of the scored data and rows.")
-    share: float = Field(description="Share of the window's rows [rate].")
+    share: float = Field(description="Share of the window's rows that were selected [rate].")
     chosen_by: tuple[int, ...] = Field(
         description="Seeds whose losses selected the rows. The model is measured by its other "
         "seeds, because the selecting seeds have randomly high losses on these rows."
@@ -51,7 +51,9 @@ class Failures(Record):
     """Origin of a suite: rows that failed in production, such as in a rollout."""
 
     kind: Literal["failures"] = "failures"
-    source: str = Field(description="Where the rows failed, such as 'rollout of version 7'.")
+    source: str = Field(
+        description="Event in which the rows failed, such as 'rollout of version 7'."
+    )
 
 
 def describe_origin(origin: HighestLoss | Query | FromFile | Failures) -> str:

@@ -14,7 +14,7 @@ from sluice.evaluation.scoring import Scores
 from sluice.evaluation.suites.suite import HighestLoss, Suite
 
 SELECTED_ROWS = "were used to select these rows"
-"""End of the message for an arm whose seeds all selected the suite's rows."""
+"""End of the message on an arm all of whose seeds selected the suite's rows, which biases them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,13 +28,17 @@ class SuiteArm:
     seeds: tuple[int, ...]
     losses: ArmLosses
     is_wrong_SN: NDArray[np.bool_]
-    """Whether each seed is wrong on each row."""
+    """Whether the network of each seed is wrong on each row."""
     threshold: float | None
-    """Mean loss above which a row is wrong; None for classifiers."""
+    """Loss above which the arm is wrong on a row; None for classifiers."""
 
     @property
     def is_wrong_N(self) -> NDArray[np.bool_]:
-        """Whether the arm is wrong on each row (N,): by its mean loss, or by half of its seeds."""
+        """Whether the arm is wrong on each row (N,).
+
+        A classifier is wrong if at least half of its seeds are, another arm if its mean loss over
+        the seeds is above the threshold.
+        """
         is_wrong_N: NDArray[np.bool_]
         if self.threshold is None:
             is_wrong_N = self.is_wrong_SN.mean(axis=0) >= 0.5

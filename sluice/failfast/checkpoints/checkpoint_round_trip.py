@@ -210,5 +210,5 @@ def _require_tensors(model: Scaled) -> None:
 
 def _drop_single_batch(examples: Examples, batch_rows: int) -> Examples:
     """Drop the last example if it would be a batch of one, which batch norm does not accept."""
-    keep = len(examples) - (len(examples) % batch_rows == 1 and len(examples) > 1)
-    return examples.take(np.arange(keep))
+    num_kept = len(examples) - (len(examples) % batch_rows == 1 and len(examples) > 1)
+    return examples.take(np.arange(num_kept))

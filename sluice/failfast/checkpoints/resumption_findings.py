@@ -1,4 +1,4 @@
-"""Findings of the comparison of a resumed training with an uninterrupted one."""
+"""Outcomes of the comparison of a resumed training with an uninterrupted one."""
 
 import re
 
@@ -19,11 +19,16 @@ _WRAPPERS = {
     ),
 }
 _MAX_NAMES = 3
-"""Maximum number of names of each side in a message."""
+"""Maximum number of listed names that exist only in the checkpoint, and only in the new model."""
 
 
 def round_trips(num_steps: int, *, num_values: int) -> CheckOutcome:
-    """Return the finding that the whole state was restored."""
+    """Return the outcome "pass": the whole state was restored.
+
+    Args:
+        num_steps: Number of steps before the checkpoint, and again after it.
+        num_values: Number of compared values of the stored state.
+    """
     # The size of the file is left out: it contains times, so it differs from run to run.
     return CheckOutcome(
         outcome="pass",

@@ -24,6 +24,7 @@ _MAX_DEPTH = 4
 """Maximum nesting of containers and objects that is searched in a model's attributes."""
 
 _LEAVES = (Tensor, np.ndarray, np.generic, bool, int, float, complex, str, bytes)
+"""Types of the values that are compared; other objects are ignored."""
 
 
 class HasState(Protocol):

@@ -11,10 +11,14 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-12
-"""A range below this share of the level is rounding; the scaling of inputs ignores it too."""
+"""Range of a column's values, relative to the largest absolute value, up to which the column counts
+as constant: the difference is rounding. The scaling of inputs ignores it too."""
 
 _NUM_FLAG_VALUES = 2
+"""Number of distinct values of a flag in the whole table."""
+
 _MAX_CONSTANT_SHARE = 0.5
+"""Maximum share of constant features in a wide table for a warning instead of a failure."""
 
 
 def find_constant_features(

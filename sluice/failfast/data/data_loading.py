@@ -17,13 +17,19 @@ _Mask = NDArray[np.bool_]
 _NO_REQUIREMENTS = Schema(columns=(), index_unique=False, index_sorted=False)
 
 _MAX_COPIES = 10
-"""If more rows than this are equal, they are a state, such as a standstill, not duplicates."""
+"""Maximum number of equal rows that count as duplicates. More equal rows are a state that lasts,
+such as a standstill."""
 
 _MIN_WIDE_COLUMNS = 8
+"""Minimum number of columns of a table to test whether half of its columns distinguishes rows."""
+
 _MIN_DISTINCT_SHARE = 0.9
+"""Minimum share of the distinct rows that half of the columns must distinguish, so that chance does
+not explain equal rows."""
+
 _NORMAL_CELLS = 2.63
-"""Equivalent number of equally likely grid cells of normal values, per interquartile range:
-2 sqrt(pi) / 1.349."""
+"""Number of equally likely cells in which draws collide as often as normal values on a grid whose
+step is the interquartile range: 2 sqrt(pi) / 1.349. A finer grid has proportionally more cells."""
 
 
 def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings) -> CheckOutcome:
@@ -146,7 +152,7 @@ def _count_copies(row_code: NDArray[np.uint64]) -> NDArray[np.int64]:
 
 
 def _expected_copies(floats: "list[pd.Series[Any]]", num_rows: int) -> float:
-    """Return the expected repeats among ``num_rows`` draws of the finest float column.
+    """Return the number of repeats expected by chance in ``num_rows`` rows of the finest column.
 
     The finest column is the one with most distinct values: a column computed from another has no
     more distinct values, however small its differences are. A column of equally spaced values is
@@ -184,7 +190,11 @@ def _expected_collisions(distinct: NDArray[np.float64], num_rows: int) -> float:
 
 
 def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
-    """Return whether either half of the columns distinguishes nine in ten distinct rows."""
+    """Return whether each half of a wide table's columns distinguishes 90 % of the distinct rows.
+
+    Args:
+        codes: Hashes of the cells of the distinct rows, by column.
+    """
     if len(codes) < _MIN_WIDE_COLUMNS:
         return False
     return all(
@@ -194,7 +204,7 @@ def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
 
 
 def _emptiest_column(raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask) -> str:
-    """Name the column with most gaps, when rows are incomplete; as the end of a message."""
+    """Return the end of a message that names the column with most gaps; "" without any gap."""
     if is_complete.all():
         return ""
     gaps = raw[required_columns].isna().sum()

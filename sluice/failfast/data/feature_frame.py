@@ -27,7 +27,7 @@ _MAX_READ_ROWS = 256
 """Maximum number of examples of a split that are read from a source that is not in memory."""
 
 _CONTAINERS = (np.ndarray, pd.DataFrame, pd.Series, list, tuple)
-"""Types that have the methods of a row source, but do not return tensors."""
+"""Types that have the methods of a row source, but whose methods do not return tensors."""
 
 
 def check_features(
@@ -276,7 +276,10 @@ def _first_non_finite(tensor: Tensor) -> int | None:
 
 
 def _find_split_mismatch(train: Examples, val: Examples, fold: Fold) -> CheckOutcome | None:
-    """Return a finding when dtype or axes differ between splits; token sequences may be longer."""
+    """Return a finding when the dtype or shape of an example differs between splits, or None.
+
+    Token sequences may have another length.
+    """
     pairs = {"x": (train.inputs, val.inputs), "y": (train.targets, val.targets)}
     for name, (in_train, in_val) in pairs.items():
         if not _have_same_form(in_train, in_val):

@@ -15,39 +15,51 @@ class LookAhead(Record):
 
     column: str
     row: str = Field(description="Index label of the first row that changed.")
-    change: float = Field(description="Largest change, in the column's standard deviations.")
+    change: float = Field(
+        description="Largest change over all rows, in standard deviations of the column."
+    )
 
 
 class FeatureValues:
     """Features as a matrix (N, D), and their comparison with features computed from other rows."""
 
-    def __init__(self, whole: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
+    def __init__(self, features: pd.DataFrame, columns: tuple[str, ...], tolerance: float) -> None:
+        """Store the feature values that others are compared with.
+
+        Args:
+            features: Features of all rows (N, D).
+            columns: Names of the columns to compare.
+            tolerance: Largest change that is ignored, in standard deviations of the column.
+        """
         self._columns = columns
         # A text is encoded as its position among the distinct texts, an unknown text as -1.
         self._text_keys = {
-            name: _keys(whole[name]).unique() for name in columns if _is_text(whole[name])
+            name: _keys(features[name]).unique() for name in columns if _is_text(features[name])
         }
-        self._labels = _unique_labels(whole.index)
-        self._index = whole.index
-        self._values = self._matrix(whole)
+        self._labels = _unique_labels(features.index)
+        self._index = features.index
+        self._values = self._matrix(features)
         finite = np.where(np.isfinite(self._values), self._values, np.nan)
         with np.errstate(all="ignore"):
             scale = np.sqrt(_mean((finite - _mean(finite)) ** 2))
         self._scale = np.where(scale > 0, scale, 1.0)
         # Values that are computed from fewer rows may differ in the last bits, because sums are
         # computed in other blocks.
-        self._rounding = np.array([_rounding(whole[name].dtype) for name in columns])
+        self._rounding = np.array([_rounding(features[name].dtype) for name in columns])
         self._tolerance = np.maximum(tolerance, self._rounding) * self._scale
 
     def compare(
         self, other: pd.DataFrame, labels: pd.Index, largest_changes: dict[str, LookAhead]
     ) -> bool:
-        """Compare the rows at some labels, and return whether there were such rows.
+        """Compare the features of the rows with some labels, and record the largest changes.
 
         Args:
             other: Features computed from other raw rows.
-            labels: Labels at which the features should be equal.
-            largest_changes: Largest change of each column, which is updated.
+            labels: Index labels of the rows whose features should be equal.
+            largest_changes: Largest change of each column that changed, by name; it is updated.
+
+        Returns:
+            Whether any row was compared: both frames must contain a row with one of the labels.
         """
         position = self._labels.get_indexer(_unique_labels(other.index))
         rows = np.flatnonzero((position >= 0) & other.index.isin(labels))
@@ -90,7 +102,7 @@ def _mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _rounding(dtype: Any) -> float:
-    """Return the relative rounding error of a dtype; 0 unless it is a float."""
+    """Return the relative rounding error that is allowed for a dtype; 0 unless it is a float."""
     # Found by the item size, because numpy does not know pandas' nullable float dtypes.
     return 64 * float(np.finfo(f"f{dtype.itemsize}").eps) if dtype.kind == "f" else 0.0
 

@@ -124,7 +124,7 @@ def find_look_ahead(
     *,
     settings: LookAheadSettings,
     seed: int,
-    whole: pd.DataFrame | None = None,
+    features: pd.DataFrame | None = None,
 ) -> tuple[LookAhead, ...]:
     """Return the columns that depend on later rows, largest change first.
 
@@ -141,7 +141,7 @@ def find_look_ahead(
         columns: Feature columns; targets look ahead by design and are not checked.
         settings: Cuts and tolerance.
         seed: Seed of the new order.
-        whole: Result of ``compute(raw)``, if it is already known.
+        features: Result of ``compute(raw)``, if it is already known.
 
     Raises:
         ContractError: Nothing could be compared, or the features have index labels that the raw
@@ -158,9 +158,9 @@ def find_look_ahead(
         cuts. A maximum of the whole table is detected with the probability that some cut drops
         it. If all later rows are equal, no leak is detected.
     """
-    if whole is None:
-        whole = compute(raw.copy(deep=False))
-    search = _search(compute, raw, whole, columns, settings, seed)
+    if features is None:
+        features = compute(raw.copy(deep=False))
+    search = _search(compute, raw, features, columns, settings, seed)
     if search.num_comparisons == 0:
         raise ContractError(
             search.not_compared_message,
@@ -193,7 +193,7 @@ class _Search:
 
     @property
     def worst_first(self) -> tuple[LookAhead, ...]:
-        return tuple(sorted(self.largest_changes.values(), key=lambda found: -found.change))
+        return tuple(sorted(self.largest_changes.values(), key=lambda column: -column.change))
 
     @property
     def not_compared_message(self) -> str:
@@ -208,15 +208,15 @@ class _Search:
 def _search(
     compute: Compute,
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     columns: tuple[str, ...],
     settings: LookAheadSettings,
     seed: int,
     *,
     has_independent_rows: bool = False,
 ) -> _Search:
-    _require_labels(whole, raw)
-    sample = draw_sample(compute, raw, whole, columns, settings, seed=seed)
+    _require_labels(features, raw)
+    sample = draw_sample(compute, raw, features, columns, settings, seed=seed)
     search = _Search(sample)
     rng = np.random.default_rng(seed)
     for block in sample.blocks:
@@ -236,9 +236,9 @@ def _search_block(
     *,
     has_independent_rows: bool,
 ) -> None:
-    raw, whole = block.raw, block.features
+    raw, features = block.raw, block.features
     order = time_order(raw.index)
-    cuts = cut_positions(raw, whole, order, settings.cut_shares)
+    cuts = cut_positions(raw, features, order, settings.cut_shares)
     kept_shares = settings.kept_shares
     if has_independent_rows:
         # Few later rows are kept, so that every statistic of the whole table changes.
@@ -247,11 +247,11 @@ def _search_block(
     for table, cut in enumerate(cuts):
         columns = search.sample.columns_of(table, np.random.default_rng(seed))
         if before is None or columns is not search.sample.columns:
-            before = FeatureValues(whole, columns, settings.tolerance)
+            before = FeatureValues(features, columns, settings.tolerance)
         kept_share = kept_shares[table % len(kept_shares)]
         for share in (kept_share, 1.0):
             changed_rows, unchanged_labels = change_later_rows(
-                raw, whole, order, cut=cut, kept_share=share, rng=rng
+                raw, features, order, cut=cut, kept_share=share, rng=rng
             )
             try:
                 with wrap_user_errors("compute_features() of the workload"):
@@ -279,12 +279,12 @@ def _is_nondeterministic(
     return bool(changes)
 
 
-def _require_labels(whole: pd.DataFrame, raw: pd.DataFrame) -> None:
-    is_unknown = ~whole.index.isin(raw.index)
+def _require_labels(features: pd.DataFrame, raw: pd.DataFrame) -> None:
+    is_unknown = ~features.index.isin(raw.index)
     if is_unknown.any():
         raise ContractError(
             f"Features must keep the index labels of the raw rows; {is_unknown.sum():,} are new, "
-            f"first {whole.index[is_unknown][0]}.",
+            f"first {features.index[is_unknown][0]}.",
             fix="Drop rows in compute_features without resetting the index of the others.",
         )
 

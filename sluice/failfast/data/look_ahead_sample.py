@@ -18,7 +18,8 @@ _NUM_BLOCKS = 3
 """Number of blocks of consecutive rows in a sample: oldest, newest, and one in between."""
 
 _MIN_KEPT_SHARE = 0.5
-"""Minimum share of its rows' usual features that a block must yield; else blocks become longer."""
+"""Minimum number of feature rows computed from a block, relative to the number that the whole
+table yields for the rows of the block. If a block yields fewer, all blocks become longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,6 +44,8 @@ class LookAheadSample:
     def columns_of(self, table: int, rng: np.random.Generator) -> tuple[str, ...]:
         """Return the columns to compare in one changed table, rotating between tables.
 
+        A changed table has the rows of the original, but the later ones reordered or dropped.
+
         Args:
             table: Number of the changed table, from 0.
             rng: Draws the rotation order; must be in the same state for all tables.
@@ -56,7 +59,7 @@ class LookAheadSample:
 def draw_sample(
     compute: Callable[[pd.DataFrame], pd.DataFrame],
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     columns: tuple[str, ...],
     settings: LookAheadSettings,
     *,
@@ -65,14 +68,15 @@ def draw_sample(
     """Return the whole table, or three blocks of consecutive rows of a large table.
 
     The blocks are the oldest rows, the newest rows and rows at a random position in between.
-    Features of a block are compared with features of the same changed block, so a feature that
-    needs rows before the block is not mistaken for look-ahead. If a block yields few feature rows,
-    for example with windows longer than the block, all blocks become four times as long.
+    The check changes the later rows of a block, and compares the features computed from the block
+    before and after the change. So a feature that needs rows before the block is not mistaken for
+    look-ahead. If a block yields few feature rows, for example because windows are longer than the
+    block, all blocks become four times as long.
 
     Args:
         compute: Function from raw rows to features.
         raw: Raw rows.
-        whole: Result of ``compute(raw)``.
+        features: Result of ``compute(raw)``.
         columns: Feature columns.
         settings: ``max_cells`` and ``max_columns``.
         seed: Seed of the position of the middle block.
@@ -80,12 +84,12 @@ def draw_sample(
     Cost:
         One computation of all features of the blocks.
     """
-    width = max(raw.shape[1], whole.shape[1], 1)
+    width = max(raw.shape[1], features.shape[1], 1)
     max_rows = max(settings.max_cells // width, _MIN_ROWS)
     blocks: tuple[RowBlock, ...] = ()
     num_rows = max_rows // _NUM_BLOCKS
     while not blocks and max_rows < len(raw) and num_rows * _NUM_BLOCKS < len(raw):
-        blocks = _compute_blocks(compute, raw, whole, num_rows, np.random.default_rng(seed))
+        blocks = _compute_blocks(compute, raw, features, num_rows, np.random.default_rng(seed))
         num_rows *= 4
     omissions = []
     if blocks:
@@ -102,7 +106,7 @@ def draw_sample(
             "features, in turn (poc.look_ahead.max_columns)"
         )
     return LookAheadSample(
-        blocks=blocks or (RowBlock(raw=raw, features=whole),),
+        blocks=blocks or (RowBlock(raw=raw, features=features),),
         columns=columns,
         max_columns=settings.max_columns,
         note=f" A sample was examined: {'; '.join(omissions)}." if omissions else "",
@@ -112,7 +116,7 @@ def draw_sample(
 def _compute_blocks(
     compute: Callable[[pd.DataFrame], pd.DataFrame],
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     num_rows: int,
     rng: np.random.Generator,
 ) -> tuple[RowBlock, ...]:
@@ -125,11 +129,11 @@ def _compute_blocks(
         part = raw.iloc[np.sort(order[start : start + num_rows])]
         try:
             with wrap_user_errors("compute_features() of the workload"):
-                features = compute(part.copy(deep=False))
+                block_features = compute(part.copy(deep=False))
         except ContractError:  # too few rows for compute_features
             return ()
-        num_usual = whole.index.isin(part.index).sum()
-        if len(features) < _MIN_KEPT_SHARE * num_usual or len(features) == 0:
+        num_table_rows = features.index.isin(part.index).sum()
+        if len(block_features) < _MIN_KEPT_SHARE * num_table_rows or len(block_features) == 0:
             return ()
-        blocks.append(RowBlock(raw=part, features=features))
+        blocks.append(RowBlock(raw=part, features=block_features))
     return tuple(blocks)

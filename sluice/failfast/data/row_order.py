@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 _Positions = NDArray[np.int64]
 
 _MAX_GAP_CUTS = 3
+"""Maximum number of columns whose gaps determine a cut; one cut per column."""
+
 _SPARE_ROWS = 8
-"""Minimum number of later rows that are kept, in addition to those a target needs [rows]."""
+"""Minimum number of later rows that are kept beyond the rows that targets need."""
 
 
 def time_order(index: pd.Index) -> _Positions:
@@ -21,18 +23,18 @@ def time_order(index: pd.Index) -> _Positions:
 
 
 def cut_positions(
-    raw: pd.DataFrame, whole: pd.DataFrame, order: _Positions, shares: tuple[float, ...]
+    raw: pd.DataFrame, features: pd.DataFrame, order: _Positions, shares: tuple[float, ...]
 ) -> tuple[int, ...]:
     """Return the cut positions as distinct indices into ``order``, none at either end.
 
     Args:
         raw: Raw rows.
-        whole: Features of the raw rows.
+        features: Features of the raw rows.
         order: Result of ``time_order``.
         shares: Cuts as shares of the rows.
     """
     label = raw.index[order]
-    feature_positions = np.flatnonzero(label.isin(whole.index))
+    feature_positions = np.flatnonzero(label.isin(features.index))
     cuts = [int(len(raw) * share) for share in shares]
     if feature_positions.size > 1:
         # After the first row of the features and before their last: values that are filled at the
@@ -44,7 +46,7 @@ def cut_positions(
 
 def change_later_rows(
     raw: pd.DataFrame,
-    whole: pd.DataFrame,
+    features: pd.DataFrame,
     order: _Positions,
     *,
     cut: int,
@@ -55,7 +57,7 @@ def change_later_rows(
 
     Args:
         raw: Raw rows.
-        whole: Features of the raw rows; the rows missing at their end show how far targets look
+        features: Features of the raw rows; the rows missing at their end show how far targets look
             ahead.
         order: Result of ``time_order``.
         cut: Index into ``order`` of the first row that changes.
@@ -63,7 +65,9 @@ def change_later_rows(
         rng: Draws the new order.
     """
     early, late = order[:cut], order[cut:]
-    num_lost = len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(whole.index)).max(initial=0))
+    num_lost = (
+        len(raw) - 1 - int(np.flatnonzero(raw.index[order].isin(features.index)).max(initial=0))
+    )
     kept_positions = late[: max(int(len(late) * kept_share), num_lost + _SPARE_ROWS)]
     # A single cycle through all later rows, so that no row keeps its position.
     cycle = rng.permutation(late)

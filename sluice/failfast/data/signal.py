@@ -24,26 +24,43 @@ from sluice.workloads.workload import Examples
 Floats = NDArray[np.float64]
 
 _MIN_ROWS = 50
+"""Minimum number of complete examples for the test; with fewer the outcome is "insufficient"."""
+
 _MIN_CONCLUSIVE_ROWS = 200
-"""With fewer rows, a signal of a few per cent is not detected, so its absence proves little."""
+"""Minimum number of examples for a failure. With fewer, a signal of a few per cent is not detected,
+so its absence only warns."""
 
 _MIN_ROWS_PER_CLASS = 10
+"""Minimum mean number of examples per class for a failure; with fewer the check only warns."""
+
 _MAX_INPUT_VALUES = 1024
-"""In inputs with more values, such as large images, the feature maps of this check may miss a
-signal."""
+"""Maximum number of values of an input for a failure. In larger inputs, such as large images, the
+feature maps of this check may miss a signal, so the check only warns."""
 
 _MAX_TOKEN = 2**31
+"""Bound of the absolute value of floats that count as integers, such as token ids."""
+
 _MAX_VALUES = 100_000_000
-"""Maximum number of input values in memory; inputs with more values are tested on fewer rows."""
+"""Maximum number of input values of all examples in memory. Larger inputs are tested on fewer
+examples, at least ``_MIN_CONCLUSIVE_ROWS``."""
 
 _MAX_COLUMNS = 512
+"""Maximum number of columns of a linear feature map, and number of hash cells of a token map."""
+
 _NUM_RANDOM_COLUMNS = 256
+"""Number of random Fourier features of a map."""
+
 _MAX_PRODUCT_INPUTS = 24
+"""Maximum number of values of the last row for which all products of two values are features."""
+
 _MAX_TARGETS = 4
+"""Maximum number of target columns; more are replaced by this number of random mixtures."""
+
 _RIDGES = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-"""Ridge penalties, relative to the mean eigenvalue of the map."""
+"""Ridge penalties, relative to the mean eigenvalue of the map's Gram matrix."""
 
 _CLIP_DEVIATIONS = 5.0
+"""Maximum absolute value of a standardised input; larger ones are cut [standard deviations]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +68,12 @@ class SignalTest:
     """Share of the variance of the targets that generic regressions explain, and its p-value."""
 
     r2: float
-    """Largest generalised cross-validated share of explained variance."""
+    """Share of the target's variance that the best regression explains, by generalised cross-
+    validation."""
     critical_r2: float
-    """Share that shuffled targets exceed with probability ``signal_alpha``."""
+    """Share that is exceeded with probability ``signal_alpha`` if the targets are shuffled."""
     p_value: float
+    """Probability that the best regression explains at least ``r2`` of shuffled targets."""
 
 
 def check_signal(
@@ -144,7 +163,7 @@ def find_signal(
 
 
 def _input_tensor(examples: Examples) -> Tensor:
-    """Return the inputs as one tensor; a dict side by side (N, P)."""
+    """Return the inputs as one tensor; the tensors of a dict are concatenated (N, P)."""
     x = examples.inputs
     return x if isinstance(x, Tensor) else flat_input(x)
 
@@ -168,7 +187,7 @@ def _eigenbasis(map_NM: Floats) -> tuple[Floats, Floats]:
 def _explained_variance(
     value_M: Floats, basis_NM: Floats, target_NO: Floats, order_KN: NDArray[np.int64]
 ) -> Floats:
-    """Return the generalised cross-validated R2 of the best ridge penalty, for every order."""
+    """Return the generalised cross-validated R2 of the best ridge penalty, for every order (K,)."""
     num_rows, num_targets = target_NO.shape
     # Permuted targets side by side, so that all shuffles are one matrix product.
     permuted_targets = target_NO[order_KN].transpose(1, 0, 2).reshape(num_rows, -1)
@@ -326,7 +345,7 @@ def _judge_signal(
 
 
 def _why_inconclusive(examples: Examples) -> str:
-    """Return why a real signal may have been missed; empty when that is unlikely."""
+    """Return why the test may have missed a real signal; "" when that is unlikely."""
     x, num_rows, num_values = _input_tensor(examples), len(examples), _num_values(examples)
     if num_rows < _MIN_CONCLUSIVE_ROWS:
         return f"{num_rows:,} examples are few"

@@ -17,10 +17,11 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.workloads.workload import Examples, Workload
 
 _ROUNDING = 1e-5
-"""Allowed difference of an example that is computed in blocks of another size [std]."""
+"""Maximum difference by rounding of an example that is computed in blocks of another size [standard
+deviations of the split's values]."""
 
 _MAX_READ_ROWS = 64
-"""Maximum number of common examples that are read from a source that is not in memory."""
+"""Maximum number of examples that are compared if their source is not in memory."""
 
 _Part = tuple[str, pd.DataFrame, RowRange]
 """Description of the removed rows, the table, and the rows of the split that remain."""

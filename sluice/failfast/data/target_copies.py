@@ -13,12 +13,14 @@ from sluice.workloads.workload import Examples, Workload
 _Values = NDArray[np.float64]
 
 _MAX_RELATIVE_GAP = 0.1
-"""Largest gap to correlation 1 of a copy, relative to that of the target's previous row."""
+"""A copy's correlation with the target must be closer to 1 than the correlation of the target with
+its previous row: at most this multiple of the latter's distance to 1."""
 
 _MAX_READ_ROWS = 4096
 """Maximum number of targets that are read from a source that is not in memory."""
 
 _MIN_ROWS = 10
+"""Minimum number of rows with a finite feature and target to compare them."""
 
 
 def find_target_copies(
@@ -123,7 +125,10 @@ def _is_own_row(values: _Values, train: Examples, min_correlation: float) -> boo
 
 
 def _similarity(feature: _Values, target: _Values) -> float:
-    """Return the absolute correlation; 0 if the target's previous row is similarly close."""
+    """Return the absolute correlation of a feature and the target.
+
+    Returns 0 if the target's own previous row correlates similarly well with the target.
+    """
     is_finite = np.isfinite(feature) & np.isfinite(target)
     one, two = feature[is_finite], target[is_finite]
     if len(one) < _MIN_ROWS or np.ptp(two) == 0:

@@ -8,9 +8,11 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Workload
 
 _MIN_ROWS = 30
+"""Minimum number of rows of a table to test their order."""
+
 _MAX_DEVIATIONS = 5.0
-"""Maximum number of standard errors of a correlation by chance; beyond it, a false alarm has a
-probability below one in a million."""
+"""Rank correlation of neighbouring targets above which rows are not in random order [standard
+errors of the correlation in a random order]. The rate of false alarms is below one in a million."""
 
 
 def find_unshuffled_rows(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:

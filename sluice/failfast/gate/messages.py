@@ -43,4 +43,7 @@ class CodeLocation:
 WorkerMessage = (
     GatePlan | CheckStarted | CheckResult | CodeLocation | SluiceError | Literal["finished"]
 )
+"""Message from the gate's child process to the supervisor."""
+
 SupervisorMessage = GateTask | Literal["where"]
+"""Message from the supervisor to the child process; "where" requests a ``CodeLocation``."""

@@ -22,10 +22,10 @@ class PlannedCheck:
         blocking = (results[name] for name in self.needs if name in results)
         return next((result for result in blocking if not result.passed), None)
 
-    def result(self, finding: CheckOutcome, seconds: float) -> CheckResult:
-        """Return the result of this check for a finding."""
+    def result(self, outcome: CheckOutcome, seconds: float) -> CheckResult:
+        """Return the result of this check: its outcome after a run time [s]."""
         return CheckResult.of(
-            finding,
+            outcome,
             name=self.name,
             check_id=self.check_id,
             seconds=seconds,
@@ -35,14 +35,14 @@ class PlannedCheck:
     def skipped_result(self, because: CheckResult) -> CheckResult:
         """Return the "skipped" result of this check, because of another result."""
         if because.outcome == "skipped":  # name the root cause, not the chain
-            finding = CheckOutcome(outcome="skipped", summary=because.summary, fix=because.fix)
-            return self.result(finding, 0.0)
-        finding = CheckOutcome(
+            outcome = CheckOutcome(outcome="skipped", summary=because.summary, fix=because.fix)
+            return self.result(outcome, 0.0)
+        outcome = CheckOutcome(
             outcome="skipped",
             summary=f"Skipped, because {because.name} did not pass ({because.outcome}).",
             fix=f"Correct {because.name} first.",
         )
-        return self.result(finding, 0.0)
+        return self.result(outcome, 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,4 +55,5 @@ class GatePlan:
     reloading: TimeLimit
     """Time limit for loading the data again in a new process, after one was stopped."""
     max_memory_share: float
-    """Share of the memory that was free when the gate started, in (0, 1]."""
+    """Maximum memory of the gate's process, as a share of the memory that was free when the gate
+    started, in (0, 1]."""

@@ -86,18 +86,18 @@ def run_checks(
 def _run(
     check: GateCheck, inputs: GateInputs, results_by_name: dict[str, CheckResult]
 ) -> CheckResult:
-    """Run and time one check, and convert exceptions to findings."""
+    """Run and time one check; an exception becomes a failed outcome."""
     planned = check.planned(inputs.settings.times)
     blocking = planned.blocked_by(results_by_name)
     if blocking is not None:
         return planned.skipped_result(blocking)
     started = inputs.clock()
     try:
-        finding = check.function(inputs)
+        outcome = check.function(inputs)
     except (Exception, SystemExit) as error:  # boundary to user code
-        finding = outcome_from_error(error)
+        outcome = outcome_from_error(error)
     seconds = _seconds_since(started, inputs.clock)
-    return planned.result(apply_time_limit(finding, seconds, planned.limit), seconds)
+    return planned.result(apply_time_limit(outcome, seconds, planned.limit), seconds)
 
 
 def _seconds_since(started: datetime, clock: Clock) -> float:

@@ -27,11 +27,14 @@ from sluice.findings.catalogue import FaultName
 from sluice.findings.check_outcome import CheckOutcome
 
 GateEvent = GatePlan | CheckStarted | CheckResult
+"""Event that the supervisor logs and passes to its caller."""
+
 STARTUP_LIMIT = TimeLimit(typical_s=30.0, max_s=120.0)
-"""Time limit for importing torch and the user's module; the user's settings are not yet known."""
+"""Time limit for importing torch and the user's module. It is no setting, because the settings are
+read during the import."""
 
 _POLL_S = 0.1
-"""Interval at which time and memory are checked."""
+"""Interval at which time and memory are checked [s]."""
 _GIB = 2**30
 
 
@@ -66,10 +69,10 @@ class _Progress:
     running_check: str = ""
     running_since: float = 0.0
     cpu_wait_s: float = 0.0
-    """Time for which the gate's processes, one after the other, waited for a CPU [s]."""
+    """Total time for which the gate's processes waited for a CPU that others used [s]."""
 
     def now(self) -> float:
-        """Return a time for durations: other programs that use the CPU do not make them longer."""
+        """Return a time for durations, which excludes waits for a CPU that other programs use."""
         return time.monotonic() - self.cpu_wait_s
 
     def record(self, message: GateEvent) -> None:

@@ -10,33 +10,39 @@ WHOLE_GATE_CHECK_ID = "total_time"
 WHOLE_GATE_DESCRIPTION = "All checks together finish within the time limit of the gate."
 
 
-def apply_time_limit(finding: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
-    """Return a failure or warning when the check was too slow; a worse outcome is kept."""
-    if seconds > limit.max_s and finding.outcome in ("pass", "warn"):
+def apply_time_limit(measured: CheckOutcome, seconds: float, limit: TimeLimit) -> CheckOutcome:
+    """Return the outcome of a check, or a worse one when the check was too slow.
+
+    A pass or a warning becomes a failure above ``limit.max_s``, a pass becomes a warning above
+    ``limit.typical_s``.
+    """
+    if seconds > limit.max_s and measured.outcome in ("pass", "warn"):
         duration = f"Took {seconds:.1f} s, at most {limit.max_s:g} s is allowed."
-        return _slow("fail", "time limit exceeded", duration, finding)
-    if seconds > limit.typical_s and finding.outcome == "pass":
+        return _slow("fail", "time limit exceeded", duration, measured)
+    if seconds > limit.typical_s and measured.outcome == "pass":
         duration = f"Took {seconds:.1f} s, {limit.typical_s:g} s is usual."
-        return _slow("warn", "slower than usual", duration, finding)
-    return finding
+        return _slow("warn", "slower than usual", duration, measured)
+    return measured
 
 
 def check_total_time(seconds: float, limit: TimeLimit) -> CheckResult:
     """Return the result for the total time of all checks, including the start of the process."""
     finished = "All checks together finished, including the start of their process."
-    finding = apply_time_limit(CheckOutcome(outcome="pass", summary=finished), seconds, limit)
+    outcome = apply_time_limit(CheckOutcome(outcome="pass", summary=finished), seconds, limit)
     return CheckResult.of(
-        finding, name=WHOLE_GATE_CHECK, check_id=WHOLE_GATE_CHECK_ID, seconds=seconds, limit=limit
+        outcome, name=WHOLE_GATE_CHECK, check_id=WHOLE_GATE_CHECK_ID, seconds=seconds, limit=limit
     )
 
 
-def _slow(outcome: Outcome, fault: FaultName, duration: str, finding: CheckOutcome) -> CheckOutcome:
+def _slow(
+    outcome: Outcome, fault: FaultName, duration: str, measured: CheckOutcome
+) -> CheckOutcome:
     # The fault, its cause and its fix concern only the time.
-    result = "Apart from the time, it passed: " if finding.outcome == "pass" else ""
+    result = "Apart from the time, it passed: " if measured.outcome == "pass" else ""
     return CheckOutcome(
         outcome=outcome,
-        summary=f"{duration} {result}{finding.summary}",
-        numbers=finding.numbers,
+        summary=f"{duration} {result}{measured.summary}",
+        numbers=measured.numbers,
         fault=fault,
-        examples=finding.examples,
+        examples=measured.examples,
     )

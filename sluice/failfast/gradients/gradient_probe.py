@@ -1,4 +1,4 @@
-"""A few real optimizer steps, to distinguish gradients that stay 0 from those that start at 0."""
+"""A few real optimizer steps, which distinguish gradients that stay 0 from a start at 0."""
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ class GradientProbe:
         self.record()
 
     def record(self) -> None:
-        """Record the current gradients as those of one more batch."""
+        """Record the gradients of one more batch: the current gradients of the model."""
         self.num_batches += 1
         for name, parameter in self.model.named_parameters():
             if parameter.grad is not None:

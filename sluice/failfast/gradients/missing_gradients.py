@@ -10,8 +10,13 @@ from sluice.models.module_activity import RECTIFIERS, ModuleActivity
 from sluice.models.parameter_names import format_names
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Modules that normalise their inputs."""
+
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
+"""Modules whose inputs are token ids."""
+
 _LISTS = (nn.ModuleList, nn.ModuleDict)
+"""Containers of modules, some of which may be unused by design, such as experts."""
 
 _BY_DESIGN = (
     "Parts without influence on these rows: a bias before a normalisation, recurrent weights with "
@@ -199,7 +204,7 @@ class _Diagnosis:
         return None
 
     def find_initialised_at_zero(self) -> CheckOutcome | None:
-        """Return a failure for zero-initialised layers that no step changes; None without any."""
+        """Return a failure for layers whose weights stay at their initial 0; None without any."""
         layers = [
             owner
             for owner in self.zero_layers
@@ -257,7 +262,11 @@ class _Diagnosis:
         )
 
     def _is_idle(self, owner: str) -> bool:
-        """Return whether the module or one of its parents has an equivalent that learns."""
+        """Return whether an equivalent of the module, or of one of its parents, learns.
+
+        An equivalent has the same class. If the module did not run, both are in one list, else
+        both have the same input.
+        """
         return any(self._has_learning_equivalent(name) for name in _name_and_parents(owner))
 
     def _has_learning_equivalent(self, name: str) -> bool:

@@ -30,8 +30,8 @@ class OptimizerReport(Record):
         description="Parameters that are in a group although requires_grad is False."
     )
     num_foreign: int = Field(
-        description="Number of parameters in a group that do not belong to this model, such as "
-        "those of a replaced layer or of another model that is trained jointly."
+        description="Number of parameters in a group that do not belong to this model, such as the "
+        "parameters of a replaced layer, or of another model that is trained jointly."
     )
 
     @property
@@ -44,7 +44,7 @@ def validate_optimizer(
     named_parameters: Iterable[tuple[str, nn.Parameter]],
     groups: torch.optim.Optimizer | Sequence[Mapping[str, Any]],
 ) -> OptimizerReport:
-    """Compare the parameters of a model with those of an optimizer, by identity.
+    """Compare the parameters of a model with the parameters of an optimizer, by identity.
 
     Args:
         named_parameters: Result of ``model.named_parameters()``. A tied parameter counts once,

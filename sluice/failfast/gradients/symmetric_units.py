@@ -3,7 +3,8 @@
 from torch import Tensor, nn
 
 _TOLERANCE = 1e-4
-"""Tolerance relative to the largest value: above rounding, far below random initial weights."""
+"""Maximum difference of equal units, relative to the largest absolute value of the tensor. It is
+above rounding errors and far below the differences of random initial weights."""
 
 _LOOKUPS = (nn.Embedding, nn.EmbeddingBag)
 """Modules whose weight rows are tokens, not units."""

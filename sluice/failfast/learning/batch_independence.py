@@ -14,16 +14,17 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples
 
 _NUM_SINGLE_EXAMPLES = 8
-"""Examples that are predicted one by one; a model that mixes examples changes nearly all."""
+"""Number of examples that are predicted one by one. Few suffice: a model that mixes examples
+changes nearly all predictions."""
 
 _ROUNDING_STEPS = 4.0
-"""Allowed rounding error in units of the last digit of the largest output: a target with level
-1e4 and deviation 1 leaves little more precision."""
+"""Allowed rounding error of an output [machine epsilons times the largest absolute output]. It is
+added to the tolerance, because outputs of level 1e4 and deviation 1 have large rounding errors."""
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 _BATCH_OF_ONE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
-"""Exceptions of models that do not accept a batch of one."""
+"""Types of the exceptions that models raise if they do not accept a batch of one example."""
 
 
 def find_batch_dependence(
@@ -69,7 +70,12 @@ def find_batch_dependence(
 def _predict_separately(
     model: nn.Module, batch: Examples, output_shape: tuple[int, ...]
 ) -> tuple[Tensor, Tensor, str]:
-    """Return positions of examples, their outputs when they are predicted separately, and how."""
+    """Predict some examples without the rest of their batch.
+
+    Returns:
+        The positions of the examples in the batch, their outputs, and how they were predicted:
+        "alone", or "with half of the batch" if the model does not accept a batch of one.
+    """
     x, all_positions = batch.inputs, torch.arange(len(batch))
     positions = spread_rows(len(batch), _NUM_SINGLE_EXAMPLES)
     try:
@@ -83,7 +89,7 @@ def _predict_separately(
 
 
 def _are_equal(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) -> bool:
-    """Return whether two outputs are equal up to rounding; NaN is never equal."""
+    """Return whether two outputs are equal within tolerance and rounding; NaN is never equal."""
     if one.shape != two.shape:
         return False
     rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())

@@ -17,12 +17,13 @@ from sluice.config.poc_settings import PocSettings
 from sluice.workloads.constant_baseline import ConstantBaseline
 
 _MAX_STEP_RATIO = 10.0
-"""Above this ratio of the steps of the real training to those of the mini training, a smaller
-decrease is required."""
+"""Maximum ratio of the real training's steps to the mini training's steps for which the full
+``min_loss_decrease`` is required. For a longer training the requirement is reduced in proportion.
+"""
 
 _MIN_DECREASE = 1e-4
-"""Smallest required decrease, however long the real training is. With a learning rate of 1e-9 the
-measured decrease was at most 3e-6."""
+"""Lower limit of the reduced requirement [share of the learnable loss]. With a learning rate of
+1e-9 the measured decrease was at most 3e-6."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def required_loss_decrease(step_share: float, settings: PocSettings) -> float:
     """Return the required loss decrease, as a share of the learnable loss.
 
     Args:
-        step_share: Optimizer steps of the mini training divided by those of the real training.
+        step_share: Ratio of the mini training's optimizer steps to the real training's.
         settings: Contains ``min_loss_decrease``, which applies to a mini training as long as the
             real one.
     """
@@ -84,9 +85,10 @@ def learnable_loss(first_S: NDArray[np.float64], baseline: ConstantBaseline) -> 
 
 
 def loss_increases(loss_SE: NDArray[np.float64], baseline: ConstantBaseline) -> NDArray[np.float64]:
-    """Return how far each loss is above both the first loss and the constant baseline.
+    """Return how far each loss is above the larger of first loss and constant baseline (S, 1 + E).
 
-    In units of ``baseline.unit``; relative to the first loss if there is no baseline.
+    The increase is measured in units of ``baseline.unit``. Without a baseline it is the increase
+    over the first loss, relative to the first loss.
     """
     first_S1 = loss_SE[:, :1]
     if baseline.problem:

@@ -36,17 +36,18 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _MAX_UNITS_ABOVE = 10.0
-"""If the last loss is further above the constant baseline than this [units], its decrease may only
-show that the target's level is approached. Models of a rare class (2 %) and of a mixture density
-were up to 4.5 units above it after a slow start, and did learn."""
+"""Maximum of the last loss above the constant baseline for a pass [baseline units]. Above it the
+decrease may only show that outputs approach the target's level, so the check warns. Models of a
+rare class (2 %) and of a mixture density were up to 4.5 units above it after a slow start, and did
+learn."""
 
 _MIN_UNITS_BELOW = 0.05
-"""If the last loss is closer below the constant baseline than this [units], it does not show that
-the model uses its inputs."""
+"""Minimum of the last loss below the constant baseline that shows that the model uses its inputs
+[baseline units]. With less, the summary says that this is not shown."""
 
 _PRETRAINED_UNITS_BELOW = 0.5
-"""If the first loss is further below the constant baseline than this [units], the model counts as
-pretrained."""
+"""Minimum of the first loss below the constant baseline for a model to count as pretrained
+[baseline units]. If its loss does not decrease, the check warns instead of failing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,7 +293,10 @@ def _needs_more_seeds(
     step_share: float,
     settings: PocSettings,
 ) -> bool:
-    """Return whether more seeds could confirm a decrease that is not yet significant."""
+    """Return whether more seeds could show that the mean decrease is large enough.
+
+    True if the mean decrease is large enough, its lower bound is not, and no loss exploded.
+    """
     first_S, last_S = loss_SE[:, 0], loss_SE[:, -1]
     learnable_S = learnable_loss(first_S, baseline)
     if not bool((learnable_S > 0).all()):

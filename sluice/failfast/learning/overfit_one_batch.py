@@ -31,15 +31,22 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _CANDIDATE_ROWS = 512
+"""Maximum number of evenly spaced train examples from which the tiny batch is selected."""
+
 _CALIBRATION_PASSES = 50
+"""Number of batches that calibrate running statistics before the overfitting."""
+
 _CALIBRATION_ROWS = 64
+"""Number of examples in a batch of the calibration."""
+
 _FAR_RATIO = 3.0
-"""Excess loss over the baseline, in multiples of the required decrease, that indicates outputs far
-from the target's level. Ordinary initialisations exceed the baseline by less than one multiple."""
+"""Excess of the lowest loss over the constant baseline above which the outputs count as far from
+the target's level [multiples of the required decrease below the baseline]. Ordinary initialisations
+exceed the baseline by less than one multiple."""
 
 _LEARNING_RATES = (1e-2, 1e-3, 1e-1)
-"""Learning rates of Adam, tried in turn. The first is sufficient for most networks; deep networks
-need the second, and linear ones on nearly equal inputs the third."""
+"""Learning rates of Adam, tried in turn until the batch is overfitted. The first is sufficient for
+most networks; deep networks need the second, and linear ones on nearly equal inputs the third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,7 @@ class _Attempt:
     baseline_loss: float
     """Loss of the best constant output."""
     required_loss: float
-    """Largest loss that counts as success."""
+    """Maximum loss that counts as success."""
     lowest_loss: float
     """Lowest loss of the model over all learning rates."""
     num_steps: int
@@ -183,7 +190,16 @@ def _minimise(
     required_loss: float,
     max_steps: int,
 ) -> tuple[float, int]:
-    """Return the lowest loss during the minimisation and the step at which it was reached."""
+    """Return the lowest loss during the minimisation and the number of steps that reached it.
+
+    Args:
+        model: Model in eval mode, which is changed.
+        workload: Defines the losses.
+        batch: The tiny batch.
+        rate: Learning rate.
+        required_loss: Loss at or below which the minimisation ends.
+        max_steps: Maximum number of steps.
+    """
     x, y = batch.inputs, batch.targets
     parameters = [p for p in model.parameters() if p.requires_grad]
     lowest = (math.inf, 0)
@@ -282,7 +298,11 @@ def _not_measured(summary: str) -> CheckOutcome:
 
 
 def _linear_capacity(examples: Examples) -> int:
-    """Return how many examples a linear model of one row of the input could fit."""
+    """Return the number of examples that a linear model of one row of the input can fit.
+
+    It is the length of the input's last axis (for a dict, its number of values) plus one for the
+    bias.
+    """
     x = examples.inputs
     return (x.shape[-1] if isinstance(x, Tensor) else flat_input(x).shape[1]) + 1
 

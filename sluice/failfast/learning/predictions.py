@@ -16,16 +16,21 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.finding import Number
 
 _DECIMALS = 6
+"""Number of decimals to which predictions are rounded before distinct ones are counted."""
 
 _WIDE_RATIO = 3.0
-"""Spread ratio above which a passed check says what is allowed: more than any accurate model's."""
+"""Spread ratio above which the summary of a passed check names the maximum ratio. No accurate model
+has such a wide spread."""
 
 
 class PredictionSpread(Record):
     """Standard deviation of predictions divided by that of the targets, over all outputs."""
 
     ratio: float
-    problem: str = Field(description="'collapse', 'explosion', 'not finite', or empty.")
+    problem: str = Field(
+        description="Problem of the predictions: 'collapse', 'explosion' or 'not finite'; empty "
+        "without a problem."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,13 +15,16 @@ from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.workload import Examples, Workload
 
 _MAX_BASELINE_ROWS = 256
-"""Maximum number of test rows whose baseline is checked, if outputs are large."""
+"""Maximum number of test rows whose baseline is checked if the workload does not keep its
+outputs."""
 
 _NEAR_SHARE = 0.5
-"""Share of the loss gap between the best and the default simple rule that counts as near."""
+"""Maximum excess of the trained loss over the loss of the best simple rule without a note, as a
+share of the difference between the losses of the default rule and of the best rule."""
 
 _NEAR_RATIO = 0.05
-"""Share of the best simple rule's loss by which a loss may exceed it and still count as near."""
+"""Maximum excess of the trained loss over the loss of the best simple rule without a note, relative
+to the latter. The larger of both limits applies."""
 
 
 def check_scoring(
@@ -101,7 +104,7 @@ def _predict_baseline(
 ) -> tuple[object, int, tuple[int, ...]]:
     """Return predictions of the baseline, the number of its rows, and the required shape.
 
-    If the workload does not keep its outputs, the predictions are those of evenly spaced rows.
+    If the workload does not keep its outputs, only evenly spaced rows are predicted.
     """
     baseline, test = workload.baseline(frame, fold), workload.examples(frame, fold.test)
     is_source = isinstance(baseline, Tensor | RowSource)
@@ -116,7 +119,10 @@ def _predict_baseline(
 def _compare_with_simple_rule(
     workload: Workload, output: Tensor, held_out: Examples, frame: pd.DataFrame, fold: Fold
 ) -> str:
-    """Return a note if the mini training's loss is not near that of the best simple rule."""
+    """Return a note if the mini training's loss clearly exceeds that of the best simple rule.
+
+    Returns "" if it does not, or if the workload has its own baseline.
+    """
     if type(workload).baseline is not Workload.baseline:
         return ""
     rule = best_rule(workload, frame, fold, BaselineSettings())

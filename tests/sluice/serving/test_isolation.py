@@ -187,7 +187,7 @@ def test_a_challenger_answers_from_another_process(two: Rig) -> None:
         (challengers.SEGFAULT, "errors", "ended by signal SIGSEGV"),
         more(challengers.EXIT, "errors", "ended with status 3"),
         more(challengers.BABBLE, "errors", "sent an invalid frame"),
-        (challengers.LEAK, "errors", "MiB of memory, the limit is 128"),
+        (challengers.LEAK, "errors", "MiB, the limit is 128"),
         (challengers.LOOP, "timeouts", "hung for 3 s"),
     ],
 )

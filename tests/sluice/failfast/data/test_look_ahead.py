@@ -136,7 +136,7 @@ def test_a_known_frame_saves_one_computation() -> None:
     find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0)
     once = len(calls)
     calls.clear()
-    find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0, whole=compute(RAW))
+    find_look_ahead(compute, RAW, ("f",), settings=SETTINGS, seed=0, features=compute(RAW))
 
     assert once == len(calls) == 8
     assert sum(calls[1:]) < 5.5 * len(RAW)
