@@ -151,7 +151,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
         """End the prediction if this optimizer was not expected to clear its gradients now."""
         prediction = thread.prediction
         entry = sink.objects.optimizers.get_or_add(optimizer)
-        if entry.zero_code != prediction.codes[prediction.position]:
+        if entry.zero_grad_code != prediction.codes[prediction.position]:
             predictor.stop(thread)
 
     @functools.wraps(original)
@@ -161,7 +161,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
         if prediction.position >= 0 and sink.is_on:
             entry = prediction.optimizer_entry
             if (
-                prediction.codes[prediction.position] == entry.zero_code
+                prediction.codes[prediction.position] == entry.zero_grad_code
                 and entry.ref() is optimizer
             ):
                 original(optimizer, *args, **kwargs)

@@ -21,7 +21,7 @@ from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.sampling.step_statistics import PendingStep
 
-_PARAMETERS_PER_OPTIMIZER = 2
+_NUM_SNAPSHOTS_PER_OPTIMIZER = 2
 _MAX_SUMMED_NUMEL = 2**14
 """Number of elements up to which the sum of a gradient is stored."""
 
@@ -41,7 +41,7 @@ class StepPattern:
     """Pattern that is predicted to follow; None to record the following step fully."""
     optimizer_entry: Any = None
     """Entry of the optimizer that ends the step; set when the pattern is first predicted."""
-    repeated_steps: list[Any] = field(default_factory=list)
+    steps_and_losses: list[Any] = field(default_factory=list)
     """Steps that repeated the pattern and are not yet reported: step number, its losses, next step
     number, its losses, and so on."""
 
@@ -205,7 +205,7 @@ class GradientEdits:
             )
             for entry in entries
             for group in entry.groups[:1]
-            for parameter in group["params"][:_PARAMETERS_PER_OPTIMIZER]
+            for parameter in group["params"][:_NUM_SNAPSHOTS_PER_OPTIMIZER]
             if parameter.grad is not None
         ]
 

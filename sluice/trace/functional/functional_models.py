@@ -166,7 +166,7 @@ class FunctionalModelWatch:
         if not sink.sampling.samples_statistics or self._inspected_step == sink.steps.last:
             return False
         self._inspected_step = sink.steps.last
-        return self._sampler.keeps_next()
+        return self._sampler.advance()
 
     def _model_of(self, leaf: Tensor) -> FunctionalModel | None:
         """Return the model that begins with a leaf; add it if it is new."""

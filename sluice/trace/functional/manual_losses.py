@@ -109,7 +109,7 @@ class ManualLossWatch:
         sink = self._sink
         if self._passes_left:
             self._passes_left -= 1
-        elif self._inspected_step == sink.steps.last or not self._sampler.keeps_next():
+        elif self._inspected_step == sink.steps.last or not self._sampler.advance():
             return
         self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)

@@ -60,7 +60,7 @@ class EvaluationPasses:
         passes, self.open_passes = self.open_passes, {}
         for (network, loader, kind), evaluation in passes.items():
             evaluation.sum_pending()
-            if not self._sampler.keeps_next():
+            if not self._sampler.advance():
                 continue
             total = evaluation.total
             self._sink.recorder.device_reads.request(

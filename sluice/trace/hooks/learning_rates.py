@@ -28,7 +28,7 @@ def watch_learning_rates(sink: EventSink) -> None:
             samplers[entry.index] = LogSpacedSampler(_MAX_DENSE_ROWS)
         if not {*map(type, (*rates, *previous))} <= {float, int}:
             return
-        if samplers[entry.index].keeps_next() or max(rates) > _JUMP_FACTOR * max(previous):
+        if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous):
             sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
 
     sink.bus.subscribe(StepBegins, record_change)

@@ -205,7 +205,7 @@ class LossWatch:
             thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_first or is_sampled_step:
             counter.last_inspected_step = sink.steps.last
-            if is_first or counter.sampler.keeps_next():
+            if is_first or counter.sampler.advance():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
             arguments = self._bind(kind, args, kwargs)

@@ -42,8 +42,8 @@ class OptimizerEntry:
     """Whether its gradients are from before the trace, and it was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Event codes of its steps, by flags."""
-    zero_code: int = -1
-    """Event code of its ``zero_grad``."""
+    zero_grad_code: int = -1
+    """Event code of its ``zero_grad``; -1 before its first call."""
     clip_codes: dict[str, int] = field(default_factory=dict)
     """Event codes of its gradient clips, by kind."""
 

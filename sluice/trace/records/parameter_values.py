@@ -24,10 +24,11 @@ class ParameterValuesRecord(Record):
 
 
 class NonFiniteGradientRecord(Record):
-    """Non-finite gradients after a backward pass or before clipping, without a loss scale.
+    """Non-finite gradients after a backward pass or before clipping.
 
-    They are also inferred from weights that are non-finite at the first non-finite loss, unless the
-    optimizer state of these weights is finite. Only the first few of a process are recorded.
+    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. They
+    are also inferred from weights that are non-finite at the first non-finite loss, unless the optimizer
+    state of these weights is finite. Only the first few of a process are recorded.
     """
 
     step: int = Field(

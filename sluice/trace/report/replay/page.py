@@ -22,7 +22,7 @@ from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Maximum number of event sequences on a page; the most frequent ones are shown."""
+"""Maximum number of event sequences on a page. If there are more, the most frequent are shown."""
 
 _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",
@@ -144,7 +144,7 @@ def _card(diagnosis: Diagnosis) -> str:
         ("do", escape(finding.fix)),
         ("false alarm if", escape(finding.contradicted_by)),
         *((f"also seen, step {f.step:,}", escape(f.what)) for f in diagnosis.findings[1:]),
-        *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.explains),
+        *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.consequences),
     ]
     return (
         f'<div class="card {tone}"><h3>'
@@ -211,7 +211,7 @@ def _data_script(
         "findings": [
             {"step": f.step, "severity": f.severity, "fault": f.fault}
             for d in diagnoses
-            for f in (d.findings[0], *d.explains)
+            for f in (d.findings[0], *d.consequences)
         ],
         "abnormal": None if abnormal is None else abnormal.model_dump(),
         "sequences": _sequences(trace),
