@@ -17,13 +17,14 @@ from sluice.trace.thread_state import ThreadState
 _KINDS_BEFORE_STEP = ("backward", "clip")
 """Kinds of events that belong to the step that follows them."""
 _MAX_WATCHED_PARAMETERS = 2
+"""Maximum number of parameters that are compared to detect a step."""
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. It is inspected once more whenever this
-number has doubled. Few programs accumulate gradients over more passes."""
+again, because the program may have replaced its parameters. It is inspected once more each time the
+number of passes has doubled. Few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Number of elements up to which a watched parameter is copied. Of larger ones only the version is
-compared, which counts in-place changes."""
+"""Maximum number of elements of a watched parameter that is copied. Of a larger one, only the
+version is compared, which counts in-place changes."""
 
 
 class ImplicitOptimizer:
@@ -48,13 +49,14 @@ class ManualUpdateWatch:
         self._watched: list[Tensor] = []
         """Parameters that are compared to detect a step."""
         self._num_passes = 0
-        """Backward passes since the last step."""
+        """Number of backward passes since the last detected step."""
         self._stepped_since_backward = False
         """Whether a step was detected since the last backward pass."""
         self._has_ever_stepped = False
-        """Whether any step was detected."""
+        """Whether any step was detected in the trace."""
         self._has_old_gradients = False
-        """Whether gradients from before the last step remain, because they were not zeroed."""
+        """Whether gradients from before the last detected step remain, because the program did not
+        clear them."""
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that remain from before a step."""

@@ -15,7 +15,7 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _MAX_DENSE_ROWS = 128
-"""Number of first records of each kind that are all kept; later ones are decimated."""
+"""Number of first calls of each function that are all recorded. Of later ones, ever fewer are."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:

@@ -11,7 +11,7 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Maximum number of losses that are kept before they are summed."""
+"""Number of losses of a pass after which the pending ones are summed, to free their memory."""
 
 
 class _EvaluationPass:

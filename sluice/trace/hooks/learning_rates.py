@@ -8,9 +8,11 @@ from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
 _MAX_DENSE_ROWS = 128
-"""Number of first changes of an optimizer that are all recorded; later ones are decimated."""
+"""Number of first changes of an optimizer's learning rates that are all recorded. Of later changes,
+ever fewer are recorded."""
 _JUMP_FACTOR = 2
-"""Increases of the learning rate beyond this factor are always recorded."""
+"""Factor by which the largest learning rate must exceed the previous one for a change that is
+always recorded."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:

@@ -16,7 +16,7 @@ _MAX_PARAMETERS = 20_000_000
 """Maximum number of parameters of a network that is copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements in the arguments of a forward pass that is run on a copy."""
+"""Maximum number of elements of all tensor arguments together, for a pass on a copy."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 

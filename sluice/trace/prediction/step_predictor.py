@@ -48,8 +48,8 @@ class StepPredictor:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
         self._max_repeats = 0
-        """Maximum number of predicted steps between two fully recorded ones; 0 if steps are slow or
-        each one must be recorded fully."""
+        """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
+        predicted, because steps are slow or each one must be recorded fully."""
 
     def _learn(self, delivered: StepsDelivered) -> None:
         """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
@@ -170,7 +170,8 @@ class StepPredictor:
                 tracker.is_cleared = True
             elif i >= 0:
                 # The gradients of its last step are still in place.
-                tracker.record_gradients(may_have_changed=not backward_codes.isdisjoint(codes_since))
+                has_backward = not backward_codes.isdisjoint(codes_since)
+                tracker.record_gradients(may_have_changed=has_backward)
 
 
 def _predict(prediction: Prediction, pattern: StepPattern) -> None:

@@ -40,7 +40,7 @@ class BatchRecord(Record):
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     position: int = Field(description="Position of the batch in its epoch, from 0.")
-    step: int = Field(description="Optimizer steps before the batch.")
+    step: int = Field(description="Number of optimizer steps before the batch.")
     fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row of the first tensor. Equal rows have equal "
@@ -75,7 +75,7 @@ class EpochRecord(Record):
 
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
-    step: int = Field(description="Optimizer steps before the epoch.")
+    step: int = Field(description="Number of optimizer steps before the epoch.")
     sampler_epoch: int = Field(description="Epoch set by set_epoch(); -1 without this method.")
     num_batches: int
     num_indices: int = Field(description="Row indices from the sampler; 0 without a sampler.")

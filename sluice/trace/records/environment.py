@@ -53,7 +53,7 @@ class DataParallelRecord(Record):
         description="Network index of the wrapper itself, or of the sharded network; -1 if it is "
         "not called."
     )
-    step: int = Field(description="Optimizer steps before the record.")
+    step: int = Field(description="Number of optimizer steps before the record.")
 
 
 class StateSaveRecord(Record):

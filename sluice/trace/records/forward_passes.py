@@ -30,7 +30,7 @@ class ForwardPassRecord(Record):
     start of a new phase.
     """
 
-    step: int = Field(description="Optimizer steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     calls: tuple[ModuleCallRecord, ...]
 

@@ -54,7 +54,7 @@ class LossRecord(Record):
     binary_cross_entropy that raise an error.
     """
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     kind: str = Field(description="Name of the function, such as 'cross_entropy'.")
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
@@ -96,7 +96,7 @@ class EvaluationPassRecord(Record):
     A pass ends with the next training loss or step, or when weights are loaded.
     """
 
-    step: int = Field(description="Optimizer steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     kind: str = Field(description="Name of the loss function.")
