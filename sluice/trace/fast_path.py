@@ -51,7 +51,7 @@ def install_fast_path(sink: EventSink) -> None:
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
-    # False if another library replaced ``__call__`` before.
+    # False if another library replaced ``__call__`` before the trace.
     is_torch_call = original is nn.Module._wrapped_call_impl
 
     @functools.wraps(original)

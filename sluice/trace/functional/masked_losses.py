@@ -25,7 +25,7 @@ _EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
 
 
 def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield flat class targets, each with a flat boolean mask of the targets that the loss includes.
+    """Yield class targets with a boolean mask of those that the loss includes, both flat.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.

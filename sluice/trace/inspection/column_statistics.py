@@ -8,8 +8,7 @@ from torch import Tensor
 from sluice.trace.records.inputs import ColumnRecord
 
 MAX_COLUMNS = 64
-"""Maximum number of columns with statistics. Of a wider input, evenly spaced columns are measured.
-"""
+"""Maximum number of columns with statistics; of a wider input, evenly spaced ones are measured."""
 _MAX_ELEMENTS = 2**16
 """Maximum number of elements of a batch that are read. Of a larger batch, some rows are skipped."""
 _MAX_CORRELATED = 24

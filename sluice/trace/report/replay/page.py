@@ -28,7 +28,7 @@ _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",
     "-": "a program from standard input",
 }
-"""Name of a program that Python did not read from a file, by the first word of its command line."""
+"""Display name of a program that Python did not read from a file, by its first argument."""
 
 
 def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
