@@ -116,29 +116,29 @@ class ManualUpdateWatch:
         snapshots, optimizer = self._snapshots, self._optimizer
         if optimizer is None or not snapshots:
             return
-        if not all(_is_comparable(p, old) for p, old in snapshots):
+        if not all(_is_comparable(p, snapshot) for p, snapshot in snapshots):
             self._snapshots = []  # another device or dtype: a step cannot be detected
             return
-        if all(_is_unchanged(p, old) for p, old in snapshots):
+        if all(_is_unchanged(p, snapshot) for p, snapshot in snapshots):
             return
         self._snapshots, self._stepped_since_backward, self._has_ever_stepped = [], True, True
         entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """End the step after its last backward pass or clip; later events are of the next step."""
+        """End the step after its last backward pass or clip; later events start the next step."""
         sink, interner = self._sink, self._sink.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
         end = 2 * max(
             (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
         )
-        later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
+        later_events, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._has_old_gradients)
         self._has_old_gradients = False
         thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
         sink.sampling.membership.sample_if_due(sink.steps.last)
         sink.steps.end(thread, entry)
-        thread.step.events += later
+        thread.step.events += later_events
 
 
 def _snapshot(parameter: Tensor) -> Tensor | int:
@@ -147,16 +147,18 @@ def _snapshot(parameter: Tensor) -> Tensor | int:
     return parameter.detach().clone() if is_small else parameter._version
 
 
-def _is_comparable(parameter: Tensor, old: Tensor | int) -> bool:
-    if not isinstance(old, Tensor):
+def _is_comparable(parameter: Tensor, snapshot: Tensor | int) -> bool:
+    """Return whether a parameter has the dtype and device of its snapshot."""
+    if not isinstance(snapshot, Tensor):
         return True
-    return parameter.dtype == old.dtype and parameter.device == old.device
+    return parameter.dtype == snapshot.dtype and parameter.device == snapshot.device
 
 
-def _is_unchanged(parameter: Tensor, old: Tensor | int) -> bool:
-    if not isinstance(old, Tensor):
-        return parameter._version == old
-    return torch.equal(parameter, old)
+def _is_unchanged(parameter: Tensor, snapshot: Tensor | int) -> bool:
+    """Return whether a parameter equals its snapshot, in value or in number of changes."""
+    if not isinstance(snapshot, Tensor):
+        return parameter._version == snapshot
+    return torch.equal(parameter, snapshot)
 
 
 def _has_gradient(parameter: Tensor) -> bool:

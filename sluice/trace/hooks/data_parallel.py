@@ -210,7 +210,10 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor shares memory with a gradient, or has the length of all flattened."""
+    """Return whether a tensor is a gradient, or probably all gradients in one flat tensor.
+
+    A flat tensor must have as many values as all gradients together.
+    """
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
     return any(

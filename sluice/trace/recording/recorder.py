@@ -255,6 +255,7 @@ class Recorder:
             yield encode_line("steps", {"rows": rows})
 
     def _request_scalars(self) -> None:
+        """Request the values of all buffered scalars, in the order of their steps."""
         recent: Iterator[Any] = _rows(self._recent_scalars, _SCALARS_FIELDS)
         rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
         self._recent_scalars.clear()
@@ -270,6 +271,7 @@ class Recorder:
             self.device_reads.request(requested_scalars, functools.partial(self._on_scalars, rows))
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
+        """Store rows with the values that were requested for them, in the same order."""
         remaining = iter(values)
         for step, losses, clips, scale, is_kept in rows:
             loss_values = list(islice(remaining, len(losses)))

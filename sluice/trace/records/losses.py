@@ -92,7 +92,9 @@ class LossRecord(Record):
         description="Number of ones in each column of one-hot targets of a binary loss, for 3 to "
         "64 columns; otherwise empty.",
     )
-    value: float = Field(description="The loss; its mean if it is not reduced; NaN if unknown.")
+    value: float = Field(
+        description="The loss; the mean of its elements if it is not reduced; NaN if it is unknown."
+    )
     tokens: NextTokenTargets | None = Field(
         None,
         description="Alignment of the targets with the input tokens. None if the targets are not "

@@ -20,7 +20,9 @@ Ending = Literal[
 _MAX_MESSAGE = 300
 """Maximum length of an exception message in a report; longer messages are cut [characters]."""
 _INTERRUPTS = ("KeyboardInterrupt",)
+"""Names of exceptions by which the user ends a program."""
 _CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
+"""Texts of exceptions that end a program without an error."""
 _MEMORY_ERRORS = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
 
 

@@ -51,11 +51,11 @@ class TrainingPhases:
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
-        """Return whether enough steps have passed since the last phase began."""
+        """Return whether a phase may begin after ``step`` steps: long enough after the last one."""
         return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
-        """Begin a phase after a step."""
+        """Begin a phase after ``step`` steps."""
         self._next_phase_step = 2 * step
         self._losses.clear()
         self.has_loss_jump = False
