@@ -238,7 +238,7 @@ def test_a_line_above_the_maximum_length_counts_once(tmp_path, monkeypatch, is_l
     assert [line.number for line in lines] == [1, 2, 3, 4]
     assert [line.record and line.record["event"] for line in lines] == ["a", None, "b", None]
     assert [line.text for line in lines] == ["", "x" * 16, "", "x" * 16]
-    assert [line.ended for line in lines] == [True, True, True, not is_last_torn]
+    assert [line.has_newline for line in lines] == [True, True, True, not is_last_torn]
 
 
 def test_a_line_of_exactly_the_maximum_length_is_an_event(tmp_path, monkeypatch):
