@@ -249,7 +249,7 @@ def test_a_line_of_exactly_the_maximum_length_is_an_event(tmp_path, monkeypatch)
     (line,) = event_lines.read_lines(path)
 
     assert line.record == {"event": "a"}
-    assert not line.ended
+    assert not line.has_newline
 
 
 def test_a_path_may_be_text_and_the_clock_left_out(tmp_path):
