@@ -82,7 +82,7 @@ def unloadable(store: ArtifactStore, tmp_path: Path) -> dict[str, tuple[Lineage,
         ),
         "pickle": (
             with_weights(good, store.put(pickled)),
-            "and is a Python pickle.*executes arbitrary code",
+            "and is a Python pickle.*may execute code of their author",
         ),
         "torch.save": (with_weights(good, store.put(saved)), "as torch.save writes it"),
     }

@@ -48,7 +48,7 @@ def consistent_difference(
 ) -> tuple[InputRecord, T] | None:
     """Return the first evaluation without generated inputs, and its difference from training.
 
-    None if ``detect`` returns None for any evaluation: if one evaluation has inputs like those of
+    None if ``detect`` returns None for any evaluation: if one evaluation has inputs like in
     training, the others differ on purpose.
     """
     differences = [(r, difference) for r in evaluated if (difference := detect(r)) is not None]

@@ -10,13 +10,19 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 
 
 class GradientReachSettings(Settings):
-    """Evidence required for the statement that no gradient reaches a parameter."""
+    """Thresholds of the evidence that no gradient reaches a parameter."""
 
-    min_measured_steps: int = Field(2, ge=1, description="Measured steps required of an optimizer.")
+    min_measured_steps: int = Field(
+        2,
+        ge=1,
+        description="Minimum number of measured steps of an optimizer for a statement about its "
+        "parameters.",
+    )
     min_later_measured_steps: int = Field(
         5,
         ge=1,
-        description="Measured steps required of an optimizer that starts after the first step.",
+        description="Minimum number of measured steps of an optimizer that starts after the first "
+        "step, for a statement about its parameters.",
     )
 
 
@@ -45,12 +51,12 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
 def unreached_by_optimizer(
     trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
 ) -> frozenset[int]:
-    """Return trainable parameters of an optimizer without a gradient, and without a change.
+    """Return the trainable parameters of an optimizer that have neither a gradient nor a change.
 
     Args:
         trace: Trace of one process.
         optimizer: Record of the optimizer.
-        settings: Required evidence.
+        settings: Thresholds of the evidence.
         since: First step from which parameter values are compared; gradients of all steps count.
     """
     membership, measured = trace.membership, measurements_of(trace, optimizer.index)

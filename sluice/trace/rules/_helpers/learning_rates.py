@@ -55,9 +55,13 @@ def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
 
 
 def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = None) -> int:
-    """Return the number of recorded scheduler steps: all, or those before an optimizer step.
+    """Return the number of recorded steps of a scheduler: in total, or before an optimizer step.
 
-    The latter is an upper bound if steps with different sequences alternate.
+    Args:
+        trace: Trace of one process.
+        scheduler: Index of the scheduler.
+        before: Optimizer step before which scheduler steps are counted; None for all steps. With a
+            step, the number is an upper bound if steps with different sequences alternate.
     """
     num_steps = 0
     for sequence in trace.sequences:

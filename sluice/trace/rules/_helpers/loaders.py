@@ -5,7 +5,7 @@ from sluice.trace.records.trace import Trace
 
 
 def training_loader_indices(trace: Trace) -> frozenset[int]:
-    """Return the indices of the loaders whose batches are used by passes with a backward pass."""
+    """Return the indices of loaders with batches in a forward pass that a backward pass follows."""
     return frozenset(
         event.related_id
         for sequence in trace.sequences
@@ -30,7 +30,7 @@ def loader_epochs(trace: Trace, loader: int) -> tuple[EpochRecord, ...]:
 
 
 def count_epochs(trace: Trace) -> int:
-    """Return the largest number of epochs begun by a training loader; 0 without such a loader."""
+    """Return the largest number of epochs that any training loader began; 0 without a loader."""
     counts = dict.fromkeys(training_loader_indices(trace), 0)
     for sequence in trace.sequences:
         for event in sequence.events:

@@ -13,9 +13,16 @@ class LossJumpSettings(Settings):
     """Thresholds of a jump of the loss."""
 
     max_losses_before: int = Field(
-        64, ge=1, description="Maximum number of losses before the jump that are considered."
+        64,
+        ge=1,
+        description="Maximum number of preceding losses that the loss at a jump must exceed.",
     )
-    min_losses: int = Field(16, ge=1, description="Losses required before and after the jump.")
+    min_losses: int = Field(
+        16,
+        ge=1,
+        description="Minimum number of losses before a jump, and also after it. Each of the two "
+        "medians at the start and at the end of the later losses covers this number of losses.",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +41,9 @@ def find_loss_jump(
 ) -> LossJump | None:
     """Return the first jump of the loss; None without a jump.
 
-    At a jump, the loss exceeds all considered losses before it. So do three medians: of all losses
-    from the jump on, of the first ``min_losses`` of these, and of their last ``min_losses``.
+    At a jump, the loss exceeds the last ``max_losses_before`` losses before it. So do three medians
+    of the losses from the jump on: of all, of the first ``min_losses``, and of the last
+    ``min_losses``.
 
     Args:
         losses: Step and loss, in the order of steps; a non-finite loss counts as infinite.

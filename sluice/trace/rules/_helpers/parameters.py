@@ -11,7 +11,7 @@ from sluice.trace.records.membership import (
 from sluice.trace.records.trace import Trace
 
 _MAX_NAMES = 3
-"""Number of names shown in a message."""
+"""Maximum number of names that a message lists."""
 
 
 def has_manual_gradients(trace: Trace) -> bool:

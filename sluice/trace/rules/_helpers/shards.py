@@ -20,32 +20,35 @@ class ShardSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Minimum share of common rows at which two shards count as copies.",
+        description="Minimum share of the smaller shard's rows that are also in the other shard, "
+        "for two shards to count as copies.",
     )
     max_shard_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the dataset at which the rows of a rank count as a shard.",
+        description="Maximum share of the dataset that a rank's loader yields, for the rows to "
+        "count as a shard.",
     )
     min_shared_rows: int = Field(
         8,
         ge=1,
-        description="Common rows of two ranks required for a finding. A DistributedSampler repeats "
-        "a few rows so that all shards have the same length.",
+        description="Minimum number of rows that two ranks share, for a finding. A "
+        "DistributedSampler repeats a few rows so that all shards have the same length.",
     )
     min_shared_share: float = Field(
         0.03,
         gt=0,
         le=1,
-        description="Share of the rows of the smaller of two shards that must also be in the other "
-        "one.",
+        description="Minimum share of the smaller shard's rows that are also in the other shard, "
+        "for a finding.",
     )
     min_shared_to_repeated: float = Field(
         4.0,
         ge=1,
-        description="Minimum ratio of the share of common rows to the share of rows that a rank "
-        "receives more than once. Sampling with replacement also repeats rows within a rank.",
+        description="Minimum ratio, for a finding, of the share of common rows of two ranks to "
+        "the share of rows that one rank receives more than once. Sampling with replacement also "
+        "repeats rows within a rank.",
     )
 
 
@@ -124,9 +127,9 @@ class LoaderShards:
 
     @property
     def missing_rows(self) -> tuple[int, int]:
-        """Estimated number of dataset rows that no rank receives, and of all dataset rows.
+        """Estimated number of dataset rows that no rank receives, and number of compared rows.
 
-        If row numbers are sampled, only sampled rows are counted. (0, 0) if unknown.
+        All rows of the dataset are compared, or only sampled rows. (0, 0) if unknown.
         """
         sizes = {loader.num_rows for loader in self.loaders}
         if len(sizes) != 1 or not all(e.is_finished and e.num_indices for e in self.epochs):

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sluice.trace.records.batches import SketchRecord
 
 _NUM_HASHES = 2**64
-"""Number of hashes, which are from -(2**63) to 2**63 - 1."""
+"""Number of possible hashes. They range from -(2**63) to 2**63 - 1."""
 
 
 def common_threshold(sketches: Sequence[SketchRecord]) -> int:

@@ -18,45 +18,46 @@ class BestCheckpointStaleSettings(Settings):
     """Thresholds of the rule ``BEST_CHECKPOINT_STALE``."""
 
     min_evaluations: int = Field(
-        4, ge=2, description="Evaluations of one loss required for a finding."
+        4, ge=2, description="Minimum number of evaluations of one loss for a finding."
     )
     min_shared_tensors: int = Field(
         2,
         ge=1,
-        description="Loaded tensors that share memory with the network's weights, required for a "
-        "finding.",
+        description="Minimum number of loaded tensors that share memory with the network's "
+        "weights, for a finding.",
     )
     min_improvements: int = Field(
         3,
         ge=1,
-        description="Evaluations, each better than all before it, without a saved checkpoint, "
-        "required for a finding.",
+        description="Minimum number of improvements of the validation loss without a saved "
+        "checkpoint, for a finding.",
     )
     min_improvements_if_second_saved: int = Field(
         5,
         ge=1,
-        description="Improvements without a saved checkpoint required when the second evaluation "
-        "was saved as well.",
+        description="Minimum number of improvements of the validation loss without a saved "
+        "checkpoint, for a finding if a checkpoint was saved at the second evaluation as well.",
     )
     min_second_loss_ratio: float = Field(
         0.7,
         gt=0,
         le=1,
-        description="Minimum ratio of the second loss to the first one at which a save at the "
-        "second evaluation is ignored.",
+        description="Minimum ratio of the second validation loss to the first one, for a "
+        "checkpoint saved at the second evaluation to be ignored.",
     )
     max_lowest_loss_ratio: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Ratio of the lowest loss to the first one below which the loss counts as "
-        "decreasing.",
+        description="Maximum ratio of the lowest validation loss to the first one, for the loss "
+        "to count as decreasing.",
     )
     improvement_ratio: float = Field(
         0.99,
         gt=0,
         le=1,
-        description="Ratio to the best loss so far below which a loss counts as an improvement.",
+        description="Maximum ratio of a validation loss to the best one so far, for the loss to "
+        "count as an improvement.",
     )
 
 
@@ -89,8 +90,8 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
     """Return the saves since a step, grouped by path.
 
     Paths that differ only in numbers count as one, as do the random names of temporary files. A
-    state that is loaded into a network at the step of its save is not a stored checkpoint but a
-    copy, such as the start of another network.
+    state that is loaded into a network at the step of its save only copies weights, for example to
+    initialize another network, and is left out.
     """
     copied = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
     by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
@@ -169,7 +170,7 @@ def _location(save: StateSaveRecord) -> str:
 
 
 def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
-    """Whether the file is named as the best, or a network loads a state after the last step."""
+    """Whether the file name contains "best", or a network loads a state after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
         return True
     last = trace.num_steps

@@ -19,8 +19,9 @@ class CheckpointPartiallyLoadedSettings(Settings):
     max_rate_change: float = Field(
         0.1,
         gt=0,
-        description="Maximum relative difference of the learning rates before and after the load "
-        "at which the new optimizer counts as a continuation of the old one.",
+        description="Maximum relative difference between the last learning rate of the old "
+        "optimizer and the first one of the new optimizer, for the new optimizer to count as a "
+        "continuation.",
     )
 
 
@@ -81,19 +82,19 @@ def _is_resume(
         for o in stepping_optimizers(trace)
         if (steps := steps_of(trace, o))
     }
-    for old, (_, stopped) in step_ranges.items():
-        for new, (began, _) in step_ranges.items():
+    for old, (_, last_old_step) in step_ranges.items():
+        for new, (first_new_step, _) in step_ranges.items():
             if (
-                stopped > read.step
-                or began <= read.step
+                last_old_step > read.step
+                or first_new_step <= read.step
                 or descriptions.get(old) != descriptions.get(new)
             ):
                 continue
             old_rates, new_rates = learning_rates(trace, old), learning_rates(trace, new)
             if old_rates is None or new_rates is None:
                 continue
-            last, first = old_rates.at(stopped), new_rates.at(began)
-            if abs(first - last) <= settings.max_rate_change * last:
+            last_rate, first_rate = old_rates.at(last_old_step), new_rates.at(first_new_step)
+            if abs(first_rate - last_rate) <= settings.max_rate_change * last_rate:
                 return True
     return False
 

@@ -24,32 +24,34 @@ class ResumeStateLostSettings(Settings):
     min_steps_before: int = Field(
         5,
         ge=1,
-        description="Minimum steps of the first optimizer at which its state is worth keeping.",
+        description="Minimum number of steps of the first optimizer for a finding. After fewer "
+        "steps, its state is not worth keeping.",
     )
     num_compared_losses: int = Field(
         5,
         ge=1,
-        description="Number of steps at the start, and after the restart, whose first recorded "
-        "loss is compared with the median loss of the last steps before the restart, of which "
-        "twice as many are used.",
+        description="Number of steps at the start of the run, and also after the restart. The "
+        "first recorded loss of each is compared with the median loss of twice this number of "
+        "steps before the restart.",
     )
     max_rate_ratio: float = Field(
         1.1,
         gt=1,
-        description="Maximum ratio of the learning rates before and after the restart at which the "
-        "new one counts as the continuation of the old one.",
+        description="Maximum ratio of the learning rates before and after the restart, in either "
+        "direction, for the new one to count as the continuation of the old one.",
     )
     num_repeated_rates: int = Field(
         8,
         ge=2,
-        description="Learning rates that must equal those of the first steps to show that a "
-        "schedule runs a second time.",
+        description="Number of learning rates after the restart that must equal the learning "
+        "rates of the first steps, to show that a schedule runs a second time.",
     )
     min_rate_jump: float = Field(
         1.5,
         gt=1,
-        description="Ratio by which the learning rate must jump at the restart, and vary over the "
-        "repeated rates.",
+        description="Minimum ratio of the learning rates before and after the restart, in either "
+        "direction, to show that a schedule runs a second time. The repeated rates must vary by "
+        "the same ratio.",
     )
 
 
@@ -159,27 +161,27 @@ def _starts_over(
 ) -> bool:
     """Whether the loss is back at its initial value: another training run, not a resumed one."""
     losses = [(n.step, n.losses[-1]) for n in trace.scalars if n.losses]
-    initial = [
+    initial_losses = [
         loss
         for step, loss in losses
         if before.first_step <= step < before.first_step + settings.num_compared_losses
     ]
-    last = [
+    last_losses = [
         loss
         for step, loss in losses
         if before.last_step - 2 * settings.num_compared_losses < step <= before.last_step
     ]
-    restarted = [
+    restart_losses = [
         loss
         for step, loss in losses
         if after.first_step <= step < after.first_step + settings.num_compared_losses
     ][:1]
-    if not (initial and last and restarted):
+    if not (initial_losses and last_losses and restart_losses):
         return False
-    decrease = initial[0] - median(last)
-    if decrease <= max(last) - min(last):  # the decrease is too small to decide
+    decrease = initial_losses[0] - median(last_losses)
+    if decrease <= max(last_losses) - min(last_losses):  # the decrease is too small to decide
         return False
-    return restarted[0] - median(last) > decrease / 2
+    return restart_losses[0] - median(last_losses) > decrease / 2
 
 
 def _restarted_scheduler(
@@ -205,7 +207,7 @@ def _restarted_scheduler(
 def _repeats_first_rates(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
-    """Whether rates that the program sets itself repeat those of the first steps."""
+    """Whether learning rates that the program sets itself repeat the rates of the first steps."""
     old, new = (
         learning_rates(trace, before.optimizer.index),
         learning_rates(trace, after.optimizer.index),

@@ -17,88 +17,93 @@ from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
 class ConstantColumnSettings(Settings):
     """Thresholds of the rule ``CONSTANT_COLUMN``."""
 
-    min_rows: int = Field(200, ge=1, description="Training rows required for a finding.")
+    min_rows: int = Field(200, ge=1, description="Minimum number of training rows for a finding.")
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Rows of a table required to conclude from its training rows alone that the "
-        "constant columns lack their values.",
+        description="Minimum number of training rows to report constant columns of a table "
+        "without comparing them with evaluation rows.",
     )
     min_constant_columns: int = Field(
         3,
         ge=1,
-        description="Minimum number of constant columns at which a part of a table counts as "
-        "missing.",
+        description="Minimum number of constant columns for a part of a table to count as missing.",
     )
     min_constant_share: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum share of constant columns at which a part of a table counts as "
-        "missing.",
+        description="Minimum share of constant columns among all columns for a part of a table to "
+        "count as missing.",
     )
     max_mean_difference: float = Field(
         0.5,
         gt=0,
-        description="Maximum difference of the means at which columns count as equally distributed "
-        "[std].",
+        description="Maximum difference between the means of a column in training and in an "
+        "evaluation, for the column to count as equally distributed [std of the training rows].",
     )
     max_std_ratio: float = Field(
         1.5,
         gt=1,
-        description="Maximum ratio of the standard deviations at which columns count as equally "
-        "distributed.",
+        description="Maximum ratio of the standard deviations of a column in training and in an "
+        "evaluation, in either direction, for the column to count as equally distributed.",
     )
     min_relative_std: float = Field(
         0.15,
         gt=0,
-        description="Minimum standard deviation of a column, relative to its range, at which the "
-        "column counts as varying; below it only a few rows differ from the rest.",
+        description="Minimum ratio of a column's standard deviation to its range in an "
+        "evaluation, for the column to count as varying. Below it, only a few rows differ from "
+        "the rest.",
     )
     max_isolated_columns: int = Field(
         2,
         ge=1,
-        description="Maximum number of constant columns that count as isolated, such as the sine "
-        "and cosine of one time.",
+        description="Maximum number of adjacent constant columns that count as isolated. Two may "
+        "be the sine and cosine of one time.",
     )
     max_narrow_columns: int = Field(
         32,
         ge=1,
-        description="Maximum number of columns of a table in which a single constant column is "
+        description="Maximum number of columns of a table for a single constant column to be "
         "conclusive.",
     )
     max_standardized_mean: float = Field(
-        0.3, gt=0, description="Largest absolute mean of a standardized column."
+        0.3, gt=0, description="Maximum absolute mean of a standardized column."
     )
     standardized_std_range: tuple[float, float] = Field(
-        (0.6, 1.6), description="Range of the standard deviation of a standardized column."
+        (0.6, 1.6),
+        description="Lower and upper limit of the standard deviation of a standardized column.",
     )
-    min_columns: int = Field(5, ge=2, description="Columns required for a finding.")
+    min_columns: int = Field(5, ge=2, description="Minimum number of columns for a finding.")
     min_correlation: float = Field(
         0.3,
         gt=0,
         le=1,
-        description="Minimum correlation between the standard deviations of neighboring positions "
-        "at which they count as changing gradually.",
+        description="Minimum correlation between the standard deviations of neighboring "
+        "positions, for the deviations to count as changing gradually.",
     )
     min_neighbor_pairs: int = Field(
         16,
         ge=2,
-        description="Pairs of neighboring positions required to compute their correlation.",
+        description="Minimum number of pairs of neighboring positions to compute the correlation "
+        "of their standard deviations.",
     )
     min_image_side: int = Field(
-        6, ge=2, description="Smallest side of an image [pixels]; smaller inputs are patches."
+        6,
+        ge=2,
+        description="Minimum length of the shorter side of an image [pixels]. Smaller inputs are "
+        "patches.",
     )
     min_neighbor_std: float = Field(
         0.4,
         gt=0,
-        description="Minimum standard deviation of the neighbors, relative to the median of all "
-        "positions, at which they count as varying.",
+        description="Minimum ratio of a neighbor's standard deviation to the median over all "
+        "positions, for the neighbor to count as varying.",
     )
 
 
 _MAX_LISTED = 8
-"""Number of columns listed in the message."""
+"""Maximum number of columns that the message lists."""
 
 
 def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -144,7 +149,7 @@ def _detect_constant(
     )
     for reason, columns in (
         (
-            "they are a large part of the table and have several values",
+            "they are a large part of the table, and their constants differ",
             constant if has_missing_part else [],
         ),
         (
@@ -198,9 +203,9 @@ def _detect_constant(
 def _has_missing_part(
     settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
-    """Whether a large part of a table is constant, with several values that are not all 0.
+    """Whether a large part of the columns of a table is constant, and their constants differ.
 
-    Columns of ones only may be intentional, as may zeros where nothing was counted.
+    A part with one constant may be intentional: ones, or zeros where nothing was counted.
     """
     values = {c.smallest for c in constant}
     return (
@@ -307,8 +312,8 @@ def _is_isolated(
 def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord) -> bool:
     """Whether a position of an image or curve is constant while both neighbors vary.
 
-    Applies where standard deviations change gradually; at the border of an image only one neighbor
-    varies.
+    Only inputs whose standard deviations change gradually from position to position are checked. At
+    the unused border of an image only one neighbor varies, so the border is not reported.
     """
     if len(record.shape) > 2 and min(record.shape[-2:]) < settings.min_image_side:
         return False  # patches or short vectors: adjacent positions are not neighbors

@@ -12,19 +12,26 @@ class DuplicateBosSettings(Settings):
     """Thresholds of the rule ``DUPLICATE_BOS``."""
 
     min_bos_share: float = Field(
-        0.98, gt=0, le=1, description="Share of the rows that must start with the BOS token."
+        0.98,
+        gt=0,
+        le=1,
+        description="Minimum share of the rows that start with one token, for the token to count "
+        "as the BOS token.",
     )
     min_doubled_rows: int = Field(
-        3, ge=1, description="Rows with two BOS tokens required for a finding."
+        3, ge=1, description="Minimum number of rows that start with two BOS tokens, for a finding."
     )
     min_doubled_share: float = Field(
-        0.02, gt=0, le=1, description="Share of rows with two BOS tokens required for a finding."
+        0.02,
+        gt=0,
+        le=1,
+        description="Minimum share of rows that start with two BOS tokens, for a finding.",
     )
     min_error_share: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Share of rows with two BOS tokens from which the finding is an error.",
+        description="Minimum share of rows that start with two BOS tokens, for an error.",
     )
 
 

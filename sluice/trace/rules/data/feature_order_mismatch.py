@@ -27,34 +27,35 @@ class FeatureOrderMismatchSettings(Settings):
     min_rows: int = Field(
         48,
         ge=2,
-        description="Rows of training inputs, and rows of evaluation inputs, required for a "
-        "finding.",
+        description="Minimum number of training rows, and also of evaluation rows, for a finding.",
     )
     min_columns: int = Field(
         4,
         ge=2,
-        description="Columns required for a finding: fewer correlations may match another order "
-        "by chance.",
+        description="Minimum number of columns for a finding. The correlations of fewer columns "
+        "may match another order by chance.",
     )
-    min_channels: int = Field(3, ge=2, description="Channels of an image required for a finding.")
+    min_channels: int = Field(
+        3, ge=2, description="Minimum number of channels of an image for a finding."
+    )
     min_initial_difference_ratio: float = Field(
         6.0,
         gt=1,
-        description="Minimum squared difference of all correlations, relative to the expectation "
-        "by chance, at which the correlations count as different.",
+        description="Minimum ratio of the squared difference of all correlations to the "
+        "expectation by chance, for the correlations to count as different.",
     )
     max_remaining_difference_ratio: float = Field(
         3.0,
         gt=0,
-        description="Maximum squared difference after reordering, relative to the expectation by "
-        "chance, at which the new order counts as the explanation.",
+        description="Maximum ratio of the squared difference after reordering to the expectation "
+        "by chance, for the new order to count as the explanation.",
     )
     max_remaining_share: float = Field(
         0.15,
         gt=0,
         le=1,
-        description="Maximum squared difference after reordering, relative to the one before, at "
-        "which the new order counts as the explanation.",
+        description="Maximum ratio of the squared difference after reordering to the difference "
+        "before, for the new order to count as the explanation.",
     )
 
 
@@ -81,7 +82,7 @@ def _find_order(
     The search swaps the two columns that reduce the difference most, until no swap reduces it.
 
     Returns:
-        None if the correlations are those of training, or no order explains them.
+        None if the correlations equal the correlations of training, or if no order explains them.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
     expected = _correlation_matrix(training.correlations)

@@ -24,32 +24,39 @@ class IndexOutOfRangeSettings(Settings):
     min_rows_per_class: int = Field(
         20,
         ge=1,
-        description="Rows per class required for a statement about a class that never occurs.",
+        description="Minimum number of rows per class for a finding about a class that never "
+        "occurs.",
     )
     min_rows: int = Field(
         200,
         ge=1,
-        description="Rows required for a statement about a class that never occurs, and indices "
-        "required for one about clamped indices.",
+        description="Minimum number of rows for a finding about a class that never occurs, and of "
+        "indices for a finding about clamped indices.",
     )
     max_classes: int = Field(
-        1000, ge=2, description="Largest number of classes; more outputs are a vocabulary."
+        1000,
+        ge=2,
+        description="Maximum number of outputs that count as classes. More outputs are a "
+        "vocabulary.",
     )
     min_rows_of_occurring_class: int = Field(
-        10, ge=1, description="Rows that a class must have to count as occurring."
+        10,
+        ge=1,
+        description="Minimum number of rows of a class for the class to count as occurring.",
     )
     min_clamped_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of clamped indices at which the last row of a table does not "
-        "count as an intentional row for rare indices.",
+        description="Minimum share of clamped indices for a finding. A smaller share may be rare "
+        "indices that share the last row of a table intentionally.",
     )
     max_buckets: int = Field(
         128,
         ge=1,
-        description="Largest number of rows of a table that may represent the buckets of a "
-        "quantity, whose large values share the last bucket.",
+        description="Maximum number of rows of a table that may represent the buckets of a "
+        "quantity, whose large values share the last bucket. For a larger table, the finding is "
+        "an error.",
     )
 
 
@@ -272,7 +279,8 @@ def _detect_shifted_columns(
 ) -> list[TraceFinding]:
     """Detect one-hot targets that are shifted by one column.
 
-    The first or last column is never 1, and about as many rows as a class has contain no 1.
+    The first or last column is never 1, and the number of rows without a 1 is about the size of a
+    class.
     """
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")

@@ -17,8 +17,8 @@ class MissingSetEpochSettings(Settings):
     min_rows: int = Field(
         8,
         ge=2,
-        description="Rows of an epoch required for a finding; fewer may have the same order by "
-        "chance.",
+        description="Minimum number of rows of an epoch for a finding. Fewer rows may have the "
+        "same order by chance.",
     )
 
 

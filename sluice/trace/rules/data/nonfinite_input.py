@@ -15,7 +15,10 @@ class NonfiniteInputSettings(Settings):
     """Thresholds of the rule ``NONFINITE_INPUT``."""
 
     max_steps_until_visible: int = Field(
-        10, ge=1, description="Steps within which a non-finite value shows in a loss or gradient."
+        10,
+        ge=1,
+        description="Maximum number of steps from a non-finite input or target to a non-finite "
+        "loss or gradient, for an error.",
     )
 
 
@@ -30,7 +33,7 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 
 
 def _first_other_nonfinite_step(trace: Trace) -> float:
-    """Return the first step with a non-finite loss or weight, or such a gradient of a finite loss.
+    """Return the first step with a non-finite loss, weight or gradient of a finite loss.
 
     Infinity without such a step. From this step on, non-finite inputs may be consequences of it.
     """
@@ -66,7 +69,7 @@ def _build_finding(
     rule: Rule[NonfiniteInputSettings],
     trace: Trace,
     record: NonFiniteTensorRecord,
-    num: int,
+    num_batches: int,
     *,
     is_harmful: bool,
 ) -> TraceFinding:
@@ -87,7 +90,7 @@ def _build_finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
         what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
-        f"{where}; {num} such {_noun('batch', num, 'es')} recorded.",
+        f"{where}; {num_batches} such {_noun('batch', num_batches, 'es')} recorded.",
         cause="One NaN or infinity can make the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",
         num_nan=record.num_nan,

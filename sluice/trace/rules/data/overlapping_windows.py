@@ -20,14 +20,19 @@ class OverlappingWindowsSettings(Settings):
         0.95,
         gt=0,
         le=1,
-        description="Share of the compared target values that must occur in training windows.",
+        description="Minimum share of the compared target values that occur in training windows, "
+        "for a finding. The share of the input values has the same minimum.",
     )
-    min_values: int = Field(30, ge=1, description="Values required for a comparison.")
+    min_values: int = Field(
+        30,
+        ge=1,
+        description="Minimum number of distinct values of a target or input for a comparison.",
+    )
     min_common_rows: int = Field(
         5,
         ge=1,
-        description="Common rows that must be expected if the evaluation used training rows, so "
-        "that their absence is conclusive.",
+        description="Minimum expected number of common rows if the evaluation used training rows. "
+        "With a smaller expectation, the absence of common rows is not conclusive.",
     )
 
 
@@ -38,7 +43,7 @@ class _SharedValues:
     num_shared: int
     """Number of values that also occur in training."""
     num_compared: int
-    """Number of compared values."""
+    """Number of distinct sampled values of the evaluation that were compared."""
 
 
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -80,7 +85,11 @@ def _find_shared_target(
     epoch: EpochRecord,
     training: Sequence[EpochRecord],
 ) -> _SharedValues | None:
-    """Compare a target whose values are nearly all in training windows; None without one."""
+    """Return the comparison of a target if all targets and inputs are shared with training.
+
+    None if fewer than ``min_shared_share`` of the values of any target or input occur in training
+    windows, or if the epoch has training rows.
+    """
     inputs = [f for f in epoch.fields if not f.place]
     other_fields = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
     targets = [f for f in other_fields if not inputs or f.values != inputs[0].values]
@@ -160,7 +169,7 @@ def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[li
 def _comparable_values(
     one: SketchRecord, others: Sequence[SketchRecord]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the hashes of one sketch and those of the others, up to the limit that all reach."""
+    """Return the hashes of one sketch, and of all others, up to the limit that all reach."""
     limit = common_threshold([one, *others])
     return values_up_to(limit, one), frozenset().union(*(values_up_to(limit, o) for o in others))
 

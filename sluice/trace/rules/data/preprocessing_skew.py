@@ -26,65 +26,68 @@ class PreprocessingSkewSettings(Settings):
     min_rows: int = Field(
         48,
         ge=2,
-        description="Rows of training inputs, and rows of evaluation inputs, required for a "
-        "finding.",
+        description="Minimum number of training rows, and also of evaluation rows, for a finding.",
     )
-    min_columns: int = Field(1, ge=1, description="Columns required for a comparison.")
+    min_columns: int = Field(1, ge=1, description="Minimum number of columns for a comparison.")
     min_log_scale: float = Field(
         math.log(2.2),
         gt=0,
-        description="Minimum logarithm of the ratio of the standard deviations at which a column "
-        "counts as scaled differently.",
+        description="Minimum absolute logarithm of the ratio of the standard deviations, for "
+        "columns to count as scaled differently.",
     )
     min_shift: float = Field(
         1.0,
         gt=0,
-        description="Minimum difference of the means at which a column counts as shifted [std of "
-        "the training inputs].",
+        description="Minimum difference of the means, for columns to count as shifted [std of the "
+        "training inputs].",
     )
     min_shift_of_stretched: float = Field(
         2.5,
         gt=0,
-        description="Minimum difference of the means at which a column with a larger scale also "
-        "counts as shifted [std].",
+        description="Minimum difference of the means, for a column with a larger scale to count "
+        "as shifted as well [std of the training inputs].",
     )
     max_equal_shift: float = Field(
         0.3,
         gt=0,
-        description="Maximum difference of the means at which a column counts as distributed as in "
-        "training [std].",
+        description="Maximum difference of the means of a column that is distributed as in "
+        "training [std of the training inputs].",
     )
     max_equal_log_scale: float = Field(
         math.log(1.5),
         gt=0,
-        description="Maximum logarithm of the ratio of the standard deviations at which a column "
-        "counts as distributed as in training.",
+        description="Maximum absolute logarithm of the ratio of the standard deviations of a "
+        "column that is distributed as in training.",
     )
     min_columns_for_partial_change: int = Field(
         4,
         ge=1,
-        description="Columns required for a finding about some of them only: the unchanged ones "
-        "show that the rows are from the same distribution.",
+        description="Minimum number of columns for a finding about some of them only. The "
+        "unchanged columns show that the rows are from the same distribution.",
     )
     min_conclusive_shift: float = Field(
         6.0,
         gt=0,
-        description="Minimum shift that is conclusive for a single column, or for a series whose "
-        "level drifts [std]; a linear trend reaches 2 in the rows after training.",
+        description="Minimum difference of the means that drift cannot explain, for a single "
+        "column or for a series whose level drifts [std of the training inputs]. A linear trend "
+        "reaches a difference of 2 in the rows after training.",
     )
     max_relative_step: float = Field(
         1.2,
         gt=0,
-        description="Change between consecutive samples below which the level counts as drifting "
-        "[std]; it is 1.4 for independent samples.",
+        description="Maximum root mean square change between consecutive samples, for the level "
+        "to count as drifting [std of the evaluation inputs]. The change is 1.4 for independent "
+        "samples.",
     )
     max_drift_log_scale: float = Field(
-        math.log(8), description="Largest logarithm of the scale of a series whose level drifts."
+        math.log(8),
+        description="Largest logarithm of the ratio of the standard deviations that a drifting "
+        "level explains.",
     )
     min_drift_log_scale: float = Field(
         -math.log(50),
-        description="Smallest logarithm of the scale of a series whose level drifts: a short "
-        "evaluation covers little of it.",
+        description="Smallest logarithm of the ratio of the standard deviations that a drifting "
+        "level explains. A short evaluation covers little of a series.",
     )
 
 

@@ -17,52 +17,56 @@ from sluice.trace.rules._helpers.loss_calls import network_name
 class ShuffledLabelsSettings(Settings):
     """Thresholds of the rule ``SHUFFLED_LABELS``."""
 
-    min_rows: int = Field(400, ge=2, description="Rows with a target required for a finding.")
-    min_steps: int = Field(30, ge=1, description="Steps required for a finding.")
+    min_rows: int = Field(
+        400, ge=2, description="Minimum number of rows with a target for a finding."
+    )
+    min_steps: int = Field(30, ge=1, description="Minimum number of steps for a finding.")
     min_steps_without_evaluation: int = Field(
         100,
         ge=1,
-        description="More than two classes, no evaluation: steps after which a training loss no "
-        "better than that of a constant prediction makes the finding an error.",
+        description="Minimum number of steps for an error on more than two classes without an "
+        "evaluation.",
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Z-score of the dependence, relative to shuffled targets, from which numeric "
-        "targets or two classes count as dependent on the inputs.",
+        description="Minimum z-score of the dependence of the targets on the inputs, relative to "
+        "shuffled targets, for numeric targets or two classes to count as dependent.",
     )
     min_z_score_for_confirm: float = Field(
         2.0,
         gt=0,
-        description="Z-score of the dependence from which a finding on numeric targets or two "
-        "classes needs confirmation.",
+        description="Minimum z-score of the dependence for a finding on numeric targets or two "
+        "classes to need confirmation.",
     )
     min_z_score_many_classes: float = Field(
         4.0,
         gt=0,
-        description="Z-score of the dependence from which more than two classes count as "
-        "dependent on the inputs. 1% of data sets with shuffled classes exceed 3 by chance.",
+        description="Minimum z-score of the dependence for more than two classes to count as "
+        "dependent on the inputs. The z-score exceeds 3 by chance in 1% of data sets with "
+        "shuffled classes.",
     )
     min_steps_without_evaluation_two_classes: int = Field(
         300,
         ge=1,
-        description="Two classes, no evaluation: steps after which a training loss no better than "
-        "that of a constant prediction makes the finding an error.",
+        description="Minimum number of steps for an error on two classes without an evaluation.",
     )
     min_late_loss_ratio: float = Field(
         0.985,
         gt=0,
-        description="Minimum ratio of the mean of the last half of the losses to the loss of the "
-        "best constant prediction, required for an error on two classes without an evaluation.",
+        description="Minimum ratio of the mean loss in the second half of the steps to the loss "
+        "of the best constant prediction, for an error on two classes without an evaluation.",
     )
     min_loss_ratio: float = Field(
         0.97,
         gt=0,
-        description="Minimum ratio of a loss to the loss of the best constant prediction at which "
-        "the network counts as having learned nothing.",
+        description="Minimum ratio of a loss to the loss of the best constant prediction, for the "
+        "network to count as having learned nothing.",
     )
     min_rows_per_class: int = Field(
-        10, ge=1, description="Rows of the second most frequent class required for a finding."
+        10,
+        ge=1,
+        description="Minimum number of rows of the second most frequent class for a finding.",
     )
 
 
@@ -105,11 +109,11 @@ def _detect_independence(
     constant_loss = (
         fmean(batch_constant_losses) if batch_constant_losses else _constant_loss(kind, targets)
     )
-    passes = [
+    evaluations = [
         e for e in trace.evaluations if (e.network, e.kind) == (network, kind) and e.step >= since
     ]
-    later = [e.mean for e in passes if e.step > since]
-    evaluation_losses = later or [e.mean for e in passes]
+    later_losses = [e.mean for e in evaluations if e.step > since]
+    evaluation_losses = later_losses or [e.mean for e in evaluations]
     if constant_loss is None or any(
         # Also true for a loss that is NaN.
         not v >= rule.settings.min_loss_ratio * constant_loss

@@ -16,48 +16,66 @@ from sluice.trace.rules._helpers.optimizer_steps import stepping_optimizers
 class TrainValLeakageSettings(Settings):
     """Thresholds of the rule ``TRAIN_VAL_LEAKAGE``."""
 
-    min_shared_rows: int = Field(3, ge=1, description="Shared rows required for a finding.")
+    min_shared_rows: int = Field(
+        3,
+        ge=1,
+        description="Minimum number of evaluation rows that are also training rows, for a finding.",
+    )
     min_shared_share: float = Field(
-        0.005, gt=0, le=1, description="Share of the evaluation rows that must be shared."
+        0.005,
+        gt=0,
+        le=1,
+        description="Minimum share of the evaluation rows that are also training rows, for a "
+        "finding.",
     )
     min_full_share: float = Field(
         0.85,
         gt=0,
         le=1,
-        description="Minimum share of its rows at which a set counts as entirely shared.",
+        description="Minimum share of the evaluation rows that are training rows, for all of them "
+        "to count as training rows. The share of the training rows that are evaluation rows has "
+        "the same minimum.",
     )
     min_chance_ratio: float = Field(
         3.0,
         gt=1,
-        description="Minimum ratio of the shared rows to those expected by chance, required for a "
-        "finding.",
+        description="Minimum ratio of the number of shared rows to the number expected by chance, "
+        "for a finding.",
     )
     majority_share: float = Field(
-        0.5,
-        gt=0,
-        le=1,
-        description="Minimum share at which rows count as the majority.",
+        0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
     )
     max_part_share: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="An evaluation that has only training rows counts as a failed split if it has "
-        "at most this share of the training rows, and as an intentional training score otherwise.",
+        description="Share of the training rows below which an evaluation on training rows alone "
+        "counts as a failed split. From this share on, it counts as an intentional training "
+        "score.",
     )
     max_held_out_ratio: int = Field(
         2,
         gt=1,
-        description="Ratio of evaluation rows to training rows above which the evaluation rows "
-        "are not a held-out part.",
+        description="Maximum ratio of the rows of one evaluation pass to the training rows, for "
+        "the rows of the pass to count as a held-out part.",
     )
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Forward passes without a gradient count as part of training if at least this "
-        "many steps have them and consecutive steps have different rows. Passes on single rows "
-        "count as the selection of actions if at least this many steps have them, with at most "
-        "this many passes per step on average.",
+        description="Minimum number of steps with forward passes on different rows than at a "
+        "neighboring step, for passes without a gradient to count as part of training.",
+    )
+    min_action_steps: int = Field(
+        8,
+        ge=1,
+        description="Minimum number of steps with a forward pass on a single row, for these passes "
+        "to count as the selection of actions in reinforcement learning.",
+    )
+    max_actions_per_step: int = Field(
+        8,
+        ge=1,
+        description="Maximum mean number of forward passes on a single row per step, for these "
+        "passes to count as the selection of actions in reinforcement learning.",
     )
 
 
@@ -66,14 +84,17 @@ class _Overlap:
     """Rows of one evaluation loader that are also training rows."""
 
     loader: int
+    """Index of the evaluation loader; -1 for rows that are not from a loader."""
     shared_rows: frozenset[int]
+    """Hashes of the evaluation rows that are also training rows."""
     num_evaluated: int
+    """Number of distinct evaluation rows."""
     num_in_largest_pass: int
-    """Rows of the largest forward pass."""
+    """Number of rows of the largest forward pass."""
     share: float
     """Estimated share of the evaluation rows that are training rows, recorded or not."""
     first_step: int
-    """Optimizer steps before the first training pass on a shared row."""
+    """Number of optimizer steps before the first training pass on a shared row."""
     expected_by_chance: float
     """Number of shared rows that is expected if rows are equal only by chance."""
 
@@ -129,7 +150,9 @@ def _without_single_rows(
     """
     single = [record for record in evaluation if record.num_rows == 1]
     steps = {record.step for record in single}
-    if len(steps) < settings.min_loop_steps or len(single) > settings.min_loop_steps * len(steps):
+    if len(steps) < settings.min_action_steps or len(single) > settings.max_actions_per_step * len(
+        steps
+    ):
         return evaluation
     return [record for record in evaluation if record.num_rows > 1]
 
@@ -161,8 +184,8 @@ def _without_training_set_passes(
 ) -> list[RowsRecord]:
     """Drop forward passes on the training set, if there are passes on other rows.
 
-    Passes on the training set contain mainly training rows, and together most training rows. Leaked
-    rows are only a few of the training rows.
+    Each pass on the training set contains mainly training rows, and all these passes together cover
+    most of the training rows. Leaked rows are only a few of the training rows.
     """
     training_rows = {row for r in training for row in r.rows}
     remaining: list[RowsRecord] = []
@@ -183,23 +206,27 @@ def _without_training_set_passes(
 def _find_overlap(
     trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]
 ) -> _Overlap:
-    first_trained: dict[int, int] = {}
+    first_training_steps: dict[int, int] = {}
     for record in training:
         for row in record.rows:
-            first_trained.setdefault(row, record.step)
+            first_training_steps.setdefault(row, record.step)
     rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
     # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
     selected: set[int] = set()
     for record in evaluation:
-        selected |= {row for row in record.rows if 0 < record.step <= first_trained.get(row, -1)}
+        selected |= {
+            row for row in record.rows if 0 < record.step <= first_training_steps.get(row, -1)
+        }
     shared = {
         row
         for r in evaluation
         for row in r.rows
-        if row in first_trained and first_trained[row] < r.step and row not in selected
+        if row in first_training_steps
+        and first_training_steps[row] < r.step
+        and row not in selected
     }
-    coverage = _coverage(trace, training, len(first_trained))
+    coverage = _coverage(trace, training, len(first_training_steps))
     num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
     # Rule of three: without duplicates among n pairs, their rate is below 3 / n (95 % confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
@@ -209,10 +236,13 @@ def _find_overlap(
         num_evaluated=len(rows),
         num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
         share=len(shared) / max(len(rows), 1) / coverage,
-        first_step=min((first_trained[row] for row in shared), default=0),
+        first_step=min((first_training_steps[row] for row in shared), default=0),
         expected_by_chance=0.0
         if all(r.is_continuous for r in training)
-        else len(rows) * len(first_trained) * (num_duplicates + upper_margin) / max(num_pairs, 1),
+        else len(rows)
+        * len(first_training_steps)
+        * (num_duplicates + upper_margin)
+        / max(num_pairs, 1),
     )
 
 

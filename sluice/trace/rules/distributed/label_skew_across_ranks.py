@@ -17,26 +17,27 @@ class LabelSkewAcrossRanksSettings(Settings):
     min_expected_count: float = Field(
         5.0,
         gt=0,
-        description="Minimum expected count of a label on the smallest rank at which the label is "
-        "included.",
+        description="Minimum expected number of rows with a label on the smallest rank, for the "
+        "label to count in the z-score.",
     )
     min_expected_count_if_missing: float = Field(
         20.0,
         gt=0,
-        description="Minimum expected count of a label on a rank at which its absence is reported.",
+        description="Minimum expected number of rows with a label on a rank, for the absence of "
+        "the label to be reported.",
     )
     min_distance: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Total variation distance of a rank's labels from those of all ranks, "
-        "required for a finding.",
+        description="Minimum total variation distance between the labels of one rank and the "
+        "labels of all ranks, for a finding.",
     )
     min_z_score: float = Field(
-        5.0, gt=0, description="Z-score of the label counts of all ranks required for a finding."
+        5.0, gt=0, description="Minimum z-score of the label counts of all ranks, for a finding."
     )
     shards: ShardSettings = Field(
-        ShardSettings(), description="Comparison of the rows that ranks receive."
+        ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."
     )
 
 

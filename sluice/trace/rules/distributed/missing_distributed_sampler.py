@@ -14,10 +14,13 @@ class MissingDistributedSamplerSettings(Settings):
     """Thresholds of the rule ``MISSING_DISTRIBUTED_SAMPLER``."""
 
     min_steps: int = Field(
-        3, ge=1, description="Steps with the same inputs on all ranks, required for a finding."
+        3,
+        ge=1,
+        description="Minimum number of sampled steps at which all ranks receive the same inputs, "
+        "for a finding.",
     )
     shards: ShardSettings = Field(
-        ShardSettings(), description="Comparison of the rows that ranks receive."
+        ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."
     )
 
 

@@ -14,7 +14,7 @@ class SamplerSeedMismatchSettings(Settings):
     """Thresholds of the rule ``SAMPLER_SEED_MISMATCH``."""
 
     shards: ShardSettings = Field(
-        ShardSettings(), description="Comparison of the rows that ranks receive."
+        ShardSettings(), description="Thresholds of the comparison of the rows that ranks receive."
     )
 
 

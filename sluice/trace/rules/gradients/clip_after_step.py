@@ -13,7 +13,12 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class ClipAfterStepSettings(Settings):
     """Thresholds of the rule ``CLIP_AFTER_STEP``."""
 
-    min_late_clips: int = Field(2, ge=1, description="Late clippings required for a finding.")
+    min_late_clips: int = Field(
+        2,
+        ge=1,
+        description="Minimum number of clippings between a step and the next backward pass, for a "
+        "finding.",
+    )
 
 
 @dataclass(slots=True)
@@ -21,7 +26,9 @@ class _Clips:
     """Clipping calls of one optimizer."""
 
     num_late: int = 0
+    """Number of steps that were followed by a clipping before the next backward pass."""
     num_useful: int = 0
+    """Number of clippings between a backward pass and its step."""
     first_step: int = 0
     """Step before the first late clipping; 0 without one."""
 

@@ -23,25 +23,37 @@ class ClipBeforeUnscaleSettings(Settings):
     """Thresholds of the rule ``CLIP_BEFORE_UNSCALE``."""
 
     min_samples: int = Field(
-        5, ge=1, description="Sampled gradient norms required to detect manual clipping."
+        5,
+        ge=1,
+        description="Minimum number of sampled norms that equal the limit when multiplied by the "
+        "loss scale, to detect manual clipping. The limit is the median over this number of last "
+        "samples.",
     )
     min_constant_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Share of the sampled gradient norms at one value that shows manual clipping.",
+        description="Minimum share of the sampled norms that equal the limit when multiplied by "
+        "the loss scale, to detect manual clipping. Samples before the first equal one do not "
+        "count.",
     )
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum relative deviation at which two norms count as equal.",
+        description="Maximum deviation of a norm, times the loss scale, from the limit for the "
+        "two to count as equal, relative to the limit.",
     )
-    min_clip_norm: float = Field(0.01, gt=0, description="Smallest usual clipping limit.")
-    max_clip_norm: float = Field(1000.0, gt=0, description="Largest usual clipping limit.")
+    min_clip_norm: float = Field(
+        0.01, gt=0, description="Smallest limit that is usual for clipping."
+    )
+    max_clip_norm: float = Field(
+        1000.0, gt=0, description="Largest limit that is usual for clipping."
+    )
     max_resulting_norm: float = Field(
         0.01,
         gt=0,
-        description="Maximum norm after unscaling at which gradients count as too small to train.",
+        description="Maximum norm after unscaling for a finding about manual clipping. Gradients "
+        "with this norm are too small to train.",
     )
 
 
@@ -116,8 +128,8 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
-        scaled_steps = tuple(filter(_clips_scaled_gradients, steps))
-        if not scaled_steps:
+        clipping_steps = tuple(filter(_clips_scaled_gradients, steps))
+        if not clipping_steps:
             manual_finding = _detect_manual_clipping(rule, trace, optimizer)
             findings += [manual_finding] if manual_finding is not None else []
             continue
@@ -129,13 +141,13 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(scaled_steps),
-                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(scaled_steps)} of "
+                step=first_step_of(clipping_steps),
+                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(clipping_steps)} of "
                 f"{count_steps(steps)} steps gradients were clipped while they still contained "
                 f"the loss scale{example}.",
                 cause=_CAUSE,
                 fix=_FIX,
-                num_scaled=count_steps(scaled_steps),
+                num_scaled=count_steps(clipping_steps),
                 num_steps=count_steps(steps),
             )
         )

@@ -13,18 +13,20 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class ClipNormMismatchSettings(Settings):
     """Thresholds of the rule ``CLIP_NORM_MISMATCH``."""
 
-    min_clips: int = Field(30, ge=1, description="Clippings by norm required for a finding.")
+    min_clips: int = Field(
+        30, ge=1, description="Minimum number of clippings by norm for a finding."
+    )
     min_clipped_share: float = Field(
         0.98,
         gt=0,
         le=1,
-        description="Share of the clippings in which the norm must exceed the limit.",
+        description="Minimum share of the clippings whose gradient norm exceeds the limit, for a "
+        "finding.",
     )
     min_norm_ratio: float = Field(
         100.0,
         gt=1,
-        description="Minimum median ratio of the gradient norm to the limit, required for a "
-        "finding.",
+        description="Minimum median ratio of the gradient norm to the limit, for a finding.",
     )
 
 

@@ -22,8 +22,8 @@ class MisplacedZeroGradSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Steps without gradients required for a finding; a single one may be an "
-        "intentionally dropped batch.",
+        description="Minimum number of steps without gradients for a finding. A single step may "
+        "lack them because a batch was dropped on purpose.",
     )
 
 

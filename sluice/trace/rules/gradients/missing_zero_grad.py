@@ -20,8 +20,8 @@ class MissingZeroGradSettings(Settings):
     min_steps: int = Field(
         2,
         ge=1,
-        description="Steps with old gradients required for a finding; a single one may be the end "
-        "of gradient accumulation.",
+        description="Minimum number of steps whose gradients were not cleared since the previous "
+        "step, for a finding. A single one may be the end of gradient accumulation.",
     )
 
 

@@ -18,13 +18,15 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class StepBeforeBackwardSettings(Settings):
     """Thresholds of the rule ``STEP_BEFORE_BACKWARD``."""
 
-    min_steps: int = Field(2, ge=1, description="Steps before backward() required for a finding.")
+    min_steps: int = Field(
+        2, ge=1, description="Minimum number of steps before backward() for a finding."
+    )
     min_early_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of all steps that must run before backward(); a rare one may be "
-        "intentional, such as after a dropped batch.",
+        description="Minimum share of all steps that run before backward(), for a finding. A few "
+        "steps may do so intentionally, such as after a dropped batch.",
     )
 
 

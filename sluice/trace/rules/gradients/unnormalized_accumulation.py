@@ -21,17 +21,19 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class UnnormalizedAccumulationSettings(Settings):
     """Thresholds of the rule ``UNNORMALIZED_ACCUMULATION``."""
 
-    min_manual_passes: int = Field(
+    min_passes_if_loss_unknown: int = Field(
         3,
         ge=2,
-        description="Backward passes per step required when no known loss function was called.",
+        description="Minimum number of backward passes per step for a finding if no known loss "
+        "function was called. Two passes may be for the two losses of a GAN.",
     )
     max_shared_row_share: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="Share of the rows of a batch that another batch of the same step may repeat, "
-        "as in sampling with replacement.",
+        description="Maximum share of a batch's rows that are also in another batch of the same "
+        "step, for the batches to count as different. Sampling with replacement repeats some "
+        "rows.",
     )
 
 
@@ -127,11 +129,11 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
         counts = Counter(len(s.losses) for s in trace.scalars if len(s.losses) > 1)
         num_batches = counts.most_common(1)[0][0] if counts else 2
         # Half of the steps suffice, because the events of an evaluation are part of the next step.
-        # Two losses without a known loss function may be those of a GAN.
+        # Two losses without a known loss function may belong to a GAN.
         if (
             not summed_steps
             or count_steps(summed_steps) < count_steps(accumulating_steps) / 2
-            or (is_loss_unknown and num_batches < rule.settings.min_manual_passes)
+            or (is_loss_unknown and num_batches < rule.settings.min_passes_if_loss_unknown)
         ):
             continue
         findings.append(

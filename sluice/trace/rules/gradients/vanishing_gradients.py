@@ -16,15 +16,19 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class VanishingGradientsSettings(Settings):
     """Thresholds of the rule ``VANISHING_GRADIENTS``."""
 
-    min_steps: int = Field(4, ge=1, description="Measured steps required for a finding.")
+    min_steps: int = Field(
+        4,
+        ge=1,
+        description="Minimum number of measured steps with a vanishing gradient for a finding.",
+    )
     min_weights_per_step: int = Field(
-        4, ge=1, description="Measured weights of a step required to include the step."
+        4, ge=1, description="Minimum number of measured weights for a step to count."
     )
     max_ratio: float = Field(
         1e-6,
         gt=0,
-        description="Ratio of gradient norm to weight norm, relative to the largest ratio of the "
-        "step, below which a weight is reported.",
+        description="Maximum ratio of gradient norm to weight norm, relative to the largest ratio "
+        "of the step, for the gradient of a weight to count as vanishing.",
     )
 
 

@@ -14,15 +14,17 @@ class ExtremeLogitsSettings(Settings):
     """Thresholds of the rule ``EXTREME_LOGITS``."""
 
     max_logit: float = Field(
-        10.0, gt=0, description="Largest absolute logit that is normal at the start."
+        10.0, gt=0, description="Largest absolute logit that is normal in the first steps."
     )
     min_loss_ratio: float = Field(
         2.0,
         gt=0,
-        description="Ratio of the loss to the loss of equal probabilities for all classes, "
-        "required for a finding.",
+        description="Minimum ratio of the loss to the loss of equal probabilities for all "
+        "classes, for a finding.",
     )
-    num_first_steps: int = Field(4, ge=1, description="Steps that count as the start of training.")
+    num_first_steps: int = Field(
+        4, ge=1, description="Number of steps that count as the start of training."
+    )
 
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -15,13 +15,16 @@ class LogitsProbabilityMixupSettings(Settings):
     """Thresholds of the rule ``LOGITS_PROBABILITY_MIXUP``."""
 
     tolerance: float = Field(
-        1e-3, gt=0, description="Tolerance for row sums of 1 and for the bounds of probabilities."
+        1e-3,
+        gt=0,
+        description="Tolerance of three limits: row sums of probabilities are 1, probabilities "
+        "are at least 0, and log-probabilities are at most 0.",
     )
     min_calls: int = Field(
         4,
         ge=1,
-        description="Calls required when only the values, not the producing function, indicate "
-        "the fault.",
+        description="Minimum number of calls for a finding if only the values indicate the fault, "
+        "and not the function that produced them.",
     )
     min_log_sum_deviation: float = Field(
         0.1,

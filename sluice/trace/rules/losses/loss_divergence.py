@@ -20,22 +20,24 @@ class LossDivergenceSettings(Settings):
     min_weight_growth: float = Field(
         3.0,
         gt=1,
-        description="Minimum growth of the norm of all weights from the last measurement before "
-        "the jump to the first after it.",
+        description="Minimum factor by which the norm of all weights grows from the last measured "
+        "step before the jump to the next measured step, for a finding.",
     )
     min_rate_increase: float = Field(
         5.0,
         gt=1,
-        description="Minimum ratio to the highest earlier learning rate at which a rate counts as "
-        "raised.",
+        description="Minimum ratio of the highest learning rate around the jump to the highest "
+        "one before, for the rate to count as raised.",
     )
     max_steps_to_rate_record: int = Field(
         32,
         ge=1,
-        description="Maximum distance between the jump and the record of a raised learning rate "
-        "[steps], because not every change is recorded.",
+        description="Maximum distance of a recorded learning rate from the jump for the rate to "
+        "count as around the jump [steps]. Not every change is recorded.",
     )
-    jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
+    jump: LossJumpSettings = Field(
+        LossJumpSettings(), description="Thresholds of a jump of the loss."
+    )
 
 
 def _weight_norm(trace: Trace, measured: OptimizerStatistics) -> float:
@@ -47,7 +49,7 @@ def _rate_increase(
 ) -> tuple[float, float] | None:
     """Return the highest learning rate before a step, and the highest one around it.
 
-    None unless the latter is at least ``min_rate_increase`` times the former.
+    None if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None

@@ -16,7 +16,7 @@ from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_op
 class LossNotDecreasingSettings(Settings):
     """Thresholds of the rule ``LOSS_NOT_DECREASING``."""
 
-    min_losses: int = Field(40, ge=4, description="Finite losses required for a finding.")
+    min_losses: int = Field(40, ge=4, description="Minimum number of finite losses for a finding.")
     min_network_target_share: float = Field(
         0.8,
         gt=0,

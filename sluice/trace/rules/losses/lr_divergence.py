@@ -14,34 +14,40 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class LrDivergenceSettings(Settings):
     """Thresholds of the rule ``LR_DIVERGENCE``."""
 
-    num_start_losses: int = Field(3, ge=1, description="Losses that define the loss at the start.")
+    num_start_losses: int = Field(
+        3,
+        ge=1,
+        description="Number of losses at the start of the run. The lowest of them is the loss at "
+        "the start.",
+    )
     min_rise: float = Field(
         30.0,
         gt=1,
-        description="Minimum loss, relative to the loss at the start, that counts as diverged.",
+        description="Minimum ratio of a loss to the loss at the start, for the loss to count as "
+        "diverged.",
     )
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Loss, relative to the loss at the start, that every loss in the second half "
-        "after the divergence must exceed; otherwise the training recovers.",
+        description="Minimum ratio to the loss at the start for each loss in the second half of "
+        "the steps after the divergence. With a lower loss, the training has recovered.",
     )
     min_finite_rise: float = Field(
         3.0,
         gt=1,
-        description="Minimum ratio of the largest finite loss to the loss at the start, required "
-        "for a finding. If the loss is non-finite at once, the learning rate is not the cause.",
+        description="Minimum ratio of the largest finite loss to the loss at the start, for a "
+        "finding. If the loss is non-finite at once, the learning rate is not the cause.",
     )
     max_steps_after_rise: int = Field(
         8,
         ge=0,
-        description="Number of steps after the loss begins to rise up to which a large update "
-        "counts.",
+        description="Number of steps after the loss begins to rise in which a large update still "
+        "counts as the cause.",
     )
     min_update_ratio: float = Field(
         0.1,
         gt=0,
-        description="Norm of the update of a weight, relative to the norm of the weight, required "
+        description="Minimum ratio of the norm of a weight's update to the norm of the weight, "
         "for a finding.",
     )
 
@@ -49,7 +55,7 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, its maximum, and the loss at the start.
+    """Return the step where the loss begins to diverge, the largest loss, and the start loss.
 
     None if the loss does not diverge.
     """

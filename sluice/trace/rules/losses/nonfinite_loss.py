@@ -17,7 +17,10 @@ class NonfiniteLossSettings(Settings):
     """Thresholds of the rule ``NONFINITE_LOSS``."""
 
     min_losses: int = Field(
-        2, ge=1, description="Non-finite losses up to the end of the run required for an error."
+        2,
+        ge=1,
+        description="Minimum number of non-finite losses for an error. The last loss of the run "
+        "must be one of them.",
     )
 
 

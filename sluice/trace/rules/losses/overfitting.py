@@ -20,59 +20,71 @@ class OverfittingSettings(Settings):
     min_matches: int = Field(
         3,
         ge=1,
-        description="Calls required whose result equals the loss of the backward pass.",
+        description="Minimum number of calls of the loss function whose result equals the loss of "
+        "the backward pass, for a finding.",
     )
     min_match_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of the calls whose result must equal the loss of the backward pass.",
+        description="Minimum share of the calls of the loss function whose result equals the loss "
+        "of the backward pass, for a finding.",
     )
-    equal_tolerance: float = Field(1e-3, gt=0, description="Relative tolerance of equal losses.")
+    equal_tolerance: float = Field(
+        1e-3,
+        gt=0,
+        description="Maximum relative difference between the result of a call and the loss of the "
+        "backward pass for the two to count as equal.",
+    )
     recent_start_share: float = Field(
-        0.75, gt=0, le=1, description="Share of all steps after which training losses count."
+        0.75,
+        gt=0,
+        le=1,
+        description="Share of all steps to skip. Only later training losses are compared, and the "
+        "last evaluation must be later as well.",
     )
     min_evaluations: int = Field(
         4,
         ge=2,
-        description="Evaluations required for a finding with a rise of the validation loss.",
+        description="Minimum number of evaluations for a rise of the validation loss to count.",
     )
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Minimum ratio of the validation loss to the training loss, required for a "
-        "finding with a recorded rise.",
+        description="Minimum ratio of the validation loss to the training loss for a finding if "
+        "the validation loss has risen.",
     )
     min_ratio_without_rise: float = Field(
         100.0,
         gt=1,
-        description="Minimum ratio of the validation loss to the training loss, required for a "
-        "finding without a recorded rise; it was 48 in one healthy run of 301.",
+        description="Minimum ratio of the validation loss to the training loss for a finding "
+        "without a rise of the validation loss. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,
         gt=1,
-        description="Minimum ratio of the last two validation losses to the lowest one at which "
-        "they count as a rise.",
+        description="Minimum ratio of each of the last two validation losses to the lowest one "
+        "for the validation loss to count as risen.",
     )
     min_remaining_share: float = Field(
         0.25,
         gt=0,
         le=1,
-        description="Minimum ratio of the last validation loss to the first one; below it the "
-        "network has learned something.",
+        description="Minimum ratio of the last validation loss to the first one for a rise to "
+        "count. Below it, the network has learned something.",
     )
 
 
-_BINARY = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
+_BINARY_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def _minimized_calls(
     settings: OverfittingSettings, trace: Trace, last: EvaluationPassRecord
 ) -> list[LossRecord]:
-    """Return the calls of the evaluation's loss function and network whose losses are minimized.
+    """Return the training calls of the evaluated loss function and network that are minimized.
 
-    [] when the backward passes start from other values: sums, parts or other losses.
+    The result of such a call is the loss of a backward pass. [] if too many results differ, because
+    the program minimizes a sum, a part or another loss.
     """
     calls = [
         record
@@ -97,7 +109,7 @@ def _minimized_calls(
 
 def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:
     """Return the loss of equal probabilities for all classes; infinity when unknown."""
-    if kind in _BINARY:
+    if kind in _BINARY_LOSSES:
         return math.log(2)
     shape = calls[-1].input_shape
     return math.log(shape[1]) if kind in CLASS_LOSSES and len(shape) > 1 else math.inf

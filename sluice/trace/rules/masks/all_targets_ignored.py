@@ -24,21 +24,21 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Minimum number of batches without a target at which they no longer count as "
-        "rare exceptions.",
+        description="Number of batches without a target below which they count as rare "
+        "exceptions. They are harmless if the loss is a sum.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of batches without a target at which they no longer count as "
-        "rare exceptions.",
+        description="Share of batches without a target below which they count as rare exceptions, "
+        "whatever their number.",
     )
     min_text_rows: int = Field(
         8,
         ge=1,
-        description="Minimum number of text rows in a batch without a target at which chance is no "
-        "explanation.",
+        description="Number of text rows from which on even a single batch without a target is "
+        "not a coincidence.",
     )
 
 
@@ -54,15 +54,15 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         if not empty:
             continue
         record = empty[0]
-        # A sum over no targets is 0, which is harmless when it is rare.
-        min_empty = max(
+        # A sum over no targets is 0. It is harmless in a few batches that have no target by chance.
+        min_harmful = max(
             rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
         )
         num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
         is_harmful = (
             record.reduction == "mean"
             or len(empty) == len(records)
-            or len(empty) >= min_empty
+            or len(empty) >= min_harmful
             or max(num_text_rows, default=0) >= rule.settings.min_text_rows
         )
         tokens = [r.tokens for r in records if r.tokens is not None]

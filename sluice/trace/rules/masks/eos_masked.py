@@ -16,23 +16,27 @@ class EosMaskedSettings(Settings):
         0.9,
         gt=0,
         le=1,
-        description="Share of the targets that must be the next tokens of the input.",
+        description="Minimum share of the targets that are the next tokens of the input, for a "
+        "finding.",
     )
-    min_rows: int = Field(24, ge=1, description="Rows required for a finding.")
+    min_rows: int = Field(24, ge=1, description="Minimum number of sampled rows for a finding.")
     min_last_tokens: int = Field(
-        4, ge=2, description="Distinct last supervised tokens required for a finding."
+        4,
+        ge=2,
+        description="Minimum number of distinct last supervised tokens of the rows. Fewer "
+        "distinct tokens count as end tokens.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="If a larger share of the rows has the same last supervised token, that token "
-        "counts as the end token.",
+        description="Maximum share of the rows with the same last supervised token. In a larger "
+        "share, the token counts as the end token.",
     )
 
 
 _NUM_SHIFTED_POSITIONS = 1
-"""Positions without a target at the end of each row if the network shifts the targets itself."""
+"""Number of last positions without a target in each row if the network shifts the targets."""
 
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:

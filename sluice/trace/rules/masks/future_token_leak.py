@@ -14,8 +14,8 @@ class FutureTokenLeakSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Change of an output, relative to the largest output, above which it is "
-        "reported; smaller changes may be rounding.",
+        description="Minimum change of an output, relative to the largest output, for a finding. "
+        "Smaller changes may be rounding.",
     )
 
 

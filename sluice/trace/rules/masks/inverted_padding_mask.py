@@ -15,8 +15,8 @@ class InvertedPaddingMaskSettings(Settings):
     min_effect: float = Field(
         1e-3,
         gt=0,
-        description="Change of an output, relative to the largest output, above which it counts; "
-        "smaller changes may be rounding.",
+        description="Minimum change of an output, relative to the largest output, for the output "
+        "to count as dependent on the padding. Smaller changes may be rounding.",
     )
 
 

@@ -13,7 +13,9 @@ from sluice.trace.rules._helpers.forward_passes import learning_forwards, traine
 class TrainingInEvalModeSettings(Settings):
     """Thresholds of the rule ``TRAINING_IN_EVAL_MODE``."""
 
-    min_steps: int = Field(2, ge=1, description="Steps in evaluation mode required for a finding.")
+    min_steps: int = Field(
+        2, ge=1, description="Minimum number of steps in evaluation mode for a finding."
+    )
 
 
 def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceFinding, ...]:

@@ -25,8 +25,8 @@ class ParameterInTwoOptimizersSettings(Settings):
     min_shared_steps: int = Field(
         2,
         ge=1,
-        description="Times that both optimizers stepped on the same gradient, required for an "
-        "error.",
+        description="Minimum number of times that both optimizers stepped on the same gradient, "
+        "for an error.",
     )
 
 

@@ -55,7 +55,7 @@ def _have_master_weights(
     """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
 
     Master weights belong to no network. Only optimizers that step count: the nameless parameters of
-    another one may be those of an unused network.
+    another one may belong to an unused network.
     """
     optimized = {
         p

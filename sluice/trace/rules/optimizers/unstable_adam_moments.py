@@ -16,32 +16,45 @@ class UnstableAdamMomentsSettings(Settings):
     """Thresholds of the rule ``UNSTABLE_ADAM_MOMENTS``."""
 
     window_steps: int = Field(
-        100, ge=2, description="Measured steps before a burst that define the usual norm."
+        100,
+        ge=2,
+        description="Maximum number of measured steps before a burst. Their norms of the first "
+        "moment are the usual norms.",
     )
-    min_steps: int = Field(20, ge=2, description="Measured steps required before a burst.")
-    warmup_steps: int = Field(100, ge=0, description="Steps after which the moments have settled.")
+    min_steps: int = Field(
+        20, ge=2, description="Minimum number of measured steps before a burst, for a finding."
+    )
+    warmup_steps: int = Field(
+        100,
+        ge=0,
+        description="Number of optimizer steps until the moments have settled. Only later steps "
+        "are inspected.",
+    )
     min_growth: float = Field(
         1.15,
         gt=1,
-        description="Minimum ratio of the norms of consecutive measured steps in a burst.",
+        description="Minimum ratio of the norm at a measured step of a burst to the norm at the "
+        "measured step before.",
     )
     num_consecutive: int = Field(
-        5, ge=1, description="Consecutive measured steps that must grow by min_growth each."
+        5, ge=1, description="Number of consecutive measured steps in a burst."
     )
     min_z_score: float = Field(
         3.0,
         gt=0,
-        description="Minimum z-score of the norm in a burst, relative to the usual norm.",
+        description="Minimum z-score of the norm at the end of a burst, relative to the usual "
+        "norms, for a finding.",
     )
     min_ratio: float = Field(
         10.0,
         gt=1,
-        description="Minimum ratio of the norm in a burst to the median of the usual norm.",
+        description="Minimum ratio of the norm at the end of a burst to the median of the usual "
+        "norms, for a finding.",
     )
 
 
 def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
-    """Return the first step at which a growing norm is far above its usual value; 0 without one."""
+    """Return the step of the first burst, which ends far above the usual norms; 0 without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         burst = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):

@@ -20,7 +20,7 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class WeightsNotUpdatingSettings(Settings):
     """Thresholds of the rule ``WEIGHTS_NOT_UPDATING``."""
 
-    min_steps: int = Field(8, ge=1, description="Steps required for a finding.")
+    min_steps: int = Field(8, ge=1, description="Minimum number of optimizer steps for a finding.")
 
 
 def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceFinding, ...]:

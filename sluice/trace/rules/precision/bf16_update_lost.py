@@ -15,7 +15,7 @@ from sluice.trace.rules._helpers.optimizer_steps import optimizer_name, stepping
 class Bf16UpdateLostSettings(Settings):
     """Thresholds of the rule ``BF16_UPDATE_LOST``."""
 
-    min_steps: int = Field(3, ge=1, description="Measured steps required for a finding.")
+    min_steps: int = Field(3, ge=1, description="Minimum number of measured steps for a finding.")
     max_changed_share: float = Field(
         0.35,
         gt=0,
@@ -27,7 +27,7 @@ class Bf16UpdateLostSettings(Settings):
         0.4,
         gt=0,
         le=1,
-        description="A finding is reported if the median of the measured steps changes less than "
+        description="A finding is reported if the measured steps change, in the median, less than "
         "this share of the values with a gradient.",
     )
 
@@ -47,22 +47,23 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
                 measured_steps.append((step, statistics.median(weight_shares), max(measured.rates)))
         if len(measured_steps) < rule.settings.min_steps:
             continue
-        typical = statistics.median(share for _, share, _ in measured_steps)
-        largest = max(share for _, share, _ in measured_steps)
-        if typical >= rule.settings.max_median_changed_share:
+        median_share = statistics.median(share for _, share, _ in measured_steps)
+        largest_share = max(share for _, share, _ in measured_steps)
+        if median_share >= rule.settings.max_median_changed_share:
             continue
         findings.append(
             rule.finding(
-                severity="error" if largest < rule.settings.max_changed_share else "confirm",
+                severity="error" if largest_share < rule.settings.max_changed_share else "confirm",
                 step=measured_steps[0][0],
-                what=f"{optimizer_name(trace, optimizer)}: a step changes {typical:.1%} of the "
-                f"16-bit weights that have a gradient (median of {len(measured_steps)} measured "
-                f"steps; maximum {largest:.1%}; learning rate {measured_steps[0][2]:.3g}).",
+                what=f"{optimizer_name(trace, optimizer)}: a step changes {median_share:.1%} of "
+                f"the 16-bit weights that have a gradient (median of {len(measured_steps)} "
+                f"measured steps; maximum {largest_share:.1%}; learning rate "
+                f"{measured_steps[0][2]:.3g}).",
                 cause="The update of a weight is smaller than half the distance to the next 16-bit "
                 "number and is lost to rounding, so a step leaves most weights unchanged.",
                 fix="Keep the weights in float32 and use torch.autocast, or raise the learning "
                 "rate.",
-                moved_share=typical,
+                moved_share=median_share,
                 num_measured=len(measured_steps),
             )
         )

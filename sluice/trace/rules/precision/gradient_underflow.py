@@ -23,9 +23,18 @@ from sluice.trace.rules._helpers.parameters import list_names
 class GradientUnderflowSettings(Settings):
     """Thresholds of the rule ``GRADIENT_UNDERFLOW``."""
 
-    min_steps: int = Field(2, ge=1, description="Measured steps required for a finding.")
+    min_steps: int = Field(
+        2,
+        ge=1,
+        description="Minimum number of measured steps with zero gradients for a finding. At least "
+        "half of the measured steps must have them.",
+    )
     min_zero_share: float = Field(
-        0.5, gt=0, le=1, description="Share of the weights whose gradient must be exactly zero."
+        0.5,
+        gt=0,
+        le=1,
+        description="Minimum share of the weights with only zero gradients, for a measured step "
+        "to count as a step with zero gradients.",
     )
 
 

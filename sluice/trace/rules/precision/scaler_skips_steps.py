@@ -16,11 +16,14 @@ class ScalerSkipsStepsSettings(Settings):
     min_skips: int = Field(
         24,
         ge=1,
-        description="Consecutive skipped steps that are conclusive at any scale: 24 skipped steps "
-        "reduce the scale from 2^16 to 2^-8.",
+        description="Minimum number of consecutive skipped steps at the end of the run, for a "
+        "finding at any scale. 24 skipped steps reduce the scale from 2^16 to 2^-8.",
     )
     min_skips_if_scale_below_one: int = Field(
-        5, ge=1, description="Consecutive skipped steps required when the scale is below 1."
+        5,
+        ge=1,
+        description="Minimum number of consecutive skipped steps at the end of the run, for a "
+        "finding at a scale below 1.",
     )
 
 

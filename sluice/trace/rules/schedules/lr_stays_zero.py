@@ -21,24 +21,26 @@ class LrStaysZeroSettings(Settings):
     min_schedule_steps: int = Field(
         3,
         ge=1,
-        description="Minimum steps of the schedule at which min_steps optimizer steps with a "
-        "learning rate of 0 are an error.",
+        description="Minimum number of schedule steps while the learning rate is 0, for an error "
+        "after min_steps optimizer steps.",
     )
     min_steps: int = Field(
-        10, ge=1, description="Steps with a learning rate of 0 required for a finding."
+        10,
+        ge=1,
+        description="Minimum number of optimizer steps at a learning rate of 0 for a finding.",
     )
     min_conclusive_steps: int = Field(
         20,
         ge=1,
-        description="Steps with a learning rate of 0 required for an error if the schedule made "
-        "fewer steps than min_schedule_steps.",
+        description="Minimum number of optimizer steps at a learning rate of 0 for an error after "
+        "fewer than min_schedule_steps schedule steps.",
     )
 
 
 def _severity(
     settings: LrStaysZeroSettings, num_schedule_steps: int, num_steps: int, *, is_alone: bool
 ) -> Severity | None:
-    """Return the severity of a number of steps at a learning rate of 0; None for few steps.
+    """Return the severity of a number of steps at a learning rate of 0; None for too few.
 
     If no other optimizer steps meanwhile (``is_alone``), nothing is learned.
     """
@@ -51,7 +53,7 @@ def _severity(
 
 
 def _steps_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
-    """Whether no other optimizer stepped in the given range."""
+    """Whether no other optimizer stepped after step ``first`` and before step ``until``."""
     return not any(
         step.sequence.first_step < until and step.sequence.last_step > first
         for other in stepping_optimizers(trace)

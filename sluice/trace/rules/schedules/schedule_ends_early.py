@@ -20,84 +20,90 @@ from sluice.trace.rules._helpers.optimizer_steps import count_steps, stepping_op
 _EXEMPT_SCHEDULERS = frozenset(
     {"OneCycleLR", "CyclicLR", "CosineAnnealingWarmRestarts", "ReduceLROnPlateau", "ConstantLR"}
 )
-"""Schedulers that are designed for one step per batch, controlled by a metric, or (ConstantLR) do
-not end at a low rate."""
+"""Schedulers that the rule does not inspect. They are designed for one step per batch, are
+controlled by a metric (ReduceLROnPlateau), or do not end at a low rate (ConstantLR)."""
 
 
 class ScheduleEndsEarlySettings(Settings):
     """Thresholds of the rule ``SCHEDULE_ENDS_EARLY``."""
 
-    min_steps: int = Field(20, ge=1, description="Optimizer steps required with a scheduler.")
+    min_steps: int = Field(
+        20,
+        ge=1,
+        description="Minimum number of steps of an optimizer with a scheduler, for a finding.",
+    )
     min_steps_without_scheduler: int = Field(
-        60, ge=1, description="Optimizer steps required without a scheduler."
+        60,
+        ge=1,
+        description="Minimum number of steps of an optimizer without a scheduler, for a finding.",
     )
     min_schedule_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Minimum ratio of scheduler steps to optimizer steps at which the scheduler "
-        "counts as stepped once per batch.",
+        description="Minimum ratio of scheduler steps to optimizer steps for a finding. Below it, "
+        "the scheduler is not stepped once per batch.",
     )
     min_schedule_steps_per_epoch: int = Field(
         3,
         ge=1,
-        description="Minimum number of scheduler steps per epoch at which the scheduler counts as "
+        description="Minimum number of scheduler steps per epoch for the scheduler to count as "
         "stepped once per batch.",
     )
     max_low_rate: float = Field(
         0.01,
         gt=0,
         le=1,
-        description="Maximum learning rate, relative to the largest one, that counts as low, so "
-        "that weights change very little.",
+        description="Maximum ratio of a learning rate to the largest one for the rate to count as "
+        "low. At a low rate, weights change very little.",
     )
     min_low_share: float = Field(
         0.8,
         gt=0,
         le=1,
-        description="Share of all steps at a low rate, or at a constant final rate, required for "
-        "an error.",
+        description="Minimum share of all steps for an error: steps at a low rate, or steps after "
+        "the rate has become constant.",
     )
     min_low_share_to_confirm: float = Field(
         0.6,
         gt=0,
         le=1,
-        description="Share of all steps at a low rate required for a finding that needs "
-        "confirmation.",
+        description="Minimum share of all steps at a low rate for a finding. Below min_low_share, "
+        "the finding needs confirmation.",
     )
     max_final_rate: float = Field(
         0.05,
         gt=0,
         le=1,
-        description="Final rate, relative to the largest rate, up to which a schedule that becomes "
-        "constant is reported.",
+        description="Maximum ratio of the final learning rate to the largest one for a finding "
+        "about a schedule that becomes constant.",
     )
     min_length_ratio: int = Field(
         4,
         ge=1,
-        description="Steps of a cosine schedule, as a multiple of its length (T_max), required for "
-        "a finding.",
+        description="Minimum ratio of the steps of a cosine schedule to its length (T_max) for a "
+        "finding.",
     )
     max_cosine_steps: int = Field(
         64,
         ge=1,
-        description="Maximum length (T_max) of a cosine schedule for an error if the number of "
-        "epochs is unknown. If the schedule is longer, or the number is known, the finding needs "
-        "confirmation.",
+        description="Maximum length (T_max) of a cosine schedule [steps] for an error if the "
+        "number of epochs is unknown. If the schedule is longer, or the number is known, the "
+        "finding needs confirmation.",
     )
     max_decay_factor: float = Field(
         0.98,
         gt=0,
         le=1,
-        description="Decay factor per batch up to which an exponential schedule is steep; 0.98 "
-        "halves the rate every 34 batches.",
+        description="Maximum decay factor per batch for an exponential schedule to count as "
+        "steep. 0.98 halves the rate every 34 batches.",
     )
     max_final_rate_exponential: float = Field(
         0.02,
         gt=0,
         le=1,
-        description="Final rate, relative to the largest rate, up to which a steep exponential "
-        "schedule is reported.",
+        description="Maximum ratio of the final learning rate to the largest one for a finding "
+        "about a steep exponential schedule.",
     )
 
 
@@ -119,30 +125,30 @@ def _detect_early_end(
     """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
     scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
     num_schedule_steps, num_epochs = use.num_schedule_steps, use.num_epochs
-    end_step = scheduler.end
+    schedule_length = scheduler.end
     is_per_batch = (
         num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     )
     # A rate that rises to the end of the schedule is a warmup.
     first = rates.steps[0]
-    is_falling = bool(end_step) and rates.at(first + end_step) < 0.5 * max(
-        rates.at(first + i) for i in range(min(end_step, 64) + 1)
+    is_falling = bool(schedule_length) and rates.at(first + schedule_length) < 0.5 * max(
+        rates.at(first + i) for i in range(min(schedule_length, 64) + 1)
     )
-    length = f"its length is {end_step} steps"
+    length_text = f"its length is {schedule_length} steps"
     if (
         is_per_batch
         and is_falling
-        and end_step <= num_epochs
-        and num_schedule_steps >= 2 * end_step
+        and schedule_length <= num_epochs
+        and num_schedule_steps >= 2 * schedule_length
     ):
-        return "error", f"{length}, and the training has {num_epochs} epochs"
+        return "error", f"{length_text}, and the training has {num_epochs} epochs"
     if (
         kind == "CosineAnnealingLR"
         and is_falling
-        and num_schedule_steps >= settings.min_length_ratio * end_step
+        and num_schedule_steps >= settings.min_length_ratio * schedule_length
     ):
-        is_short = not num_epochs and end_step <= settings.max_cosine_steps
-        return "error" if is_short else "confirm", length
+        is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
+        return "error" if is_short else "confirm", length_text
     step_size = scheduler.options.get("step_size", 0)
     is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
     if is_per_batch and is_given_in_epochs and rates.low_share(0.1) >= 0.5:

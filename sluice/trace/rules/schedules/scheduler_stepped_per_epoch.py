@@ -20,27 +20,30 @@ class SchedulerSteppedPerEpochSettings(Settings):
     """Thresholds of the rule ``SCHEDULER_STEPPED_PER_EPOCH``."""
 
     min_optimizer_steps: int = Field(
-        40, ge=1, description="Steps of the optimizer required for a finding."
+        40, ge=1, description="Minimum number of optimizer steps for a finding."
     )
     min_schedule_steps: int = Field(
-        3, ge=1, description="Steps of the schedule required for a finding."
+        3, ge=1, description="Minimum number of schedule steps for a finding."
     )
     min_step_ratio: int = Field(
-        5, ge=1, description="Optimizer steps per step of the schedule required for a finding."
+        5,
+        ge=1,
+        description="Minimum ratio of optimizer steps to schedule steps for a finding. The ratio "
+        "of the schedule's length to its steps has the same minimum.",
     )
     max_relative_difference: float = Field(
         0.1,
         gt=0,
         le=1,
-        description="Maximum relative difference at which the length of the schedule counts as "
-        "equal to the number of optimizer steps.",
+        description="Maximum relative difference between the length of the schedule and the "
+        "number of optimizer steps for the two to count as equal.",
     )
     max_reached_share: float = Field(
         0.5,
         gt=0,
         le=1,
-        description="Maximum final learning rate, relative to the base learning rate, at which a "
-        "warmup counts as unfinished.",
+        description="Maximum ratio of the final learning rate to the base learning rate for a "
+        "warmup to count as unfinished.",
     )
 
 

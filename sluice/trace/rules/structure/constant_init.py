@@ -27,15 +27,26 @@ class ConstantInitSettings(Settings):
     min_rows: int = Field(
         4,
         ge=2,
-        description="Minimum number of rows of a weight for a finding; a weight with one value "
+        description="Minimum number of rows of a weight for a finding. A weight with one value "
         "everywhere also needs this number of columns.",
     )
-    min_samples: int = Field(3, ge=1, description="Samples of a weight required for a finding.")
+    min_samples: int = Field(
+        3,
+        ge=1,
+        description="Minimum number of samples of a weight's values for a finding about equal "
+        "rows.",
+    )
     max_equal_steps: int = Field(
-        4, ge=1, description="Steps within which the rows of a healthy layer become different."
+        4,
+        ge=1,
+        description="Maximum number of steps until the rows of a healthy layer differ. A finding "
+        "about equal rows needs a later sample.",
     )
     max_gates: int = Field(
-        4, ge=1, description="Maximum number of blocks of equal rows: one per recurrent gate."
+        4,
+        ge=1,
+        description="Maximum number of distinct rows of a weight whose rows count as equal: one "
+        "per gate of a recurrent layer.",
     )
 
 
@@ -50,8 +61,10 @@ _FIX = (
 
 def _has_equal_rows(settings: ConstantInitSettings, value: ParameterValuesRecord) -> bool:
     """Whether all rows of a weight are equal, or all rows of each gate of a recurrent layer."""
-    blocks = min(settings.max_gates, value.num_rows // settings.min_rows)
-    return value.num_rows >= settings.min_rows and 1 <= value.num_distinct_rows <= max(blocks, 1)
+    max_distinct_rows = min(settings.max_gates, value.num_rows // settings.min_rows)
+    return value.num_rows >= settings.min_rows and 1 <= value.num_distinct_rows <= max(
+        max_distinct_rows, 1
+    )
 
 
 def _stays_equal(
@@ -91,7 +104,9 @@ def _detect_constant_weights(
     values = values_by_parameter(trace)
     calls = [call for forward in trace.forward_passes for call in forward.calls]
     layer_weights = {p for call in calls if call.kind in _LAYER_KINDS for p in call.parameters}
-    custom_modules = [call.parameters for call in calls if call.kind not in _LAYER_KINDS]
+    parameters_of_other_modules = [
+        call.parameters for call in calls if call.kind not in _LAYER_KINDS
+    ]
     zero_steps = _steps_without_gradient(trace)
     constant_weights = []
     stuck_at_zero = set[int]()
@@ -115,7 +130,7 @@ def _detect_constant_weights(
         p
         for p in stuck_at_zero
         if p in layer_weights
-        or any(_are_factors(stuck_at_zero, p, module) for module in custom_modules)
+        or any(_are_factors(stuck_at_zero, p, module) for module in parameters_of_other_modules)
     }
     if not constant_weights:
         return ()
@@ -139,7 +154,7 @@ def _detect_constant_weights(
 
 
 def _steps_without_gradient(trace: Trace) -> dict[int, set[int]]:
-    """Return, by parameter, the steps at which its gradient was zero although the rate was not."""
+    """Return, by parameter, the steps with a zero gradient and a positive learning rate."""
     steps: dict[int, set[int]] = {}
     for optimizer in stepping_optimizers(trace):
         for step, measured in measurements_of(trace, optimizer):
@@ -174,14 +189,14 @@ def _detect_equal_rows(
         return ()
     unchanged = [p for p in with_equal_rows if p not in changed_indices]
     first = min(values[p][0].step for p in with_equal_rows)
-    rows = values[with_equal_rows[0]][-1].num_rows
+    num_rows = values[with_equal_rows[0]][-1].num_rows
     return (
         rule.finding(
             severity="error",
             step=first,
             what=f"In {pluralize(len(with_equal_rows), 'weight')} all rows are equal from step "
             f"{first} to step {max(values[p][-1].step for p in with_equal_rows)}: "
-            f"{list_names([names[p] for p in with_equal_rows])} ({rows} rows in the first)"
+            f"{list_names([names[p] for p in with_equal_rows])} ({num_rows} rows in the first)"
             + (f"; {len(unchanged)} never changed." if unchanged else "."),
             cause="All neurons of a layer compute the same output and receive the same gradient: "
             "the layer is equivalent to one neuron.",

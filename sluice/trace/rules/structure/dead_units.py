@@ -20,12 +20,18 @@ class DeadUnitsSettings(Settings):
     min_steps: int = Field(
         3,
         ge=1,
-        description="Consecutive measured steps, up to the last one, required for a finding.",
+        description="Minimum number of consecutive measured steps without an active neuron for a "
+        "finding. The last measured step of the layer must be one of them.",
     )
     min_values: int = Field(
-        32, ge=1, description="Values in the output, rows times neurons, required for a finding."
+        32,
+        ge=1,
+        description="Minimum number of values in the output of a layer, rows times neurons, for a "
+        "finding.",
     )
-    jump: LossJumpSettings = Field(LossJumpSettings(), description="Jump of the loss.")
+    jump: LossJumpSettings = Field(
+        LossJumpSettings(), description="Thresholds of a jump of the loss."
+    )
 
 
 def _inactive_outputs(

@@ -27,11 +27,12 @@ class DetachedSubgraphSettings(Settings):
     min_effect: float = Field(
         1e-5,
         gt=0,
-        description="Minimum change of the output, relative to its size, at which the output "
-        "counts as dependent on a parameter.",
+        description="Minimum change of an output, relative to the largest output, for the output "
+        "to count as dependent on the changed parameters.",
     )
     reach: GradientReachSettings = Field(
-        GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
+        GradientReachSettings(),
+        description="Thresholds of the evidence that no gradient reaches a parameter.",
     )
 
 

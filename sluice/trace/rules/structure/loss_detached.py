@@ -20,15 +20,18 @@ from sluice.trace.rules._helpers.optimizer_steps import (
 class LossDetachedSettings(Settings):
     """Thresholds of the rule ``LOSS_DETACHED``."""
 
-    min_steps: int = Field(2, ge=1, description="Steps without a gradient required for a finding.")
+    min_steps: int = Field(
+        2, ge=1, description="Minimum number of steps without a gradient for a finding."
+    )
     min_steps_at_end: int = Field(
         20,
         ge=1,
-        description="Last steps without a gradient required for a finding if earlier steps had "
-        "gradients.",
+        description="Minimum number of steps without a gradient at the end of the training, for a "
+        "finding if earlier steps had gradients.",
     )
     reach: GradientReachSettings = Field(
-        GradientReachSettings(), description="Evidence that no gradient reaches a parameter."
+        GradientReachSettings(),
+        description="Thresholds of the evidence that no gradient reaches a parameter.",
     )
 
 
@@ -40,7 +43,7 @@ def _starts_at_leaf(step: OptimizerStep) -> bool:
     return bool(starts_at_leaf) and "fresh" not in step.end.flags
 
 
-def _has_lost_gradient(step: OptimizerStep) -> bool:
+def _lacks_gradient(step: OptimizerStep) -> bool:
     """Whether the step has no gradient, although none was cleared after its backward pass."""
     last_zero_grad = max(step.before("zero"), default=-1)
     return (
@@ -51,15 +54,17 @@ def _has_lost_gradient(step: OptimizerStep) -> bool:
     )
 
 
-def _trailing_lost_steps(
+def _trailing_steps_without_gradient(
     settings: LossDetachedSettings, steps: tuple[OptimizerStep, ...]
 ) -> tuple[OptimizerStep, ...]:
-    """Return the steps without a gradient if no later step has one and there are enough of them."""
-    lost = tuple(filter(_has_lost_gradient, steps))
-    if count_steps(lost) < settings.min_steps_at_end:
+    """Return the steps without a gradient; () if there are too few, or if a later step has one."""
+    without_gradient = tuple(filter(_lacks_gradient, steps))
+    if count_steps(without_gradient) < settings.min_steps_at_end:
         return ()
-    steps_with_gradient = [s.sequence.last_step for s in steps if s not in lost]
-    return lost if max(steps_with_gradient, default=0) < first_step_of(lost) else ()
+    last_with_gradient = max(
+        (s.sequence.last_step for s in steps if s not in without_gradient), default=0
+    )
+    return without_gradient if last_with_gradient < first_step_of(without_gradient) else ()
 
 
 def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
@@ -106,34 +111,36 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
 
 def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = [*_unreached_networks(rule, trace)]
-    are_all_lost = all(
-        all(_has_lost_gradient(s) for s in steps_of(trace, o)) and steps_of(trace, o)
+    is_gradient_always_missing = all(
+        all(_lacks_gradient(s) for s in steps_of(trace, o)) and steps_of(trace, o)
         for o in stepping_optimizers(trace)
     )
     for optimizer in stepping_optimizers(trace):
         steps = steps_of(trace, optimizer)
         leaf_steps = tuple(filter(_starts_at_leaf, steps))
-        lost_steps = leaf_steps or (
-            tuple(filter(_has_lost_gradient, steps)) if are_all_lost else ()
+        steps_without_gradient = leaf_steps or (
+            tuple(filter(_lacks_gradient, steps)) if is_gradient_always_missing else ()
         )
-        if not lost_steps and len(stepping_optimizers(trace)) == 1:
-            lost_steps = _trailing_lost_steps(rule.settings, steps)
-        if count_steps(lost_steps) < rule.settings.min_steps or (
-            not leaf_steps and _is_any_parameter_reached(trace, first_step_of(lost_steps))
+        if not steps_without_gradient and len(stepping_optimizers(trace)) == 1:
+            steps_without_gradient = _trailing_steps_without_gradient(rule.settings, steps)
+        if count_steps(steps_without_gradient) < rule.settings.min_steps or (
+            not leaf_steps
+            and _is_any_parameter_reached(trace, first_step_of(steps_without_gradient))
         ):
             continue
         reason = "started at a tensor without a graph" if leaf_steps else "reached no parameter"
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_step_of(lost_steps),
-                what=f"{optimizer_name(trace, optimizer)}: in {count_steps(lost_steps)} of "
-                f"{count_steps(steps)} steps backward() {reason}; the step had no new gradient.",
+                step=first_step_of(steps_without_gradient),
+                what=f"{optimizer_name(trace, optimizer)}: in "
+                f"{count_steps(steps_without_gradient)} of {count_steps(steps)} steps backward() "
+                f"{reason}; the step had no new gradient.",
                 cause="The loss was detached from the network (detach(), item(), a new tensor) "
                 "and set to require a gradient again: nothing learns.",
                 fix="Call backward() on the loss that is computed from the network; remove "
                 "requires_grad_() and detach() from it.",
-                num_lost=count_steps(lost_steps),
+                num_lost=count_steps(steps_without_gradient),
                 num_steps=count_steps(steps),
             )
         )

@@ -25,7 +25,9 @@ from sluice.trace.rules._helpers.measurements import (
 class TiedWeightsBrokenSettings(Settings):
     """Thresholds of the rule ``TIED_WEIGHTS_BROKEN``."""
 
-    min_rows: int = Field(8, ge=1, description="Rows of an embedding required for a finding.")
+    min_rows: int = Field(
+        8, ge=1, description="Minimum number of rows of an embedding for a finding."
+    )
 
 
 _FIX = "Assign the embedding's weight to the output layer after every change of either."
@@ -95,7 +97,7 @@ def _detect_rebuilt(
 
 
 def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect an embedding whose initial values equal those of another weight of its network."""
+    """Detect an embedding that starts with the values of another weight of its network."""
     records, values, names = (
         parameter_records(trace),
         values_by_parameter(trace),
@@ -148,10 +150,12 @@ def _detect_declared(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
         ):
             continue
-        for table, out in _candidate_pairs(trace, network):
-            if not _could_be_tied(rule.settings, parameters.get(table), parameters.get(out)):
+        for table, output_weight in _candidate_pairs(trace, network):
+            if not _could_be_tied(
+                rule.settings, parameters.get(table), parameters.get(output_weight)
+            ):
                 continue
-            settings = _tying_settings(network, records[table], records[out])
+            settings = _tying_settings(network, records[table], records[output_weight])
             if settings and all(s.value for s in settings):
                 return (
                     rule.finding(
@@ -159,7 +163,7 @@ def _detect_declared(
                         step=membership.step,
                         confidence=0.97,
                         what=f"{settings[0].owner} has {settings[0].attribute} = True, but "
-                        f"{names[table]} and {names[out]} are two parameters.",
+                        f"{names[table]} and {names[output_weight]} are two parameters.",
                         cause="The weights were never tied, or one of them was replaced "
                         "afterwards: they diverge from the first step on.",
                         fix=_FIX,
@@ -236,7 +240,7 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
     last = next((c for c in reversed(calls) if c.kind == "Linear"), None)
     for table, num_uses in tables.items():
         if last is not None and num_uses == 1:
-            yield from ((table, out) for out in last.parameters)
+            yield from ((table, output_weight) for output_weight in last.parameters)
 
 
 def _could_be_tied(

@@ -1,4 +1,7 @@
-"""Detects layers that are probably frozen by mistake."""
+"""Detects layers that are probably frozen by mistake.
+
+A weight matrix is a parameter with at least two dimensions, unlike a bias or the weight of a norm.
+"""
 
 import math
 from collections.abc import Mapping
@@ -22,29 +25,34 @@ from sluice.trace.rules._helpers.parameters import first_misspelled_step, list_n
 class UnintendedFreezeSettings(Settings):
     """Thresholds of the rule ``UNINTENDED_FREEZE``."""
 
-    min_frozen_weights: int = Field(2, ge=1, description="Frozen weights required for a finding.")
+    min_frozen_weights: int = Field(
+        2, ge=1, description="Minimum number of frozen weight matrices for a finding."
+    )
     min_values: int = Field(
         256,
         ge=1,
-        description="Minimum number of values of a weight at which the largest one identifies its "
-        "initialization.",
+        description="Minimum number of values of a weight matrix for the largest one to identify "
+        "the initialization.",
     )
     min_bound_share: float = Field(
         0.95,
         gt=0,
         le=1,
-        description="Share of the uniform bound that the largest initial value almost always "
-        "exceeds.",
+        description="Minimum ratio of the largest absolute value of a weight matrix to the bound "
+        "of a uniform initialization, for the matrix to count as untrained.",
     )
     min_inner_weights: int = Field(
-        4, ge=1, description="Frozen weights between two trained ones required for a finding."
+        4,
+        ge=1,
+        description="Minimum number of frozen weight matrices between a trained first one and a "
+        "trained last one, for a finding.",
     )
     min_inner_share: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="Share of all weight values that the frozen weights between two trained ones "
-        "must contain.",
+        description="Minimum share of the values of all weight matrices that the frozen ones "
+        "between the first and the last contain, for a finding.",
     )
 
 
@@ -56,8 +64,8 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
     findings = []
     for network in trained_networks(trace):
         parameters = [records[p] for p in network.parameters if p in records]
-        weights = [p for p in parameters if len(p.shape) >= 2]
-        frozen_weights = [p for p in weights if not p.is_trainable]
+        weight_matrices = [p for p in parameters if len(p.shape) >= 2]
+        frozen_matrices = [p for p in weight_matrices if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
         misspelled = [
             m
@@ -67,27 +75,30 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
         if misspelled:
             findings.append(_build_misspelled_finding(rule, trace, network, misspelled))
             continue
-        inner_weights = _find_inner_weights(rule.settings, trace, network, weights)
-        if inner_weights:
-            findings.append(_build_inner_finding(rule, trace, network, inner_weights, weights))
-            continue
-        untrained = _find_untrained_weights(rule.settings, trace, frozen_weights)
-        if untrained and len(frozen_weights) < len(weights):
+        inner_matrices = _find_inner_matrices(rule.settings, trace, network, weight_matrices)
+        if inner_matrices:
             findings.append(
-                _build_untrained_finding(rule, trace, network, untrained, frozen_weights)
+                _build_inner_finding(rule, trace, network, inner_matrices, weight_matrices)
             )
             continue
-        if len(frozen_weights) < max(rule.settings.min_frozen_weights, len(weights)) or len(
-            frozen_parameters
-        ) == len(parameters):
+        untrained = _find_untrained_matrices(rule.settings, trace, frozen_matrices)
+        if untrained and len(frozen_matrices) < len(weight_matrices):
+            findings.append(
+                _build_untrained_finding(rule, trace, network, untrained, frozen_matrices)
+            )
+            continue
+        if len(frozen_matrices) < max(
+            rule.settings.min_frozen_weights, len(weight_matrices)
+        ) or len(frozen_parameters) == len(parameters):
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
-                step=_first_frozen_step(trace, frozen_weights),
+                step=_first_frozen_step(trace, frozen_matrices),
                 what=f"{network.name}: {len(frozen_parameters)} of {len(parameters)} parameters "
-                f"are frozen, including all {len(weights)} weights and the output layer: "
-                f"{list_names([p.names[0] for p in reversed(frozen_weights)])}.",
+                f"are frozen, including all {len(weight_matrices)} weight matrices and the "
+                "output layer: "
+                f"{list_names([p.names[0] for p in reversed(frozen_matrices)])}.",
                 cause="Only norms and biases are trained; the output layer does not learn.",
                 fix="Set requires_grad to True for the output layer, or for all layers that "
                 "should be trained.",
@@ -131,27 +142,28 @@ def _build_misspelled_finding(
     )
 
 
-def _find_untrained_weights(
-    settings: UnintendedFreezeSettings, trace: Trace, frozen_weights: list[ParameterRecord]
+def _find_untrained_matrices(
+    settings: UnintendedFreezeSettings, trace: Trace, frozen_matrices: list[ParameterRecord]
 ) -> list[ParameterRecord]:
-    """Return the optimizer's frozen weights that have their initial values, if at least half do.
+    """Return the optimizer's frozen weight matrices that have their initial values.
 
-    [] otherwise. The largest of many uniform initial values is just below the bound of the
-    initialization; after training, the largest value exceeds it.
+    [] if fewer than half of the optimizer's frozen weight matrices without a gradient have them, or
+    fewer than ``min_frozen_weights``. The largest of many uniform initial values is just below the
+    bound of the initialization; after training, the largest value exceeds it.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
-    optimizer_weights = [
-        p for p in frozen_weights if p.index in optimized and not p.has_had_gradient
+    optimizer_matrices = [
+        p for p in frozen_matrices if p.index in optimized and not p.has_had_gradient
     ]
     values = values_by_parameter(trace)
     untrained = [
         p
-        for p in optimizer_weights
+        for p in optimizer_matrices
         if values.get(p.index) and _is_below_uniform_bound(settings, p, values[p.index][-1])
     ]
     return (
         untrained
-        if len(untrained) >= max(settings.min_frozen_weights, len(optimizer_weights) / 2)
+        if len(untrained) >= max(settings.min_frozen_weights, len(optimizer_matrices) / 2)
         else []
     )
 
@@ -176,26 +188,26 @@ def _build_untrained_finding(
     trace: Trace,
     network: NetworkRecord,
     untrained: list[ParameterRecord],
-    frozen_weights: list[ParameterRecord],
+    frozen_matrices: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
         step=_first_frozen_step(trace, untrained),
-        what=f"{network.name}: {len(frozen_weights)} weights are frozen. At least {len(untrained)} "
-        "of them are in the optimizer and have torch's initial values: "
+        what=f"{network.name}: {len(frozen_matrices)} weight matrices are frozen. At least "
+        f"{len(untrained)} of them are in the optimizer and have torch's initial values: "
         f"{list_names([p.names[0] for p in untrained if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
         "print the number of trainable parameters.",
-        num_frozen=len(frozen_weights),
+        num_frozen=len(frozen_matrices),
         num_parameters=len(network.parameters),
     )
 
 
-def _first_frozen_step(trace: Trace, frozen_weights: list[ParameterRecord]) -> int:
+def _first_frozen_step(trace: Trace, frozen_matrices: list[ParameterRecord]) -> int:
     """Return the first step at which all of the parameters are frozen."""
-    indices = {p.index for p in frozen_weights}
+    indices = {p.index for p in frozen_matrices}
     return next(
         m.step
         for m in trace.memberships
@@ -203,33 +215,33 @@ def _first_frozen_step(trace: Trace, frozen_weights: list[ParameterRecord]) -> i
     )
 
 
-def _find_inner_weights(
+def _find_inner_matrices(
     settings: UnintendedFreezeSettings,
     trace: Trace,
     network: NetworkRecord,
-    weights: list[ParameterRecord],
+    weight_matrices: list[ParameterRecord],
 ) -> list[ParameterRecord]:
-    """Return the weights between the first and the last one if only these two are trained.
+    """Return the weight matrices between the first and the last one if only these two are trained.
 
-    [] otherwise, or if the weights between contain too small a share of all values.
+    [] otherwise, or if the matrices in between contain too small a share of all values.
     """
     forward_pass = next(
         (f for f in reversed(trace.forward_passes) if f.network == network.index), None
     )
-    records = {p.index: p for p in weights}
+    records = {p.index: p for p in weight_matrices}
     order = dict.fromkeys(
         p for c in (forward_pass.calls if forward_pass else ()) for p in c.parameters
     )
     called = [records[p] for p in order if p in records]
-    if len(called) != len(weights) or len(called) < settings.min_inner_weights + 2:
+    if len(called) != len(weight_matrices) or len(called) < settings.min_inner_weights + 2:
         return []
-    inner_weights = called[1:-1]
+    inner_matrices = called[1:-1]
     are_ends_trained = called[0].is_trainable and called[-1].is_trainable
-    if not are_ends_trained or any(p.is_trainable for p in inner_weights):
+    if not are_ends_trained or any(p.is_trainable for p in inner_matrices):
         return []
-    size = sum(math.prod(p.shape) for p in inner_weights)
+    size = sum(math.prod(p.shape) for p in inner_matrices)
     return (
-        inner_weights
+        inner_matrices
         if size >= settings.min_inner_share * sum(math.prod(p.shape) for p in called)
         else []
     )
@@ -239,19 +251,20 @@ def _build_inner_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
-    inner_weights: list[ParameterRecord],
-    weights: list[ParameterRecord],
+    inner_matrices: list[ParameterRecord],
+    weight_matrices: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
-        step=_first_frozen_step(trace, inner_weights),
-        what=f"{network.name}: the first and the last of {len(weights)} weights are trained, and "
-        f"all {len(inner_weights)} between them are frozen: "
-        f"{list_names([p.names[0] for p in inner_weights if p.names])}.",
-        cause="A test by name or type that freezes norms or a backbone matched more than intended.",
+        step=_first_frozen_step(trace, inner_matrices),
+        what=f"{network.name}: the first and the last of {len(weight_matrices)} weight matrices "
+        f"are trained, and all {len(inner_matrices)} between them are frozen: "
+        f"{list_names([p.names[0] for p in inner_matrices if p.names])}.",
+        cause="The code that selects layers to freeze, by name or type, selected more layers than "
+        "intended.",
         fix="Set requires_grad to True for the layers that should be trained, and print their "
         "names.",
-        num_frozen=len(inner_weights),
+        num_frozen=len(inner_matrices),
         num_parameters=len(network.parameters),
     )
 
@@ -263,9 +276,9 @@ UNINTENDED_FREEZE = Rule(
     requires="A snapshot of the networks and optimizers. A finding about misspelled attributes "
     "also requires an attribute whose name resembles requires_grad.",
     contradicted_by="An intentional tuning of norms or biases alone.",
-    abstains="At least one weight is trained, and the frozen weights were loaded or are in no "
+    abstains="At least one weight matrix is trained, and the frozen ones were loaded or are in no "
     "optimizer, such as a backbone below a new head. This does not apply if only the first and the "
-    "last weight are trained.",
+    "last weight matrix are trained.",
     settings=UnintendedFreezeSettings(),
     judge=_judge,
 )
