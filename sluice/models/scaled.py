@@ -163,7 +163,7 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each column; 1 is that of a constant column."""
+    """Return the mean and the standard deviation by column; a constant column has deviation 1."""
     # Computed in double precision, because the standard deviation may be small compared with the
     # mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()
