@@ -42,7 +42,7 @@ END_EVENTS: Mapping[str, tuple[str, ...]] = {
     "fold_start": ("fold_complete", "experiment_complete"),
     "gate_start": ("gate_complete", "gate_stopped"),
 }
-"""Events that can end what a start event begins. After a crash there is no end event."""
+"""End events of each start event; any one of them suffices. A crashed run has no end event."""
 
 
 ProblemKind = Literal[
@@ -53,7 +53,7 @@ ProblemKind = Literal[
     "unknown event",
     "missing field",
     "wrong type",
-    "unnamed metric",
+    "unexpected metric",
     "non-finite",
     "missing end",
 ]

@@ -21,7 +21,7 @@ _MAX_LINE_BYTES = 64 * 2**20
 the file is not a log."""
 
 _SKIP_BYTES = 2**20
-"""Number of bytes of a longer line that are skipped at a time."""
+"""Number of bytes that are read at a time to skip the rest of a longer line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
             number = 0
             while content := file.readline(_MAX_LINE_BYTES):
                 number += 1
-                is_ended = content.endswith(b"\n")
+                has_newline = content.endswith(b"\n")
                 is_too_long = False
-                if not is_ended and len(content) == _MAX_LINE_BYTES:
-                    is_too_long, is_ended = _skip_rest_of_line(file)
+                if not has_newline and len(content) == _MAX_LINE_BYTES:
+                    is_too_long, has_newline = _skip_rest_of_line(file)
                 # Some editors write a byte order mark before the first line.
                 text = content.decode("utf-8-sig" if number == 1 else "utf-8", errors="replace")
                 if not (is_too_long or text.strip()):
@@ -73,7 +73,7 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
                     number,
                     record,
                     "" if record is not None else text.rstrip("\r\n"),
-                    has_newline=is_ended,
+                    has_newline=has_newline,
                 )
     except OSError as error:
         raise StorageError(
@@ -83,7 +83,7 @@ def read_lines(path: str | Path) -> Iterator[EventLine]:
 
 
 def _skip_rest_of_line(file: BinaryIO) -> tuple[bool, bool]:
-    """Read to the end of a line; return whether any bytes were left, and whether it is ended."""
+    """Read the rest of a line; return whether it had any bytes, and whether it has a newline."""
     part, has_rest = b"", False
     while not part.endswith(b"\n"):
         part = file.readline(_SKIP_BYTES)

@@ -56,7 +56,8 @@ class LogReport(Record):
     )
     num_problems: int
     notes: tuple[LogProblem, ...] = Field(
-        description="Unusual metrics, which are problems only for a known workload; the first 1000."
+        description="Unexpected metrics, and phases that are not event types of Sluice; the first "
+        "1000. Notes do not make the log invalid."
     )
     non_finite: tuple[LogProblem, ...] = Field(
         description="Numbers that are NaN or infinite; the first 1000."
@@ -87,7 +88,7 @@ def inspect_log(
 
     Valid and complete are different properties: a run that is in progress or crashed has a valid
     but incomplete log. Non-finite numbers and notes make a log neither invalid nor incomplete.
-    Every log of ``EventLog`` is valid if the workload is unknown.
+    If ``test_metrics`` and ``headline`` are None, every log that ``EventLog`` writes is valid.
 
     The type of an event is in its field ``event`` or, in logs of other programs, ``phase``. If a
     phase is not an event type of Sluice, this is noted and its fields are not checked. A phase
@@ -172,7 +173,7 @@ class _Inspection:
         field_problems = find_field_problems(event, record, declared)
         for listing, problems in (
             (self.notes if is_phase and declared is None else self.problems, field_problems),
-            (self.notes, self._unnamed_metrics(event, record)),
+            (self.notes, self._metric_notes(event, record)),
         ):
             for problem in problems:
                 listing.add(_at_line(problem, number, event))
@@ -224,14 +225,17 @@ class _Inspection:
         first = self.problems.kept[0] if self.problems.total else None
         if first is None:
             what = "the file is empty: it contains no event"
-            only = LogProblem(kind="empty", line=1, event="", field="", what=what)
+            problem = LogProblem(kind="empty", line=1, event="", field="", what=what)
         else:
             what = f"this is not an event log, it contains no event: {first.what}"
-            only = LogProblem(kind="not a log", line=first.line, event="", field="", what=what)
-        self.problems = _Listing(kept=[only], total=1)
+            problem = LogProblem(kind="not a log", line=first.line, event="", field="", what=what)
+        self.problems = _Listing(kept=[problem], total=1)
 
-    def _unnamed_metrics(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
-        """Return notes about metrics whose required names are unknown."""
+    def _metric_notes(self, event: str, record: Mapping[str, Any]) -> list[FieldProblem]:
+        """Return a note if metrics are missing, or have other names than in the first fold.
+
+        Applies only if the workload is unknown: otherwise the required names are declared.
+        """
         if event == "experiment_complete" and self.headline is None:
             if not numeric_fields("mean_", record):
                 return [_metric_note("mean_*", "no number is named mean_* (the headline metric)")]
@@ -243,8 +247,9 @@ class _Inspection:
                 ]
             self.first_metrics = self.first_metrics or names
             if names != self.first_metrics:
-                first, this = ", ".join(self.first_metrics), ", ".join(names)
-                return [_metric_note("test_*", f"the first fold has {first}, but this one {this}")]
+                expected, actual = ", ".join(self.first_metrics), ", ".join(names)
+                what = f"the first fold has {expected}, but this one {actual}"
+                return [_metric_note("test_*", what)]
         return []
 
     def _track_event(self, number: int, event: str, record: Mapping[str, Any]) -> None:
@@ -309,7 +314,7 @@ def _gap(line: int, event: str, what: str) -> LogProblem:
 
 
 def _metric_note(name: str, what: str) -> FieldProblem:
-    return FieldProblem("unnamed metric", name, what)
+    return FieldProblem("unexpected metric", name, what)
 
 
 def _id_field(record: Mapping[str, Any], name: str) -> int | str | None:
@@ -318,7 +323,9 @@ def _id_field(record: Mapping[str, Any], name: str) -> int | str | None:
 
 
 def _is_same_fold(start: tuple[Any, ...], end: tuple[Any, ...]) -> bool:
-    """Return whether an end event belongs to a start event; without a seed it ends all seeds.
+    """Return whether an end event belongs to a start event of a fold.
+
+    An end event without a seed ends the fold of every seed.
 
     Args:
         start: Seed and fold of the start event.

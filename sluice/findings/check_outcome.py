@@ -49,7 +49,10 @@ class CheckOutcome:
 
     @property
     def response(self) -> tuple[str, str]:
-        """The likely cause and the fix; without a fault, those that were passed or empty texts."""
+        """The likely cause and the fix: ``cause`` and ``fix``, by default those of the fault.
+
+        Both are empty without a fault and without own texts.
+        """
         if self.fault is None:
             return self.cause, self.fix
         fault = find_fault(self.fault)

@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 from sluice.findings.check_outcome import HardExample, UnusualFeature
 
 _MIN_DEVIATIONS = 2.0
+"""Minimum distance of an unusual value from the median of its column [deviations]."""
+
 _MAX_FEATURES = 3
+"""Maximum number of unusual features that are named per example."""
 
 _MAX_FLAG_SHARE = 0.01
-"""Maximum share of rows that may have an unusual value in a column of which most rows are equal.
+"""Maximum share of rows that are at least as far from the median as an unusual value.
 
-In such a column, the deviation only says how rare the other values are: in a one-hot column of
+Applies to columns of which most rows are equal.
+In these columns, the deviation only says how rare the other values are: in a one-hot column of
 weekdays, every seventh row is 2.4 standard deviations from 0.
 """
 
@@ -116,7 +120,7 @@ def _deviations_of_rare_values(
     if not scale > 0:
         return np.zeros_like(distance_N)
     size_N = np.abs(distance_N[np.isfinite(distance_N)])
-    # A single row is always rare enough, so that few rows can have an unusual one.
+    # One row is always rare enough: otherwise no value of a small table would be unusual.
     max_rows = max(1, int(_MAX_FLAG_SHARE * size_N.size))
     sorted_sizes = np.sort(size_N)
     num_as_far_N = size_N.size - np.searchsorted(sorted_sizes, np.abs(distance_N), side="left")

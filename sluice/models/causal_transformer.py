@@ -10,7 +10,7 @@ from sluice.models.settings import ModelSettings, nearest_multiples
 from sluice.models.transformer import positions
 
 _FEEDFORWARD_RATIO = 4
-"""Hidden units of a layer's feedforward network, as a multiple of the width."""
+"""Number of hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _INIT_STD = 0.02
 """Standard deviation of the initial embedding. The head shares its weights, so with the default

@@ -22,10 +22,11 @@ from sluice.data.rows.protocol import ModelInput, input_length
 from sluice.models.scaled import Scaled
 
 REFERENCE_ROLE = "drift embedding"
-"""Role of the drift reference of the embedding among the artifacts of a version."""
+"""Role of an artifact of a version: the drift reference that is computed from embeddings."""
 
 MAX_WIDTH = 128
-"""Width to which wider embeddings are reduced, so that samples of requests stay small."""
+"""Maximum number of values in an embedding. A count sketch reduces wider embeddings to this width,
+so that samples of requests stay small."""
 
 LAYER_ATTRIBUTE = "embedding_layer"
 """Class attribute of a network with the name of the layer whose input is the embedding."""
@@ -155,6 +156,9 @@ def _reduce_width(embedding: Tensor) -> NDArray[np.float32]:
 
 @lru_cache(maxsize=4)
 def _sketch(width: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the slot and the sign of each number; equal in training and serving."""
+    """Return for each value of an embedding its slot in the sketch and its sign.
+
+    Both are derived from the width, so they are equal in training and serving.
+    """
     rng = np.random.default_rng(width)
     return rng.integers(MAX_WIDTH, size=width), rng.choice([-1.0, 1.0], size=width)

@@ -65,7 +65,7 @@ class ActivityRecorder:
     _last_weighted: str = ""
     """Name of the last module with weights that ran in this pass."""
     _has_channels_first: bool = False
-    """Whether the units of that module are channels in dimension 1."""
+    """Whether the units of the module ``_last_weighted`` are channels, in dimension 1."""
     _inputs: list[Tensor] = field(default_factory=list)
     """Inputs of this pass. They are kept so that no other tensor gets the same memory address."""
 

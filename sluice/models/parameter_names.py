@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 _MAX_LISTED = 8
-"""Number of names that are listed; of further names only the number is given."""
+"""Maximum number of names that a message lists. Further names are only counted."""
 
 
 def format_names(names: Collection[str]) -> str:

@@ -17,9 +17,9 @@ from sluice.data.rows.protocol import (
 from sluice.models.input_encoder import InputEncoder
 
 _MAX_FIT_ROWS = 8192
-"""Maximum number of rows that the scaling of encoded inputs, or of a row source that is not a
-tensor, is fitted on. The error of a mean is then about a hundredth of a standard deviation. The
-number affects the bits of the result, so it is not a setting."""
+"""Maximum number of rows that a scaling is fitted on, for encoded inputs and for a row source that
+is not a tensor. The error of a mean is then about a hundredth of a standard deviation. The number
+affects the bits of the result, so it is not a setting."""
 
 
 class Scaled(nn.Module):
@@ -145,7 +145,7 @@ def _encode(x: ModelInput, encoder: InputEncoder | None) -> ModelInput:
 
 
 def _inputs_for_fit(source: Tensor | RowSource, encoder: InputEncoder | None) -> Tensor:
-    """Return the inputs to fit the scaling on; encoded inputs are those of evenly spaced rows."""
+    """Return the inputs to fit the scaling on; with an encoder, only evenly spaced rows."""
     if encoder is None:
         return _values_for_fit(source)
     rows = spread_rows(len(source), _MAX_FIT_ROWS)
@@ -163,7 +163,7 @@ def _values_for_fit(source: Tensor | RowSource) -> Tensor:
 
 
 def _mean_and_std(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the standard deviation of each column, which is 1 if it is constant."""
+    """Return the mean and the standard deviation by column; a constant column has deviation 1."""
     # Computed in double precision, because the standard deviation may be small compared with the
     # mean, such as 1 for prices of about 1e4.
     rows = values.reshape(-1, values.shape[-1]).double()

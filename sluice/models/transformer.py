@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sluice.models.settings import ModelSettings
 
 _FEEDFORWARD_RATIO = 4
-"""Hidden units of a layer's feedforward network, as a multiple of the width."""
+"""Number of hidden units of a layer's feedforward network, as a multiple of the width."""
 
 _MAX_WAVELENGTH = 10_000.0
 """Upper bound of the wavelengths of the position encodings, divided by 2 pi [rows]."""

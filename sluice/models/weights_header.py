@@ -21,9 +21,9 @@ FACTS = "sluice"
 _METADATA = "__metadata__"
 """Name of the metadata in a safetensors header."""
 _LENGTH_BYTES = 8
-"""Size of the length of the header, with which a file starts [bytes]."""
+"""Size of the integer at the start of a file that states the length of the header [bytes]."""
 _ENTRY_KEYS = {"dtype", "shape", "data_offsets"}
-"""Keys of the entry of a tensor in the header."""
+"""Keys of a tensor's entry in the header."""
 _DTYPE_BYTES: Mapping[str, int] = {
     "BOOL": 1,
     "U8": 1,
@@ -43,7 +43,7 @@ _DTYPE_BYTES: Mapping[str, int] = {
     "F64": 8,
     "C64": 8,
 }
-"""Size of one number by dtype [bytes]."""
+"""Size of one element by dtype [bytes]."""
 
 
 class WeightsFacts(Settings):

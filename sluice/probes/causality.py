@@ -115,8 +115,8 @@ def _result(
             "causal = True or causal = False.",
         )
     if not effect_after > ROUNDING:
-        seen = f"{procedure}: no output changed, not even at the perturbed positions."
-        return no_effect_at_all(NAME, seen, numbers)
+        observation = f"{procedure}: no output changed, not even at the perturbed positions."
+        return no_effect_at_all(NAME, observation, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",

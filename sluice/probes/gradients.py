@@ -31,15 +31,20 @@ such as that of ReLU at 0."""
 _LARGE_CHANGE = 0.3
 """Relative perturbation that tests whether the output depends on a tensor with zero gradient."""
 
-_ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE = 1e-7, 1e-3
-"""Tolerances of a comparison, in which the largest output is scaled to 1."""
+_ABSOLUTE_TOLERANCE = 1e-7
+"""Maximum difference of a gradient from a finite difference, if the largest output is scaled to 1.
+The relative tolerance is added."""
+
+_RELATIVE_TOLERANCE = 1e-3
+"""Maximum difference of a gradient from a finite difference, as a share of the finite difference.
+The absolute tolerance is added."""
 
 _INPUT_NAME = "the input"
 """Name of the network's input among the tensors whose gradients are checked."""
 
 _MAX_FULL_CHECK = 16
-"""Maximum number of elements of a tensor whose elements are checked one by one; larger tensors are
-checked in random directions."""
+"""Maximum number of elements of a tensor for a check of each element. Larger tensors are checked in
+one random direction."""
 
 Call = Callable[[Mapping[str, Tensor]], Tensor]
 """Function that computes the checked output from tensors by name."""
@@ -66,7 +71,8 @@ def probe_gradients(
         ContractError: ``x`` has no rows, or the network has no trainable parameter.
 
     Cost:
-        About five passes per parameter tensor; seconds for a small network.
+        About five passes per tensor; for a tensor of at most 16 elements, two forward passes per
+        element. Seconds for a small network.
     """
     require_rows(x, at_least=1)
     with evaluation_twin(network, seed=seed) as twin, double_by_default():
@@ -244,16 +250,15 @@ def _add_jitter(values: Tensor) -> Tensor:
 def _result(
     problem: GradientProblem | None, tensors: Mapping[str, Tensor], what: str
 ) -> ProbeResult:
-    numbers: dict[str, float | int | str] = {
-        "tensors": len(tensors),
-        "numbers": sum(t.numel() for t in tensors.values()),
-    }
+    num_elements = sum(t.numel() for t in tensors.values())
+    # "numbers" is the stored name of the number of elements.
+    numbers: dict[str, float | int | str] = {"tensors": len(tensors), "numbers": num_elements}
     if problem is None:
         return ProbeResult(
             name=NAME,
             outcome="pass",
             seen=f"The gradients of {what} with respect to {pluralize(len(tensors), 'tensor')} "
-            f"({numbers['numbers']:,} elements) agree with finite differences in double precision.",
+            f"({num_elements:,} elements) agree with finite differences in double precision.",
             numbers=numbers,
         )
     return ProbeResult(

@@ -22,10 +22,10 @@ from sluice.probes.subject import Subject
 from sluice.probes.tokenizers import probe_tokenizers
 
 _RANKS = 2
-"""Number of ranks with which the trainer's split of the rows is tested."""
+"""Number of ranks over which the trainer's split of the rows is tested."""
 
 _GRADIENT_ROWS = 2
-"""Number of rows with which gradients are tested; the time is proportional to it."""
+"""Maximum number of rows with which gradients are tested; the time is proportional to it."""
 
 
 def run_probes(subject: Subject, only: Sequence[str]) -> Iterator[ProbeResult]:

@@ -135,11 +135,11 @@ def _result(
             fix="Pass the mask to every layer that mixes positions, and pool real positions only.",
         )
     if not effect_of_real > ROUNDING:
-        seen = (
+        observation = (
             f"{procedure}: {outputs} did not change, nor did they when real positions were "
             "perturbed."
         )
-        return no_effect_at_all(NAME, seen, numbers)
+        return no_effect_at_all(NAME, observation, numbers)
     return ProbeResult(
         name=NAME,
         outcome="pass",

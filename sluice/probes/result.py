@@ -7,8 +7,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 
 Outcome = Literal["pass", "fail", "insufficient", "skipped"]
-"""``insufficient`` means that the result of the probe is unclear, ``skipped`` that the probe does
-not apply."""
+"""``insufficient``: the probe ran without a clear result. ``skipped``: the probe does not apply."""
 
 
 class ProbeResult(Record):

@@ -20,7 +20,7 @@ from sluice.training.settings import TrainSettings
 NAME = "schedule"
 
 _ROUNDING_SHARE = 1e-9
-"""Tolerance for rounding, as a share of the peak rate."""
+"""Maximum difference between two rates that counts as rounding, as a share of the peak rate."""
 
 
 class RatePlan(Settings):
@@ -185,16 +185,16 @@ def _iter_deviations(
 
     ``step_rates`` are the rates of the planned steps, without the rate that may follow them.
     """
-    zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, step_rates))
-    if zeros == len(step_rates):
+    num_zeros = sum(1 for _ in itertools.takewhile(lambda rate: rate == 0, step_rates))
+    if num_zeros == len(step_rates):
         yield (
-            f"The rate is 0 at all {zeros} steps.",
+            f"The rate is 0 at all {num_zeros} steps.",
             "Integer division in the warmup, or a schedule per epoch that is never stepped.",
             "Use float division, and step the scheduler once per optimizer step.",
         )
-    elif zeros > 1:
+    elif num_zeros > 1:
         yield (
-            f"The rate is 0 for the first {pluralize(zeros, 'step')}.",
+            f"The rate is 0 for the first {pluralize(num_zeros, 'step')}.",
             "Integer division in the warmup, or a schedule that is stepped once per epoch.",
             "Start the warmup above 0: (step + 1) / (warmup + 1).",
         )
@@ -270,15 +270,15 @@ def _end_deviation(
             "Set the schedule's number of steps to the number of optimizer steps.",
         )
     if end_step < last:
-        early = last - end_step
+        num_early_steps = last - end_step
         return (
             end_step,
             f"The schedule ends early: the final rate is reached at step {end_step}, "
-            f"{pluralize(early, 'step')} before the last step "
-            f"{last}{', off by one' if early == 1 else ''}.",
+            f"{pluralize(num_early_steps, 'step')} before the last step "
+            f"{last}{', off by one' if num_early_steps == 1 else ''}.",
             "The schedule is defined for fewer steps than are taken, or is stepped before the "
             "optimizer."
-            if early == 1
+            if num_early_steps == 1
             else "The schedule is defined for fewer steps than are taken, for example for one "
             "step per epoch although it is stepped at every batch.",
             "Set the schedule's number of steps to the number of optimizer steps.",

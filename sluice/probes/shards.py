@@ -19,13 +19,15 @@ from sluice.training.row_order import epoch_order
 NAME = "shards"
 
 _MIN_P_VALUE = 1e-6
-"""Minimum p-value; below it, the label distributions of the ranks count as different."""
+"""p-value below which the label distributions of the ranks count as different."""
 
 _MAX_CLASSES = 100
-"""Maximum number of distinct labels; more labels count as numbers and are grouped in quartiles."""
+"""Maximum number of distinct labels that are compared one by one. With more, the labels are treated
+as numbers and grouped into quarters."""
 
 _MIN_EXPECTED_ROWS = 5
-"""Minimum expected number of rows of a label on a rank for the chi-squared test."""
+"""Minimum number of rows of a label that are expected on every rank. Rarer labels are left out of
+the chi-squared test."""
 
 
 def probe_shards(
@@ -44,7 +46,7 @@ def probe_shards(
         rows_of_ranks: Row numbers of each rank in one epoch, in order.
         num_rows: N.
         labels_N: Label of each row; None to skip the comparison of label distributions.
-        max_uneven_rows: Maximum difference between the numbers of rows of two ranks.
+        max_uneven_rows: Maximum difference between the row counts of two ranks without a fault.
 
     Raises:
         ContractError: There are fewer than two ranks, a row is out of range, or the number of
@@ -190,7 +192,7 @@ def _label_p_value(ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]) -> fl
 def _describe_largest_difference(
     ranks: list[NDArray[np.int64]], labels_N: NDArray[Any] | None
 ) -> str:
-    """Return a sentence about the label whose share of the rows differs most between the ranks."""
+    """Return the shares by rank of the label whose share differs most between ranks, as text."""
     assert labels_N is not None
     table, names = _label_table(ranks, labels_N)
     shares = table / table.sum(axis=1, keepdims=True)
@@ -202,7 +204,7 @@ def _describe_largest_difference(
 def _label_table(
     ranks: list[NDArray[np.int64]], labels_N: NDArray[Any]
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Return counts by rank and label, and the names of the labels."""
+    """Return the number of rows by rank and label, and the names of the labels."""
     values, codes = np.unique(labels_N, return_inverse=True)
     names = [str(value) for value in values]
     if len(values) > _MAX_CLASSES:

@@ -15,7 +15,7 @@ from sluice.workloads.prepare_model import prepare_model
 from sluice.workloads.workload import Examples, Workload
 
 _FEW_ROWS = 8
-"""Number of rows for probes that run the network. It exceeds 1, so that rows can be compared."""
+"""Maximum number of rows for probes that run the network. More than 1, to compare rows."""
 _MAX_SEARCHED_ROWS = 1024
 """Maximum number of rows that are searched for padding in a source that is not in memory."""
 

@@ -11,6 +11,7 @@ from sluice.workloads.codecs.probe_texts import LONG_TEXT, SHORT_TEXTS
 NAME = "tokenizers"
 
 PROBE_TEXTS = (*SHORT_TEXTS, LONG_TEXT)
+"""Texts that both tokenizers encode by default."""
 
 # Names of attributes of a tokenizer; for alternatives, the first that exists is compared.
 _VOCABULARY_NAMES = ("get_vocab", "vocab", "vocabulary")
@@ -140,7 +141,11 @@ def _vocabulary_differences(training: Any, serving: Any) -> Iterable[Difference]
 def _attribute_differences(
     topic: str, names: Sequence[str], training: Any, serving: Any
 ) -> Iterable[Difference]:
-    """Yield a difference if the first of these attributes that exists differs."""
+    """Yield a difference if the two tokenizers differ in an attribute.
+
+    ``names`` are alternative names of the attribute: of each tokenizer, the first one that exists
+    is compared.
+    """
     in_training = _to_plain_data(_read_attribute(training, names))
     in_serving = _to_plain_data(_read_attribute(serving, names))
     if in_training != in_serving:
@@ -194,7 +199,7 @@ def _encode(tokenizer: Any, text: str, role: str) -> list[int]:
 
 
 def _read_attribute(tokenizer: Any, names: Sequence[str]) -> Any:
-    """Return the first of these attributes that exists, or its result if it is a function."""
+    """Return the first attribute in ``names`` that exists, or its result if it is a function."""
     for name in names:
         value = getattr(tokenizer, name, None)
         if value is not None:

@@ -17,7 +17,7 @@ from sluice.base.pluralize import pluralize
 from sluice.base.seeding import RandomStream
 
 ROUNDING = 1e-6
-"""Largest change that counts as rounding, as a share of the largest output."""
+"""Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 
 @contextmanager

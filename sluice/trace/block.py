@@ -93,7 +93,7 @@ class TracedBlock:
         return tuple(
             finding
             for diagnosis in self.diagnoses
-            for finding in (*diagnosis.findings, *diagnosis.explains)
+            for finding in (*diagnosis.findings, *diagnosis.consequences)
         )
 
     @property
@@ -163,6 +163,6 @@ def _card(diagnosis: Diagnosis) -> str:
             ("seen:", finding.what),
             ("why:", finding.cause),
             ("do:", finding.fix),
-            ("consequences:", "; ".join(effect.what for effect in diagnosis.explains)),
+            ("consequences:", "; ".join(effect.what for effect in diagnosis.consequences)),
         ),
     )

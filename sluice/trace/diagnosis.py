@@ -13,19 +13,25 @@ SEVERITY_LABELS = {"error": "error", "confirm": "needs confirmation", "warning":
 """Text of each severity in reports."""
 
 _RANK = {"error": 0, "confirm": 1, "warning": 2}
+"""Position of each severity in a report, the most severe first."""
 
 
 class Diagnosis(Record):
     """One root cause with its findings and consequences."""
 
     fault: FaultName
-    confidence: float = Field(ge=0, le=1)
+    confidence: float = Field(ge=0, le=1, description="Highest confidence of the findings.")
     findings: tuple[TraceFinding, ...] = Field(
         min_length=1, description="Findings of this fault, the most severe first."
     )
     explains: tuple[TraceFinding, ...] = Field(
-        description="Findings that are consequences of this fault."
+        description="Consequences: findings of other faults that this fault can cause."
     )
+
+    @property
+    def consequences(self) -> tuple[TraceFinding, ...]:
+        """Findings of other faults that this fault can cause; stored in the field ``explains``."""
+        return self.explains
 
     @property
     def finding(self) -> TraceFinding:
@@ -54,11 +60,11 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
         Diagnosis(
             fault=root,
             confidence=max(f.confidence for f in by_fault[root]),
-            findings=_raise_severity(by_fault[root], explained),
-            explains=explained,
+            findings=_raise_severity(by_fault[root], consequences),
+            explains=consequences,
         )
         for root in roots
-        for explained in [
+        for consequences in [
             tuple(
                 f
                 for fault, findings_of_fault in by_fault.items()
@@ -71,10 +77,10 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
 
 
 def _raise_severity(
-    findings: Sequence[TraceFinding], explained: Sequence[TraceFinding]
+    findings: Sequence[TraceFinding], consequences: Sequence[TraceFinding]
 ) -> tuple[TraceFinding, ...]:
-    """Turn ``confirm`` findings into errors if the fault explains an error."""
-    if not any(f.severity == "error" for f in explained):
+    """Turn ``confirm`` findings of a fault into errors if one of its consequences is an error."""
+    if not any(f.severity == "error" for f in consequences):
         return tuple(findings)
     return tuple(
         f.model_copy(update={"severity": "error"}) if f.severity == "confirm" else f
@@ -87,7 +93,7 @@ def _sort_key(finding: TraceFinding) -> tuple[int, float, int]:
 
 
 def _parent(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName | None:
-    """Return the most severe of the faults that explain ``fault``; None for a root cause.
+    """Return the most severe fault of which ``fault`` is a consequence; None for a root cause.
 
     Assumes that ``CONSEQUENCES`` has no cycle.
     """

@@ -51,7 +51,7 @@ def install_fast_path(sink: EventSink) -> None:
 def _wrap_call(sink: EventSink, predictor: StepPredictor, original: Any, hook: Any) -> Any:
     """Return a wrapper for ``Module.__call__``, which also runs for modules inside a network."""
     local = sink.local
-    # False if another library replaced ``__call__`` before.
+    # False if another library replaced ``__call__`` before the trace.
     is_torch_call = original is nn.Module._wrapped_call_impl
 
     @functools.wraps(original)
@@ -151,7 +151,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
         """End the prediction if this optimizer was not expected to clear its gradients now."""
         prediction = thread.prediction
         entry = sink.objects.optimizers.get_or_add(optimizer)
-        if entry.zero_code != prediction.codes[prediction.position]:
+        if entry.zero_grad_code != prediction.codes[prediction.position]:
             predictor.stop(thread)
 
     @functools.wraps(original)
@@ -161,7 +161,7 @@ def _wrap_zero_grad(sink: EventSink, predictor: StepPredictor, original: Any, ho
         if prediction.position >= 0 and sink.is_on:
             entry = prediction.optimizer_entry
             if (
-                prediction.codes[prediction.position] == entry.zero_code
+                prediction.codes[prediction.position] == entry.zero_grad_code
                 and entry.ref() is optimizer
             ):
                 original(optimizer, *args, **kwargs)

@@ -9,12 +9,15 @@ _NON_FINITE: tuple[FaultName, ...] = (
     "non-finite gradient",
     "gradient scaler skips steps",
 )
+"""Faults that non-finite values cause."""
 _NOT_LEARNING: tuple[FaultName, ...] = (
     "loss not decreasing",
     "weights not updating",
     "shuffled labels",
 )
+"""Faults that are reported when a network does not learn, whatever the reason is."""
 _NO_GRADIENT: tuple[FaultName, ...] = ("vanishing gradients", "dead units")
+"""Faults that are reported when layers receive no gradient."""
 
 CONSEQUENCES: Mapping[FaultName, tuple[FaultName, ...]] = {
     "non-finite input": (

@@ -15,7 +15,7 @@ from sluice.trace.settings import TraceSettings
 _SITECUSTOMIZE_FOLDER = Path(__file__).parent / "injected"
 _OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 SIGNAL_EXIT_BASE = 128
-"""The exit code of a program ended by a signal is this plus the signal number, as in shells."""
+"""Exit code of a program that a signal ended, minus the number of the signal, as in shells."""
 
 
 def launch(

@@ -16,6 +16,7 @@ from sluice.trace.program_events import BackwardEnded, StepBegins, StepEnded, Tr
 from sluice.trace.sink import EventSink
 
 LAST_GOOD = "last-good.pt"
+"""Name of the file with the last good state, in the folder of the trace."""
 STOPPED_EXIT_CODE = 75
 """Exit code of a program that the guard stopped (EX_TEMPFAIL): it may be restarted."""
 
@@ -44,9 +45,12 @@ class NonFiniteGuard:
     def _reset(self) -> None:
         self._sink.sampling.every_step_needed_by.add("non-finite guard")
         self._num_nonfinite = self._num_skipped = self._next_copy_step = 0
+        """Number of consecutive non-finite losses, number of skipped steps, and number of steps
+        after which the next good state is copied."""
         self._last_good_state: dict[str, Any] | None = None
         self._has_saved_bundle = self._skips_step = False
         self._rng_state = torch.get_rng_state()
+        """Random state of torch after the last step, from which the running step began."""
 
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check the loss, and stop the program after ``stop_after`` consecutive non-finite losses.
@@ -115,8 +119,8 @@ class NonFiniteGuard:
             is_saved = sink.is_on  # a failure ends the trace
             saved_text = f"is saved in {LAST_GOOD}" if is_saved else "could not be saved"
             state_text = f"the last good state, of step {state['step']}, {saved_text}"
-        num = self._num_nonfinite
-        losses_text = "the loss is" if num == 1 else f"{num} consecutive losses are"
+        num_losses = self._num_nonfinite
+        losses_text = "the loss is" if num_losses == 1 else f"{num_losses} consecutive losses are"
         text = f"Stopped before step {sink.steps.last + 1}: {losses_text} non-finite; {state_text}."
         if sink.is_on:
             sink.run_safely(sink.note, "stopped", text)

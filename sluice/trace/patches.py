@@ -14,7 +14,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
-        """Functions that ``restore`` calls, the last one first."""
+        """Functions that ``restore`` calls, the latest one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper

@@ -154,8 +154,8 @@ class PredictionMayBegin:
 
 
 @dataclass(slots=True)
-class StepsPassedOn:
-    """Buffered steps are passed to the subscribers, in the order in which they ended."""
+class StepsDelivered:
+    """Buffered steps are delivered to the subscribers, in the order in which they ended."""
 
     steps: Sequence[EndedStep]
 

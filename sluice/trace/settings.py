@@ -12,54 +12,55 @@ class TraceSettings(Settings):
         0.005,
         gt=0,
         le=1,
-        description="Maximum share of the program's run time spent on statistics. The sampling "
-        "interval adapts to stay below it.",
+        description="Maximum time spent on statistics, as a share of the program's run time. The "
+        "sampling interval adapts to this share.",
     )
     max_steps_between_samples: int = Field(
         100,
         ge=1,
-        description="Maximum interval between samples of gradient and weight norms, whatever they "
-        "cost [steps].",
+        description="Maximum interval between two samples of gradient and weight norms, even if "
+        "these samples then exceed cost_share [steps].",
     )
     fast_step_s: float = Field(
         0.02,
         ge=0,
-        description="Steps shorter than this that repeat a known event pattern are recorded as "
-        "that pattern and their losses; one step in ``full_sample_every`` is recorded fully [s].",
+        description="Median step time below which the tracer takes its fast path: of steps that "
+        "repeat a known sequence of events, only the losses are recorded [s].",
     )
     full_sample_every: int = Field(
         16,
         ge=1,
-        description="Interval at which repeated fast steps are recorded fully: gradient state, "
-        "learning rates, norms and event times. 1 records every step fully [steps].",
+        description="Interval at which the fast path records a step fully: gradient state, "
+        "learning rates, norms and event times; 1 to record every step fully [steps].",
     )
     flush_s: float = Field(
         2.0,
         ge=0,
-        description="Interval between writes to disk, the maximum time lost when the process is "
-        "killed [s].",
+        description="Interval between two writes to disk. If the process is killed, the records "
+        "since the last write are lost [s].",
     )
     recent_bytes: int = Field(
         8 * 2**20,
         ge=2**16,
-        description="Disk space for the detailed records of the most recent steps [bytes].",
+        description="Maximum disk space for the detailed records of the most recent steps [bytes].",
     )
     history_bytes: int = Field(
         64 * 2**20,
         ge=2**16,
-        description="Disk space for the downsampled history of the whole run [bytes].",
+        description="Maximum disk space for the history of the whole run. When it is full, no more "
+        "losses, norms and statistics are added to it [bytes].",
     )
     history_rows: int = Field(
         1024,
         ge=16,
-        description="Rows that the history keeps of a series at full rate. After that it keeps "
-        "every second row, then every fourth, and so on.",
+        description="Number of first values of a series, such as the losses, that are all kept in "
+        "the history. Of later values it keeps every second, then every fourth, and so on.",
     )
     row_sample_size: int = Field(
         256,
         ge=1,
-        description="Number of elements, evenly spaced, from which the fingerprint of a data row "
-        "is computed.",
+        description="Maximum number of elements of a data row, evenly spaced, from which its "
+        "fingerprint is computed.",
     )
     fingerprinted_batches: int = Field(
         64,
@@ -70,11 +71,11 @@ class TraceSettings(Settings):
     sampled_weights: int = Field(
         4096,
         ge=1,
-        description="Maximum number of elements of a parameter from which the norm of its update "
-        "is estimated.",
+        description="Maximum number of elements of a parameter that are sampled to estimate the "
+        "norm of its update.",
     )
     max_modules: int = Field(
-        256, ge=1, description="Maximum number of module outputs that are measured per step."
+        256, ge=1, description="Maximum number of module outputs with statistics in a step."
     )
     stop_after: int = Field(
         0,
@@ -88,6 +89,6 @@ class TraceSettings(Settings):
     checkpoint_every: int = Field(
         100,
         ge=1,
-        description="Interval between copies of the last good state; during the first steps a "
-        "copy is made at steps 1, 2, 4, 8 and so on [steps].",
+        description="Maximum interval between two copies of the last good state, for stop_after. "
+        "The first copies are made at steps 1, 2, 4, 8 and so on [steps].",
     )

@@ -21,9 +21,11 @@ from sluice.trace.objects.object_tracker import OptimizerEntry
 from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.sampling.step_statistics import PendingStep
 
-_PARAMETERS_PER_OPTIMIZER = 2
+_NUM_SNAPSHOTS_PER_OPTIMIZER = 2
+"""Maximum number of parameters per optimizer whose gradients are compared to detect edits."""
 _MAX_SUMMED_NUMEL = 2**14
-"""Number of elements up to which the sum of a gradient is stored."""
+"""Maximum number of elements of a gradient whose sum is stored. A write to a larger gradient counts
+as an edit."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +43,9 @@ class StepPattern:
     """Pattern that is predicted to follow; None to record the following step fully."""
     optimizer_entry: Any = None
     """Entry of the optimizer that ends the step; set when the pattern is first predicted."""
-    repeated_steps: list[Any] = field(default_factory=list)
-    """Steps that repeated the pattern and are not yet reported: step number, its losses, next step
-    number, its losses, and so on."""
+    steps_and_losses: list[Any] = field(default_factory=list)
+    """Steps that repeated the pattern and are not yet reported, as a flat list: step number, list
+    of its losses, next step number, list of its losses, and so on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +63,7 @@ class Prediction:
     step_position: int = -1
     """Index of the optimizer step in ``codes``."""
     repeats_left: int = 0
-    """Number of predicted steps until the next fully recorded step."""
+    """Number of steps that may still be predicted before the next fully recorded step."""
     repeated_patterns: list[StepPattern] = field(default_factory=list)
     """Patterns that were repeated since the last fully recorded step."""
 
@@ -172,12 +174,13 @@ class LossCalls:
     """Last calls of loss functions. Owner: ``hooks.losses``."""
 
     last: Any = None
-    """Last differentiable call: name, weak references to input and target, other arguments."""
+    """Last differentiable call: name, weak references to input and target, keyword arguments. None
+    unless input and target were its only positional arguments."""
     shifted_input: Any = None
     """Weak reference to the input tensor that, shifted by one position, equals the targets of the
     last loss."""
     means: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
-    """Weak references to the last losses that are means."""
+    """Weak references to the last eight losses that are means over a batch."""
 
 
 class GradientEdits:
@@ -205,12 +208,12 @@ class GradientEdits:
             )
             for entry in entries
             for group in entry.groups[:1]
-            for parameter in group["params"][:_PARAMETERS_PER_OPTIMIZER]
+            for parameter in group["params"][:_NUM_SNAPSHOTS_PER_OPTIMIZER]
             if parameter.grad is not None
         ]
 
     def detect(self) -> None:
-        """Check whether the program changed these gradients since, for example by dividing them."""
+        """Set ``is_edited`` if the program changed a gradient since its snapshot was taken."""
         self.is_edited = self.is_edited or any(
             parameter.grad is not grad or (grad._version != version and _values_differ(grad, total))
             for parameter, grad, version, total in self.snapshots
@@ -224,7 +227,7 @@ class GradientEdits:
 
 
 def _values_differ(grad: Tensor, total: Tensor | None) -> bool:
-    """Return whether a gradient that was written to changed; a division by 1 does not change it."""
+    """Return whether a write changed the values of a gradient; a division by 1 does not."""
     return total is None or not torch.equal(grad.detach().sum(), total)
 
 
@@ -251,7 +254,7 @@ class ThreadState:
     num_steps: int = 0
     """Number of steps that ended in this thread."""
     last_loss: Any = None
-    """Last loss of the previous step."""
+    """Loss of the last backward pass of the previous step; None if the step had no loss."""
 
     last_loader: int = -1
     """Index of the loader that returned the last batch; -1 before the first batch. Owner:
@@ -261,7 +264,8 @@ class ThreadState:
     in_scaler: bool = False
     """Whether a gradient scaler runs. Owner: ``hooks.grad_scaler``."""
     clipped_norm: Any = None
-    """Norm of the gradients being clipped, once it was read. Owner: ``hooks.clipping``."""
+    """Norm of the gradients that are being clipped. None until its value is read, which happens
+    only on the CPU, because reading from a GPU would synchronize. Owner: ``hooks.clipping``."""
 
     def clear_step(self) -> None:
         """Discard what was recorded of the step that ended."""

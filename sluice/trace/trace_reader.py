@@ -53,33 +53,33 @@ from sluice.trace.records.trace import (
 )
 
 _OPTIONAL_STEP_FIELDS = ("ended_us", "began_us")
-"""Last fields of a recent step, which early versions did not write."""
+"""Last fields of a row of recent steps. Early versions of Sluice did not write them."""
 
 R = TypeVar("R", bound=Record)
 ByStep = TypeVar("ByStep", StepStatistics, StepScalars)
 
 
-def find_traces(out: Path) -> tuple[Path, ...]:
+def find_traces(folder: Path) -> tuple[Path, ...]:
     """Return the folders of the traced processes, sorted by rank.
 
     Args:
-        out: Folder of traces, or folder of one process.
+        folder: Folder of traces, or folder of one process.
 
     Raises:
         StorageError: The folder contains no trace.
     """
-    if (out / HISTORY).exists():
-        return (out,)
-    folders = sorted(out.glob(f"*/{HISTORY}"), key=lambda file: file.stat().st_mtime_ns)
-    if not folders:
+    if (folder / HISTORY).exists():
+        return (folder,)
+    histories = sorted(folder.glob(f"*/{HISTORY}"), key=lambda file: file.stat().st_mtime_ns)
+    if not histories:
         raise StorageError(
-            f"{out} contains no trace: expected {HISTORY} in a subfolder for each process.",
+            f"{folder} contains no trace: expected {HISTORY} in a subfolder for each process.",
             cause="The program did not use torch, ended before its first step, or runs Python with "
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
         )
-    folders_by_rank = [(read_trace(file.parent).start.rank, file.parent) for file in folders]
-    return tuple(folder for _, folder in sorted(folders_by_rank, key=lambda pair: pair[0]))
+    ranked = [(read_trace(file.parent).start.rank, file.parent) for file in histories]
+    return tuple(parent for _, parent in sorted(ranked, key=lambda pair: pair[0]))
 
 
 def read_trace(folder: Path) -> Trace:
@@ -231,9 +231,12 @@ def _step_scalars(
 def _step_sequences(
     history: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
-    """Return the sequences by first step, their positions by index, and the number of other steps.
+    """Return the recorded sequences, and the number of steps without a recorded sequence.
 
-    The other steps have no recorded sequence, because there were too many.
+    Returns:
+        The sequences sorted by their first step; the position of each among them, by its stored
+        index; and the number of steps whose sequence was not recorded, because there were too many
+        distinct ones.
     """
     events_by_index: dict[int, dict[str, Any]] = {}
     counts: dict[int, tuple[int, int, int]] = {}
@@ -284,6 +287,6 @@ def _recent_steps(
 
 
 def _by_step(records: Iterable[ByStep]) -> tuple[ByStep, ...]:
-    """Return records in the order of their steps, without duplicates from a second file."""
+    """Return records sorted by step. Of records of the same step in two files, keep the last."""
     by_step = {record.step: record for record in records}
     return tuple(by_step[step] for step in sorted(by_step))

@@ -97,7 +97,7 @@ class Tracer:
             )
         lost_text = ""
         try:
-            self.steps.pass_on_pending()
+            self.steps.deliver_pending()
             self.note("failed", text)
             self.recorder.flush()
             self.recorder.close()
@@ -137,7 +137,7 @@ class Tracer:
                 self.bus.publish(UnexpectedEvent(thread))
         self.steps.record_open_steps()
         self.local.thread.clear_step()
-        self.steps.pass_on_pending()
+        self.steps.deliver_pending()
         if not self.recorder.has_records:
             return
         self.bus.publish(TraceEnded())

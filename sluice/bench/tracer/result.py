@@ -36,7 +36,7 @@ class ReportedCause(Record):
             step=diagnosis.step,
             confidence=diagnosis.confidence,
             what=diagnosis.finding.what,
-            explains=tuple(finding.fault for finding in diagnosis.explains),
+            explains=tuple(finding.fault for finding in diagnosis.consequences),
         )
 
 

@@ -31,15 +31,15 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_DENSE_PASSES = 128
-"""Number of passes after the first ones that are all inspected, at steps with statistics, because a
-new model may appear. Later passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a new model may appear. After that, passes are inspected ever more rarely."""
 _FIRST_PASSES = MAX_CALLS
-"""Number of first backward passes that are inspected, equal to the number of calls that
-``InputWatch`` inspects."""
+"""Number of backward passes that are all inspected at the start and after each new model. It equals
+the number of first calls that ``InputWatch`` inspects."""
 _MAX_MODELS = 8
-"""Maximum number of functional models in a trace."""
+"""Maximum number of functional models in a trace. Further models are not inspected."""
 _VARYING_USES = 2**31
-"""Marks a leaf whose number of uses differs from pass to pass."""
+"""Value of ``num_uses`` of a leaf whose number of uses differs from pass to pass."""
 
 
 class ModulePlaceholder(nn.Module):
@@ -55,12 +55,12 @@ class FunctionalModel:
         self.leaf = weakref.ref(leaf)
         self.shape, self.row_shape = leaf.shape, torch.Size()
         self.num_uses, self.is_left_operand, self.kind = 0, True, ""
-        """How training inputs are combined with the leaf: number of uses in a pass, whether they
-        are the left operand, and kind of the autograd node."""
+        """Number of uses of the leaf in a pass. Whether the training inputs are the left operand.
+        Kind of the autograd node that combines them with the leaf, such as 'MmBackward0'."""
         self.columns: slice | None = None
-        """Columns that are the input, if the operand has others, too; None for all columns."""
+        """Columns of the operand that contain the input; None if the whole operand is the input."""
         self.num_inspections = 0
-        """Number of inspected passes that use this leaf."""
+        """Number of inspected passes that begin with this leaf."""
 
     def storage_address(self) -> int:
         """Return the storage address of the leaf; 0 if the leaf no longer exists."""
@@ -166,7 +166,7 @@ class FunctionalModelWatch:
         if not sink.sampling.samples_statistics or self._inspected_step == sink.steps.last:
             return False
         self._inspected_step = sink.steps.last
-        return self._sampler.keeps_next()
+        return self._sampler.advance()
 
     def _model_of(self, leaf: Tensor) -> FunctionalModel | None:
         """Return the model that begins with a leaf; add it if it is new."""

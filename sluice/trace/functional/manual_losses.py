@@ -26,14 +26,16 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _FIRST_PASSES = 8
-"""Number of backward passes that are inspected at the start and after each new form of loss."""
-_FORM_LENGTH, _MAX_FORMS = 4, 64
-"""Number of last autograd nodes that identify the form of a loss, and maximum number of forms."""
+"""Number of backward passes that are all inspected at the start and after each new form of loss."""
+_FORM_LENGTH = 4
+"""Number of autograd nodes, from the loss on, that identify the form of a loss."""
+_MAX_FORMS = 64
+"""Maximum number of forms. Further forms do not cause inspections."""
 _MAX_DENSE_PASSES = 128
-"""Number of passes after the first ones that are all inspected, at steps with statistics, because a
-later phase may use another loss. Later passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a later phase may use another loss. After that, passes are inspected ever more rarely."""
 _MAX_COMPARED_NODES = 32
-"""Maximum number of nodes in which a broadcast is searched."""
+"""Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
     f"{name}Backward{number}"
     for name in (
@@ -55,20 +57,23 @@ _EXPLICIT_RESHAPES = (
     "Expand",
 )
 """Nodes that show that the program broadcasts a shape intentionally."""
-_MAX_GRAPH_NODES, _MAX_HOPS = 128, 8
-"""Maximum number of nodes in which a double activation is searched, and of nodes between the two
-activations."""
+_MAX_GRAPH_NODES = 128
+"""Maximum number of nodes that are searched for a double activation."""
+_MAX_HOPS = 8
+"""Maximum number of nodes between the two activations."""
 _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
 )  # fmt: skip
-"""Nodes that end the search: layers of the model, and losses of torch, which ``hooks.losses``
-inspects."""
+"""Prefixes of nodes that end the search for a double activation: layers of the model, and losses of
+torch, which ``hooks.losses`` inspects."""
 _OUTER_ACTIVATIONS = (
     (MANUAL_CROSS_ENTROPY, ("Logsumexp", "LogSoftmax")),
     (MANUAL_LOGISTIC_LOSS, ("Softplus", "LogSigmoid", "Log1P")),
 )
+"""Kind of a manual loss, and prefixes of the nodes of the activation that it applies."""
 _INNER_ACTIVATIONS = ("Softmax", "Sigmoid")
+"""Prefixes of the nodes of an activation at the end of a network."""
 _PASSED_NODES = frozenset({"Neg", "Abs", "Exp"})
 """Nodes that may be between the two activations, besides those that only change the shape."""
 
@@ -93,7 +98,7 @@ class ManualLossWatch:
             self._inspect_if_due(begins.thread, begins.loss)
 
     def _track_form(self, loss: Tensor) -> None:
-        """Inspect the next passes if a loss is computed in a new way."""
+        """Inspect the next passes if the form of a loss is new."""
         form: list[type] = []  # types instead of names, because node.name() is slow
         node: Any = loss.grad_fn
         while node is not None and len(form) < _FORM_LENGTH:
@@ -109,7 +114,7 @@ class ManualLossWatch:
         sink = self._sink
         if self._passes_left:
             self._passes_left -= 1
-        elif self._inspected_step == sink.steps.last or not self._sampler.keeps_next():
+        elif self._inspected_step == sink.steps.last or not self._sampler.advance():
             return
         self._inspected_step, began = sink.steps.last, sink.clock()
         self._inspect(loss)

@@ -17,13 +17,14 @@ from sluice.trace.thread_state import ThreadState
 _KINDS_BEFORE_STEP = ("backward", "clip")
 """Kinds of events that belong to the step that follows them."""
 _MAX_WATCHED_PARAMETERS = 2
+"""Maximum number of parameters that are compared to detect a step."""
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. It is inspected once more whenever this
-number has doubled. Few programs accumulate gradients over more passes."""
+again, because the program may have replaced its parameters. It is inspected once more each time the
+number of passes has doubled. Few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
-"""Number of elements up to which a watched parameter is copied. Of larger ones only the version is
-compared, which counts in-place changes."""
+"""Maximum number of elements of a watched parameter that is copied. Of a larger one, only the
+version is compared, which counts in-place changes."""
 
 
 class ImplicitOptimizer:
@@ -48,13 +49,14 @@ class ManualUpdateWatch:
         self._watched: list[Tensor] = []
         """Parameters that are compared to detect a step."""
         self._num_passes = 0
-        """Backward passes since the last step."""
+        """Number of backward passes since the last detected step."""
         self._stepped_since_backward = False
         """Whether a step was detected since the last backward pass."""
         self._has_ever_stepped = False
-        """Whether any step was detected."""
+        """Whether any step was detected in the trace."""
         self._has_old_gradients = False
-        """Whether gradients from before the last step remain, because they were not zeroed."""
+        """Whether gradients from before the last detected step remain, because the program did not
+        clear them."""
 
     def before_backward(self, thread: ThreadState) -> None:
         """Detect a step of a functional model, and gradients that remain from before a step."""
@@ -114,29 +116,29 @@ class ManualUpdateWatch:
         snapshots, optimizer = self._snapshots, self._optimizer
         if optimizer is None or not snapshots:
             return
-        if not all(_is_comparable(p, old) for p, old in snapshots):
+        if not all(_is_comparable(p, snapshot) for p, snapshot in snapshots):
             self._snapshots = []  # another device or dtype: a step cannot be detected
             return
-        if all(_is_unchanged(p, old) for p, old in snapshots):
+        if all(_is_unchanged(p, snapshot) for p, snapshot in snapshots):
             return
         self._snapshots, self._stepped_since_backward, self._has_ever_stepped = [], True, True
         entry: OptimizerEntry = self._sink.objects.optimizers.get_or_add(optimizer)
         self._record_step(thread, entry)
 
     def _record_step(self, thread: ThreadState, entry: OptimizerEntry) -> None:
-        """End the step after its last backward pass or clip; later events are of the next step."""
+        """End the step after its last backward pass or clip; later events start the next step."""
         sink, interner = self._sink, self._sink.events.interner
         kinds = [interner.event(code)[0] for code in thread.step.codes]
         end = 2 * max(
             (i for i, kind in enumerate(kinds, 1) if kind in _KINDS_BEFORE_STEP), default=0
         )
-        later, thread.step.events = thread.step.events[end:], thread.step.events[:end]
+        later_events, thread.step.events = thread.step.events[end:], thread.step.events[:end]
         flags = ("fresh", *("carried",) * self._has_old_gradients)
         self._has_old_gradients = False
         thread.step.events += sink.events.code("step", entry.index, flags=flags), sink.clock()
         sink.sampling.membership.sample_if_due(sink.steps.last)
         sink.steps.end(thread, entry)
-        thread.step.events += later
+        thread.step.events += later_events
 
 
 def _snapshot(parameter: Tensor) -> Tensor | int:
@@ -145,16 +147,18 @@ def _snapshot(parameter: Tensor) -> Tensor | int:
     return parameter.detach().clone() if is_small else parameter._version
 
 
-def _is_comparable(parameter: Tensor, old: Tensor | int) -> bool:
-    if not isinstance(old, Tensor):
+def _is_comparable(parameter: Tensor, snapshot: Tensor | int) -> bool:
+    """Return whether a parameter has the dtype and device of its snapshot."""
+    if not isinstance(snapshot, Tensor):
         return True
-    return parameter.dtype == old.dtype and parameter.device == old.device
+    return parameter.dtype == snapshot.dtype and parameter.device == snapshot.device
 
 
-def _is_unchanged(parameter: Tensor, old: Tensor | int) -> bool:
-    if not isinstance(old, Tensor):
-        return parameter._version == old
-    return torch.equal(parameter, old)
+def _is_unchanged(parameter: Tensor, snapshot: Tensor | int) -> bool:
+    """Return whether a parameter equals its snapshot, in value or in number of changes."""
+    if not isinstance(snapshot, Tensor):
+        return parameter._version == snapshot
+    return torch.equal(parameter, snapshot)
 
 
 def _has_gradient(parameter: Tensor) -> bool:

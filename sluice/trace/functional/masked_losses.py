@@ -8,9 +8,13 @@ from torch import Tensor
 
 from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, saved_tensor
 
-_MAX_NODES, _MAX_HOPS = 128, 8
+_MAX_NODES = 128
+"""Maximum number of nodes, nearest to the loss, that are searched for a mask."""
+_MAX_HOPS = 8
+"""Maximum number of nodes between a mask and the losses that it masks."""
 _NEGATION = "NegBackward0"
 _LOSS_NODES = ("NllLoss", "GatherBackward")
+"""Prefixes of nodes that compute losses from class targets."""
 _INCLUDING_MASKS = (
     ("MaskedSelectBackward0", "_saved_mask"),
     ("WhereBackward0", "_saved_condition"),
@@ -21,7 +25,7 @@ _EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
 
 
 def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield pairs of class targets and the boolean mask of those that the loss includes, both flat.
+    """Yield class targets with a boolean mask of those that the loss includes, both flat.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.

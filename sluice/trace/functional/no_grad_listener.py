@@ -19,11 +19,14 @@ from sluice.trace.inspection.functorch import in_functorch_transform
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_MAX_BLOCKS, _MAX_UNMATCHED_BLOCKS = 64, 16
-"""Maximum number of observed blocks per call site, and number of consecutive blocks without a model
-input after which the call site is ignored; it may be a weight update."""
+_MAX_BLOCKS = 64
+"""Maximum number of observed blocks per call site."""
+_MAX_UNMATCHED_BLOCKS = 16
+"""Number of consecutive blocks without a model input after which a call site is ignored, because it
+may be a weight update."""
 _MIN_ROWS = 2
-"""Smaller batches are mostly generated samples and evaluate nothing."""
+"""Minimum number of rows of a recorded batch. Smaller batches are mostly generated samples, and
+evaluate nothing."""
 _OPERAND_POSITIONS: dict[str, tuple[int, int, bool]] = {
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "mul", "__mul__"), (0, 1, True)),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), (1, 2, True)),
@@ -42,8 +45,9 @@ class _OpListener(TorchFunctionMode):
         super().__init__()
         self._listener, self._thread = listener, thread
         self.pending: list[Tensor] = []
-        """Operands of a model that uses several per pass, until all of them are observed."""
+        """Observed inputs of a model that has several per pass, until all of them are observed."""
         self.is_muted = False
+        """Whether operations are ignored, because the block has ended."""
         self.has_match = False
         """Whether an operation with a model input was observed."""
 
@@ -68,8 +72,8 @@ class NoGradListener:
         self._sites: dict[int, Any] = {}
         """Call sites of the running blocks, by the id of the block."""
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Number of observed blocks of each call site, and of its last ones in a row without a
-        model input."""
+        """Number of observed blocks by call site, and number of the latest consecutive ones without
+        a model input."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""

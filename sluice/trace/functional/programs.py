@@ -24,7 +24,7 @@ from sluice.trace.program_events import (
 from sluice.trace.sink import EventSink
 
 _PART_NAME = "manual updates"
-"""Name of this part of the tracer, among the parts that need every step to be recorded fully."""
+"""Name under which this module requests that every step is recorded fully."""
 
 
 def support_functional_programs(sink: EventSink, inputs: InputWatch, losses: LossWatch) -> None:
@@ -40,7 +40,7 @@ class _FunctionalPrograms:
         self._models = FunctionalModelWatch(sink, inputs, losses, self._on_first_model)
         self._losses = ManualLossWatch(sink)
         self._updates: ManualUpdateWatch | None = None
-        """None once an optimizer was created or made a step."""
+        """Detector of manual updates; None once an optimizer was created or made a step."""
         self._watch_updates()
         bus.subscribe(TraceBegan, lambda _: self._reset())
         bus.subscribe(BackwardBegins, self._before_backward)

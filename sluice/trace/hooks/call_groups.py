@@ -8,23 +8,31 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of inspected calls after the first 64, each after a backward pass of its step."""
+"""Maximum number of calls that are inspected after the first 64 of a group. Only calls that follow
+a backward pass in the same step are inspected then."""
 _SAMPLE_SIZE = 64
-"""Maximum number of rows, and of columns, in a sample of an input."""
-_WIDE_SAMPLE_SIZE, _MIN_MEDIAN_DIFFERENCES, _MIN_NEAREST_RATIO = 512, 32, 0.4
-"""Number of columns in which pairs of rows are compared; minimum median number of columns in which
-a pair differs; minimum ratio of this number for the closest pair to the median."""
+"""Maximum number of rows in a sample of an input, and maximum number of columns."""
+_WIDE_SAMPLE_SIZE = 512
+"""Maximum number of columns in which two rows are compared."""
+_MIN_MEDIAN_DIFFERENCES = 32
+"""Minimum number of columns in which two rows differ, as the median over all pairs of unequal rows.
+With fewer, equal rows may be a coincidence."""
+_MIN_NEAREST_RATIO = 0.4
+"""Minimum ratio of the number of differing columns of the most similar pair of unequal rows to this
+median. With a lower ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
-"""Minimum number of columns for 16-bit values to count as continuous."""
+"""Minimum number of columns of a 16-bit input. Equal rows with fewer may be a coincidence, even if
+the values rarely repeat."""
 _MIN_UNIQUE_SHARE = 0.5
-"""Minimum share of distinct values in a sample of continuous values."""
+"""Share of distinct values in a sample above which values count as rarely repeated."""
 
 _MIN_CORRELATED_ROWS = 8
-"""With fewer rows, the rows of any two batches may correlate."""
+"""Minimum number of rows for a comparison of two batches. The columns of smaller batches may
+correlate by chance."""
 _MIN_CORRELATION = 0.8
-"""Minimum mean correlation of columns with those of the previous call. Samplers with few calls make
-the largest steps: of 10 calls of a diffusion model with a cosine schedule, 5 exceed this value and
-3 exceed 0.9."""
+"""Mean correlation of the columns of two consecutive calls above which the second call refines the
+input of the first. Samplers with few calls make the largest steps: of 10 calls of a diffusion model
+with a cosine schedule, 5 exceed this value and 3 exceed 0.9."""
 
 
 class CallGroup:
@@ -41,14 +49,16 @@ class CallGroup:
         self.sampling_detector: IterativeSamplingDetector | None = None
         """Detects iterative sampling; only for calls without gradients and without a loader."""
         self.num_calls = self.num_rows = self.first_step = self.last_step = 0
-        """Numbers of inspected calls and rows; optimizer steps before the first and last call."""
+        """Number of inspected calls, and of their rows. Number of optimizer steps before the first
+        inspected call, and before the last one."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
+        """Number of calls that may still be inspected after the first ``MAX_CALLS``."""
         self.is_generated = False
-        """Whether a network computed an input."""
+        """Whether a network computed the input of a call."""
         self.matches_model_output = False
         """Whether another network returns rows with the shape of the input rows."""
-        self.is_continuous = False
-        """Whether equal input rows must be copies."""
+        self.has_distinctive_rows = False
+        """Whether equal input rows must be copies; see ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnStatistics | None = None
@@ -71,7 +81,10 @@ class IterativeSamplingDetector:
 
     def __init__(self) -> None:
         self._previous: Tensor | None = None
+        """Sample of the input of the previous call."""
         self._step = self._num_new_inputs = self._num_refined_inputs = 0
+        """Number of optimizer steps before the previous call. Number of calls with another input
+        than the previous call, and of calls that refine the previous input."""
 
     def add(self, tensor: Tensor, step: int) -> None:
         """Compare a sample of the input with the previous call."""
@@ -93,8 +106,11 @@ class IterativeSamplingDetector:
         return 0 < self._num_new_inputs <= 2 * self._num_refined_inputs
 
 
-def is_continuous(tensor: Tensor) -> bool:
-    """Return whether equal rows must be copies: values rarely repeat, or rows differ widely."""
+def has_distinctive_rows(tensor: Tensor) -> bool:
+    """Return whether equal rows of a batch must be copies of one row.
+
+    This is so if the values of the batch rarely repeat, or if unequal rows differ in many columns.
+    """
     if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.layout != torch.strided:
         return False
     sample = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_SAMPLE_SIZE]

@@ -15,7 +15,7 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _MAX_DENSE_ROWS = 128
-"""Number of first records of each kind that are all kept; later ones are decimated."""
+"""Number of first calls of each function that are all recorded. Of later ones, ever fewer are."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:
@@ -37,7 +37,7 @@ class _CheckpointWatch:
         self._samplers = {name: LogSpacedSampler(_MAX_DENSE_ROWS) for name in names}
 
     def on_save(self, _: None, obj: Any, f: Any, *__: Any, **___: Any) -> None:
-        if self._samplers["save"].keeps_next():
+        if self._samplers["save"].advance():
             record = StateSaveRecord(
                 step=self._step,
                 path=_path(f),
@@ -51,7 +51,7 @@ class _CheckpointWatch:
         # ``state_dict`` calls itself for every child, with the dictionary that it fills.
         if args or kwargs.get("destination") is not None:
             return
-        if self._samplers["state_dict"].keeps_next():
+        if self._samplers["state_dict"].advance():
             record = StateSaveRecord(
                 step=self._step,
                 path="",
@@ -62,7 +62,7 @@ class _CheckpointWatch:
             self._write(record)
 
     def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
-        if self._samplers["load"].keeps_next():
+        if self._samplers["load"].advance():
             record = FileReadRecord(step=self._step, path=_path(f), states=state_kinds(content))
             self._sink.recorder.write("read", record)
 

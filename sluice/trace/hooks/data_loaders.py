@@ -111,7 +111,8 @@ class _LoaderWatch:
         self._sink = sink
         self._index_hook = _IndexHook(sink, self.on_indices)
         self.worker_origin: tuple[Path, int, int] | None = None
-        """Trace folder, loader and epoch of the workers that start next; inherited by the fork."""
+        """Trace folder, loader and epoch of the workers that start next, which inherit it by fork;
+        None before the first."""
         self.hook_workers: Callable[[], None] = lambda: None
         """Installs the hooks of workers; called before workers start."""
         self.reset()
@@ -120,7 +121,7 @@ class _LoaderWatch:
         """Forget all loaders, at the start of a trace and after a fork."""
         self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
-        """Record and entry of each loader, by its index."""
+        """Record and entry of each loader; the position is the index of the loader."""
         self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
             lambda index, it: IteratorEntry(index, weakref.ref(it))
         )

@@ -21,13 +21,14 @@ _SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes of networks whose parameters differ between ranks by design."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
-"""Number of first reductions that are checked for gradients."""
+"""Number of first ``all_reduce`` calls whose tensor is checked for gradients."""
 
 _NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
-"""Number of values that are compared to distinguish weights from gradients."""
+"""Maximum number of first values of a tensor that are compared with weights, because a program may
+average its weights instead of its gradients."""
 
 _CONSUMER_NAME = "comparison of ranks"
 """Name under which this module requests that every step is recorded fully."""
@@ -209,7 +210,10 @@ class _DataParallelWatch:
 
 
 def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
-    """Return whether a tensor shares memory with a gradient, or has the length of all flattened."""
+    """Return whether a tensor is a gradient, or probably all gradients in one flat tensor.
+
+    A flat tensor must have as many values as all gradients together.
+    """
     if tensor.dim() == 1 and tensor.numel() == sum(grad.numel() for grad in grads):
         return bool(grads)
     return any(

@@ -11,7 +11,7 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Maximum number of losses that are kept before they are summed."""
+"""Number of losses of a pass after which the pending ones are summed, to free their memory."""
 
 
 class _EvaluationPass:
@@ -60,7 +60,7 @@ class EvaluationPasses:
         passes, self.open_passes = self.open_passes, {}
         for (network, loader, kind), evaluation in passes.items():
             evaluation.sum_pending()
-            if not self._sampler.keeps_next():
+            if not self._sampler.advance():
                 continue
             total = evaluation.total
             self._sink.recorder.device_reads.request(

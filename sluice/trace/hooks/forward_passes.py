@@ -38,16 +38,17 @@ _MAX_HELD_OUTPUTS = 512
 address."""
 
 _MAX_PENDING_PASSES = 4
-"""Maximum number of inspected passes that wait for a backward pass."""
+"""Maximum number of inspected passes that wait for a backward pass. If more wait, all of them are
+discarded."""
 
 _MAX_MASK_RECORDS = 32
-"""Number of padding mask records after which masks are no longer recorded."""
+"""Number of padding mask records in a trace after which masks are no longer recorded."""
 
 _MIN_LENGTH_GROWTH = 1.5
-"""Probes are repeated if a sequence is longer than this multiple of the previous maximum."""
+"""Ratio of the length of a sequence to the previous maximum above which probes are repeated."""
 
 _MAX_INDEX_RECORDS = 64
-"""Number of records of out-of-range indices after which indices are no longer checked."""
+"""Number of index records in a trace after which the indices of lookups are no longer checked."""
 
 
 class ForwardPassInspector:

@@ -6,7 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sluice.trace.hooks.call_groups import CallGroup, IterativeSamplingDetector, is_continuous
+from sluice.trace.hooks.call_groups import (
+    CallGroup,
+    IterativeSamplingDetector,
+    has_distinctive_rows,
+)
 from sluice.trace.inspection.column_statistics import (
     MAX_COLUMNS,
     ColumnStatistics,
@@ -28,15 +32,18 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 MAX_CALLS = 64
-"""Number of first calls of a group that are inspected."""
+"""Number of first calls of a call group that are all inspected."""
 _WRITTEN_AFTER_CALLS = (1, 4, 16)
-"""Numbers of calls of a group after which its statistics are written."""
+"""Numbers of inspected calls of a call group after which its statistics are written. They are also
+written after ``MAX_CALLS`` calls and at the end of the trace."""
 _MAX_GROUPS = 16
+"""Maximum number of call groups in a trace. The calls of further groups are not inspected."""
 _MAX_ROWS = 1024
 """Maximum number of row fingerprints in the record of a call."""
 _MAX_NONFINITE_RECORDS = 8
+"""Maximum number of records of non-finite values in a trace."""
 _MAX_LISTED = 8
-"""Maximum number of columns, and of rows, that a record of non-finite values lists."""
+"""Maximum number of columns that a record of non-finite values lists, and of rows."""
 
 
 class InputWatch:
@@ -181,7 +188,7 @@ class InputWatch:
             if not group.num_calls:
                 group.first_step = sink.steps.last
                 group.dtype = str(tensor.dtype).removeprefix("torch.")
-                group.is_continuous = is_continuous(tensor)
+                group.has_distinctive_rows = has_distinctive_rows(tensor)
                 group.matches_model_output = any(
                     entry.output_row_shape == tensor.shape[1:] and entry.index != group.network
                     for entry in sink.objects.networks.entries
@@ -232,7 +239,7 @@ class InputWatch:
             loader=group.loader,
             is_learning=group.is_learning,
             is_integer=not tensor.is_floating_point(),
-            is_continuous=group.is_continuous,
+            is_continuous=group.has_distinctive_rows,
             rows=fingerprints[:_MAX_ROWS],
             num_rows=tensor.shape[0],
         )

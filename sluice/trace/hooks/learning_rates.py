@@ -8,9 +8,11 @@ from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
 _MAX_DENSE_ROWS = 128
-"""Number of first changes of an optimizer that are all recorded; later ones are decimated."""
+"""Number of first changes of an optimizer's learning rates that are all recorded. Of later changes,
+ever fewer are recorded."""
 _JUMP_FACTOR = 2
-"""Increases of the learning rate beyond this factor are always recorded."""
+"""Factor by which the largest learning rate must exceed the previous one for a change that is
+always recorded."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:
@@ -28,7 +30,7 @@ def watch_learning_rates(sink: EventSink) -> None:
             samplers[entry.index] = LogSpacedSampler(_MAX_DENSE_ROWS)
         if not {*map(type, (*rates, *previous))} <= {float, int}:
             return
-        if samplers[entry.index].keeps_next() or max(rates) > _JUMP_FACTOR * max(previous):
+        if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous):
             sink.recorder.learning_rates.append((sink.steps.last + 1, entry.index, rates))
 
     sink.bus.subscribe(StepBegins, record_change)

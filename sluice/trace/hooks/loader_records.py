@@ -19,10 +19,11 @@ from sluice.trace.inspection.samplers import sampler_properties
 from sluice.trace.records.batches import EpochRecord, LoaderRecord
 
 _NUM_FIRST_EPOCHS = 4
-"""Number of first epochs of each loader that are all recorded; then only powers of two are."""
+"""Number of first epochs of each loader that are all recorded. Later epochs are recorded if their
+number is a power of two."""
 
 _MAX_LABELS = 64
-"""Maximum number of distinct labels whose rows are counted."""
+"""Maximum number of distinct labels in an epoch. With more, the rows by label are not recorded."""
 
 
 @dataclass(slots=True)
@@ -36,9 +37,9 @@ class LoaderEntry:
     epoch: int = 0
     """Number of the current iteration, from 1; 0 before the first."""
     num_batches: int = 0
-    """Batches of the current epoch."""
+    """Number of batches of the current epoch so far."""
     num_inspected: int = 0
-    """Inspected batches of all epochs."""
+    """Number of first batches, over all epochs, whose rows were fingerprinted."""
     has_first_fingerprints: bool = False
     """Whether the configured number of first batches is already fingerprinted."""
     iteration: "IteratorEntry | None" = None

@@ -24,7 +24,7 @@ from sluice.trace.records.environment import WorkerRandomnessRecord
 from sluice.trace.sink import EventSink
 
 _NUM_INSPECTED_BATCHES = 2
-"""Number of first batches of each worker that are inspected."""
+"""Number of first batches of each worker process that are inspected."""
 
 WorkerOrigin = tuple[Path, int, int]
 """Trace folder of the parent, loader, and epoch."""
@@ -79,7 +79,8 @@ class _WorkerObserver:
         self._origin = origin
         self.num_batches = 0
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with its state and its seed identity before the batch."""
+        """Generators, each with the fingerprint of its state and its seed identity before the
+        batch. Of a generator that the batch created: the fingerprint of its seed."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""

@@ -13,9 +13,9 @@ from sluice.trace.records.losses import LossRecord
 from sluice.trace.thread_state import ThreadState
 
 _MAX_SHAPE_NODES = 8
-"""Maximum number of autograd nodes that only reshape and are skipped."""
+"""Maximum number of reshaping nodes that are skipped between an input and its producer."""
 _MAX_ONE_HOT_CLASSES = 64
-"""Maximum number of one-hot classes; with more classes, rows per class are not counted."""
+"""Maximum number of classes of one-hot targets. With more, the rows per class are not counted."""
 
 
 def loss_record(

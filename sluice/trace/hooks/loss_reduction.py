@@ -9,7 +9,7 @@ from sluice.trace.thread_state import ThreadState
 _MEAN_REDUCTION = 1
 """Value of the mean reduction in ``torch.nn._reduction``."""
 _MAX_NODES = 8
-"""Maximum number of autograd nodes that are inspected."""
+"""Maximum number of autograd nodes that are searched for a mean."""
 
 
 def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:

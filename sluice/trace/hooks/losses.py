@@ -60,17 +60,21 @@ _LOSSES_WITH_SAMPLED_TARGETS = (
 )
 """Losses whose targets are sampled together with the input rows of the network."""
 _MEAN_REDUCTIONS = ("mean", "batchmean")
-"""Reductions to a mean. That of ``kl_div`` over the rows is 'batchmean'."""
+"""Values of ``reduction`` that average the loss. ``kl_div`` averages over rows by 'batchmean'."""
 _FIRST_CALLS = 8
-"""Number of first calls of a loss function that are all inspected."""
+"""Number of first calls that are all inspected, for each loss function, network and gradient
+mode."""
 _MAX_CALL_COUNTERS = 32
-"""Maximum number of counted combinations of loss function, network and gradient mode."""
-_RECORDS_BEFORE_THINNING = 128
-"""Number of records after which the interval between inspected calls grows."""
+"""Maximum number of combinations of loss function, network and gradient mode. The calls of further
+combinations are not inspected."""
+_MAX_DENSE_CALLS = 128
+"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
+After that, calls are inspected ever more rarely."""
 _MAX_SAMPLED_CALLS = 64
-"""Number of first calls of a loss function whose targets are sampled."""
+"""Number of first calls whose targets are sampled, for each loss function, network and gradient
+mode."""
 _MAX_FAILED_CALLS = 8
-"""Maximum number of inspected calls that raised an error."""
+"""Maximum number of calls that raised an error and are inspected, in a trace."""
 
 
 def _wrap_loss(
@@ -115,7 +119,7 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        self.sampler = LogSpacedSampler(_RECORDS_BEFORE_THINNING)
+        self.sampler = LogSpacedSampler(_MAX_DENSE_CALLS)
         self.last_inspected_step = -1
 
 
@@ -205,7 +209,7 @@ class LossWatch:
             thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_first or is_sampled_step:
             counter.last_inspected_step = sink.steps.last
-            if is_first or counter.sampler.keeps_next():
+            if is_first or counter.sampler.advance():
                 self._inspect(kind, args, kwargs, result)
         if samples_targets:
             arguments = self._bind(kind, args, kwargs)

@@ -154,9 +154,9 @@ def _watch_zero_grad(sink: EventSink) -> None:
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True
-        if entry.zero_code < 0:
-            entry.zero_code = sink.events.code("zero", entry.index)
-        sink.events.record(thread, entry.zero_code)
+        if entry.zero_grad_code < 0:
+            entry.zero_grad_code = sink.events.code("zero", entry.index)
+        sink.events.record(thread, entry.zero_grad_code)
 
     @functools.wraps(original)
     def zero_optimizer(optimizer: Any, *args: Any, **kwargs: Any) -> None:

@@ -18,6 +18,7 @@ from sluice.trace.sink import EventSink
 _STATE_ATTRIBUTES = frozenset({"last_epoch", "num_bad_epochs", "best", "T_cur", "verbose"})
 """Attributes of schedulers that are not settings; most change at every step."""
 _MAX_LIST_LENGTH = 16
+"""Maximum length of a list of milestones or base rates that is recorded."""
 
 
 def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> SchedulerEntry:

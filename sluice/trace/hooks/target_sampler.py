@@ -21,7 +21,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_ROWS = 1024
-"""Maximum number of sampled rows per network and training phase."""
+"""Maximum number of rows that are sampled per network in each training phase."""
 
 
 class TargetSampler:
@@ -39,7 +39,7 @@ class TargetSampler:
         self._sampled_rows: set[int] = set()
         self._scaling: dict[int, FeatureScaling] = {}
         self._columns: dict[int, int] = {}
-        """Sampled column of targets with several columns, by network."""
+        """Column that is sampled from targets with several columns, by network."""
 
     def add(self, kind: str, values: Any, target: Any) -> None:
         """Sample the targets that a loss function compares with outputs of the last network.
@@ -117,14 +117,14 @@ class TargetSampler:
 
         True if no other call follows the last backward pass, or if this cannot be determined.
         """
-        interner, calls = self._sink.events.interner, 0
+        interner, num_calls = self._sink.events.interner, 0
         for code in reversed(thread.step.codes):
             kind = interner.event(code)[0]
             if kind == "backward":
                 break
-            calls += kind == "forward"
+            num_calls += kind == "forward"
         output = None if thread.call.output is None else thread.call.output()
-        if thread.forward.is_running or calls < 2 or output is None or output is values:
+        if thread.forward.is_running or num_calls < 2 or output is None or output is values:
             return True
         return type(values) is Tensor and bool(find_reached_outputs(values, [output.grad_fn]))
 

@@ -13,7 +13,8 @@ from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
-"""Environment variables: trace folder, folder of the package ``sluice``, settings as JSON."""
+"""Names of environment variables, whose values are: the folder of the traces, the folder of the
+package ``sluice``, and the settings of the trace as JSON."""
 
 
 def _run_original_sitecustomize() -> None:

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 _MAX_NODES = 4096
+"""Maximum number of nodes of a graph that are read, nearest to the loss."""
 _MAX_RESULTS = 16
-"""Maximum number of masks, or of lookups, that are returned."""
+"""Maximum number of masks that are returned, and of lookups."""
 _MASK_THRESHOLD = -1e4
-"""Additive masks below this value mask a position."""
+"""Value of an additive mask up to which a position is masked."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
 """Saved masks of fused attention nodes, which do not save attention weights."""
 
@@ -72,7 +73,10 @@ def masked_key_positions(nodes: list[Any], rows: int, positions: int) -> list[Te
 
 
 def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
-    """Yield for each layer which keys each query attends to, (rows or rows x heads, ..., keys)."""
+    """Yield for each layer a mask of the keys that each query attends to.
+
+    The mask has the shape (rows or rows x heads, ..., keys).
+    """
     for node in nodes:
         name = node.name()
         if name in ("SoftmaxBackward0", "SafeSoftmaxBackward0"):

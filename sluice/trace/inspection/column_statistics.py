@@ -8,11 +8,11 @@ from torch import Tensor
 from sluice.trace.records.inputs import ColumnRecord
 
 MAX_COLUMNS = 64
-"""Maximum number of columns with statistics; in wider inputs every k-th column is measured."""
+"""Maximum number of columns with statistics; of a wider input, evenly spaced ones are measured."""
 _MAX_ELEMENTS = 2**16
-"""Maximum number of elements of a batch that are read; in larger batches some rows are skipped."""
+"""Maximum number of elements of a batch that are read. Of a larger batch, some rows are skipped."""
 _MAX_CORRELATED = 24
-"""Maximum number of columns whose correlations are computed."""
+"""Maximum number of measured columns whose correlations are computed; the first ones."""
 
 
 def is_channels_first(batch: Tensor) -> bool:

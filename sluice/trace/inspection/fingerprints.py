@@ -17,19 +17,25 @@ _MODULUS = 2**64
 _INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type with elements of each size [bytes], to read the bits of other types."""
 _MAX_FIELDS = 8
-"""Maximum number of tensors of a batch that are inspected."""
+"""Maximum number of tensors of a batch that are inspected; the first ones."""
 _MAX_PENDING = 2**16
-"""Maximum number of row numbers that are kept before they are hashed."""
+"""Number of pending row numbers from which on they are added to the fingerprints."""
 _NUM_FIRST = 32
-"""Number of first row numbers that are stored."""
+"""Maximum number of first row numbers that are stored."""
 _SKETCH_SIZE = 1024
-"""Maximum number of values of a sketch; the sketch of a smaller set is complete."""
-_MAX_TENSORS, _ELEMENTS_PER_TENSOR = 1024, 16
-"""Maximum number of tensors of a state dict that is fingerprinted, and elements read of each."""
-_MAX_ELEMENTS, _NUM_COLUMNS = 2**14, 4
-"""Maximum number of elements per batch, and number of columns in which repeats are counted."""
+"""Maximum number of values in a sketch. The sketch of a set without more distinct values is
+complete."""
+_MAX_TENSORS = 1024
+"""Maximum number of float tensors of a state dict. A larger state dict has the fingerprint 0."""
+_ELEMENTS_PER_TENSOR = 16
+"""Maximum number of elements of each tensor of a state dict that are fingerprinted."""
+_MAX_ELEMENTS = 2**14
+"""Maximum number of elements of a float tensor that are sketched per batch."""
+_NUM_COLUMNS = 4
+"""Maximum number of columns of a float tensor in which repeated values are counted."""
 _MAX_REPEAT_SHARE = 0.05
-"""Maximum share of repeated values in continuous columns."""
+"""Maximum share of values that repeat an earlier value of their column, for values that count as
+continuous."""
 
 LOADER, NETWORK, LOSS = range(3)
 """Stages at which a batch is fingerprinted, in this order."""
@@ -102,7 +108,7 @@ def _unsigned_shift(value: Tensor, by: int) -> Tensor:
 
 
 def make_sketch(hashes: Tensor) -> SketchRecord:
-    """Return a bottom-k sketch, the smallest distinct hashes: the same sample on all ranks."""
+    """Return a bottom-k sketch: the smallest distinct hashes, which are the same on all ranks."""
     values = torch.unique(hashes)
     return SketchRecord(
         values=tuple(values[:_SKETCH_SIZE].tolist()), is_complete=len(values) <= _SKETCH_SIZE

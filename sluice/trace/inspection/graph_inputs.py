@@ -20,13 +20,14 @@ from sluice.trace.inspection.autograd_graph import (
 )
 
 _MAX_HOPS = 8
-"""Maximum number of reshaping nodes between a product and its leaf."""
+"""Maximum number of nodes between a product and its leaf, which must all be reshaping nodes."""
 _MAX_USES = 256
-"""Maximum number of uses of a leaf per pass; inputs with more uses are skipped."""
+"""Maximum number of uses of a leaf in a pass. A leaf with more uses is skipped."""
 _MAX_ELEMENTS = 2**24
-"""Maximum number of elements of all uses of a leaf, if it is used several times."""
+"""Maximum number of elements of the stacked values, for a leaf that is used several times. A leaf
+with more is skipped."""
 _MIN_ELEMENTS = 2
-"""Minimum number of elements of a factor; a single number is a scale."""
+"""Minimum number of elements of a factor that may be an input. A single number is a scale."""
 _LEFT_OPERANDS = ("_saved_mat1", "_saved_self")
 """Saved names of the left operand in matrix products."""
 _INDEX_DTYPES = (torch.int64, torch.int32)
@@ -69,15 +70,17 @@ class LeafInput:
     kind: str
     """Name of the node, such as 'MmBackward0'."""
     columns: slice | None
-    """Columns of the values in the operand, if it is a concatenation; None for all columns."""
+    """Columns of the operand that contain the values, if the operand is a concatenation of values
+    with and without a gradient; None if the values are the whole operand."""
 
 
 class _LeafUse(NamedTuple):
     leaf: Tensor
     values: Tensor | None
-    """Values without a gradient in the other operand; None if all have a gradient."""
+    """Values without a gradient in the other operand; None if the operand has a gradient, and no
+    values without one can be separated from it."""
     columns: slice | None
-    """Columns of the values in the other operand; None for all columns."""
+    """Columns of the other operand that contain the values; None if they are the whole operand."""
     is_left_operand: bool
 
 
@@ -193,7 +196,7 @@ def _lookup_ids(node: Any) -> Tensor | None:
 def as_rows(values: Tensor, leaf: Tensor, *, kind: str, is_left: bool) -> Tensor | None:
     """Return an operand with rows first; None if it has no rows.
 
-    In a matrix product, the dimension that is summed comes last.
+    For a matrix product, the summed dimension is the last one of the result.
 
     Args:
         values: One operand of a product.
@@ -236,7 +239,8 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
     """Return the columns of a concatenated operand that have no gradient, and their position in it.
 
-    (None, None) unless exactly one concatenated part has no gradient.
+    (None, None) if they cannot be separated. They can be if the operand is the left one of a matrix
+    product, and exactly one of its concatenated parts has no gradient.
     """
     operand = (
         saved_tensor(node, name)
@@ -269,7 +273,9 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
 
     None if their shapes or dtypes differ, or if they are too large.
     """
-    if columns is not None:  # the initial state without a gradient may be concatenated, too
+    if columns is not None:
+        # The operand is a concatenation of inputs and state. In the first use, the initial state
+        # has no gradient either, so the whole operand was stored and is wider than in other uses.
         width = columns.stop - columns.start
         uses = [t if t.shape[-1] == width else t[..., columns] for t in uses]
     if len(uses) == 1:
@@ -280,9 +286,10 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
 
 
 def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
-    """Drop repeated inputs. Drop constant inputs, too, unless all are constant.
+    """Drop repeated inputs, and inputs whose values are all equal.
 
-    A constant input is an initial state of zeros, or an intercept.
+    Such an input is an initial state of zeros, or an intercept. If every input is constant, the
+    first one is returned.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:

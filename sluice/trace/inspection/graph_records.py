@@ -15,9 +15,11 @@ from sluice.trace.records.forward_passes import PaddingMaskRecord
 from sluice.trace.records.inputs import OutOfRangeIndexRecord
 
 _MAX_COLUMNS = 64
-"""Maximum number of columns of a network input, each of which may be the ids of a lookup."""
+"""Maximum number of columns of an integer input that are compared one by one with the ids of a
+lookup."""
 _MIN_DISTINCT_IDS = 8
-"""Minimum number of distinct valid ids; fewer may match by chance."""
+"""Minimum number of distinct valid ids for a match of an input with the ids of a lookup. Fewer may
+match by chance."""
 
 
 def graph_mask_records(

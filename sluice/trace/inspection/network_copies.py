@@ -16,13 +16,13 @@ _MAX_PARAMETERS = 20_000_000
 """Maximum number of parameters of a network that is copied."""
 
 _MAX_ARGUMENT_ELEMENTS = 4_000_000
-"""Maximum number of elements in the arguments of a forward pass that is run on a copy."""
+"""Maximum number of elements of all tensor arguments together, for a pass on a copy."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
-    """Return whether a copy of a network is small and behaves like the network."""
+    """Return whether a network is small enough to copy, and a copy runs without side effects."""
     if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
         return False  # global hooks of the program would also run on the copy
     if sum(p.numel() for p in network.parameters()) > _MAX_PARAMETERS:
@@ -36,7 +36,8 @@ def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
 def disposable_copy(network: nn.Module) -> Iterator[nn.Module | None]:
     """Yield a copy of the network, or None if it cannot be copied.
 
-    Gradients are disabled in the block, and all random states are restored after it.
+    The copy is in evaluation mode and single precision, and has no hooks. Gradients are disabled
+    in the block, and all random states are restored after it.
     """
     with random_state.preserve_random_state(), torch.no_grad():
         yield _copy(network)
@@ -67,9 +68,9 @@ def run_copy(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] 
 
 
 def run_with_perturbed_embeddings(
-    network_copy: nn.Module, call_args: CallArguments, ids: Tensor, chosen: Tensor
+    network_copy: nn.Module, call_args: CallArguments, ids: Tensor, is_perturbed: Tensor
 ) -> list[Tensor] | None:
-    """Run the copy with the embeddings of ``ids`` perturbed where the mask ``chosen`` is true.
+    """Run the copy; perturb the embeddings of ``ids`` where the mask ``is_perturbed`` is True.
 
     None if the network has no nn.Embedding or raises an exception.
     """
@@ -81,7 +82,7 @@ def run_with_perturbed_embeddings(
             return None
         size = output.std() + 0.1
         difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
-        return output + chosen[..., None] * difference
+        return output + is_perturbed[..., None] * difference
 
     tables = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
     if not tables:

@@ -9,7 +9,8 @@ from torch import Tensor
 from sluice.trace.inspection.plain_tensors import TENSOR_TYPES
 
 _MIN_RUNS = 2
-"""Minimum number of rows with a run of padding; one row may end with equal tokens by chance."""
+"""Minimum number of rows that end with two or more padding positions. One row may end with equal
+tokens by chance."""
 
 
 def find_padding(call_args: Any, *, is_transposed: bool = False) -> Tensor | None:
@@ -61,14 +62,14 @@ def _token_padding(ids: Tensor) -> Tensor | None:
 
 
 def _trailing_run(mask: Tensor) -> Tensor:
-    """Return the positions from which on a mask is True to the end of the row."""
+    """Return a mask of the run of True values at the end of each row."""
     return mask.flip(1).to(torch.int32).cumprod(1).flip(1).bool()
 
 
 def _if_plausible(in_run: Tensor) -> Tensor | None:
-    """Return the positions if enough rows have a run, and no row is all padding; else None."""
-    runs = int((in_run.sum(1) >= 2).sum())
-    return in_run if runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
+    """Return the mask if enough rows have a run, and no row is all padding; else None."""
+    num_runs = int((in_run.sum(1) >= 2).sum())
+    return in_run if num_runs >= _MIN_RUNS and not bool(in_run.all(1).any()) else None
 
 
 def masked_positions(mask: Tensor) -> Tensor:

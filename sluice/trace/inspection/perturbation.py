@@ -22,11 +22,11 @@ from sluice.trace.inspection.network_copies import (
 from sluice.trace.inspection.padding import find_padding, is_token_batch, tensor_arguments
 
 _RELATIVE_TOLERANCE = 1e-4
-"""Tolerance relative to the largest output: smaller changes are rounding errors."""
+"""Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 _MAX_ROWS = 8
-"""Maximum number of batch rows that are run. All are run if the row dimension is unknown, or if
-weights are perturbed."""
+"""Maximum number of rows of a batch that the copy runs on. It runs on all rows if the dimension of
+the rows is unknown, or if weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class PerturbationEffect:
     num_changed: int
     """Number of perturbed positions or parameters."""
     largest_effect: float
-    """Effect of the perturbation on the output that changed most."""
+    """Largest change of a compared output."""
     real_token_effect: float = float("nan")
-    """Effect of another perturbation, which changes tokens that are not padding. Measured only by
-    ``perturb_padding``; otherwise NaN."""
+    """Largest change of a compared output if real tokens are perturbed instead of padding. Measured
+    only by ``perturb_padding``; otherwise NaN."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 

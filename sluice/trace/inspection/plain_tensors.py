@@ -13,6 +13,7 @@ TENSOR_TYPES = (Tensor, nn.Parameter)
 
 _STRIDED = torch.strided
 _MAX_TENSORS = 4
+"""Maximum number of tensors of a call that are referenced."""
 
 
 def first_tensor(output: Any) -> Tensor | None:

@@ -12,10 +12,14 @@ from typing import Any, Literal
 import torch
 
 _MAX_DEPTH = 4
+"""Maximum number of references between a searched object and a generator that it holds."""
 _MAX_VISITED = 256
+"""Maximum number of objects that a search visits."""
 _MAX_GENERATORS = 8
+"""Number of generators after which a search ends."""
 _MAX_ITEMS = 32
-"""Maximum size of a container whose items are searched."""
+"""Maximum number of items of a container that is searched. Of a larger container no item is
+searched; of an object's attributes and of a function's globals, the first ones are."""
 
 _LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
 """Libraries whose methods are not searched: they use generators of objects or of the process."""

@@ -13,6 +13,7 @@ from torch import nn
 from sluice.trace.inspection.random_generators import generator_types, used_names
 
 _MAX_FUNCTIONS = 256
+"""Maximum number of functions whose variables are searched for a generator."""
 
 
 @contextmanager

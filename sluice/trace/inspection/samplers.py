@@ -8,6 +8,7 @@ from torch.utils.data import RandomSampler, SubsetRandomSampler, WeightedRandomS
 
 _RANDOM_SAMPLERS = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 _MAX_DEPTH = 4
+"""Maximum number of nested samplers that are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

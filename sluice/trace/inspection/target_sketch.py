@@ -7,12 +7,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_NUM_MEANS, _NUM_BANDS = 24, 8
-"""Number of features of a long row: means of its parts, and bands of its spectrum."""
+_NUM_MEANS = 24
+"""Number of equal parts of a long row of floats; the mean of each part is a feature."""
+_NUM_BANDS = 8
+"""Number of bands of the spectrum of this row; the mean amplitude of each band is a feature."""
 _FLOAT16_LIMIT = 6e4
-"""Bound below the largest float16, which is 65,504."""
-_NUM_BUCKETS, _NUM_FIRST_INTEGERS = 24, 8
-"""Number of features of a row of integers: counts in buckets, and the first integers themselves."""
+"""Maximum absolute value of an encoded feature. The largest float16 is 65,504."""
+_NUM_BUCKETS = 24
+"""Number of buckets over which the integers of a row are distributed; each count is a feature."""
+_NUM_FIRST_INTEGERS = 8
+"""Maximum number of first integers of a row that are features themselves."""
 
 
 @dataclass(slots=True)
@@ -83,8 +87,10 @@ def target_column(targets: Tensor, rows: int, index: int | None) -> tuple[Tensor
         sums_to_one = bool(((table.sum(1) - 1).abs() < 1e-3).all())
         if sums_to_one and bool((table >= 0).all()):  # one-hot classes, or class probabilities
             return table.argmax(1).double(), True, 0
-        chosen = int(table.float().var(0, correction=0).argmax()) if index is None else index
-        return (table[:, chosen].double(), False, chosen) if chosen < table.shape[1] else None
+        column_index = int(table.float().var(0, correction=0).argmax()) if index is None else index
+        if column_index >= table.shape[1]:
+            return None
+        return table[:, column_index].double(), False, column_index
     return None
 
 

@@ -11,19 +11,20 @@ from sluice.trace.inspection.autograd_graph import graph_nodes, signed_integer
 from sluice.trace.inspection.padding import is_token_batch, tensor_arguments
 
 _MAX_TARGET_NODES = 64
-"""Maximum number of autograd nodes, nearest to the loss, in which targets are searched."""
+"""Maximum number of autograd nodes, nearest to the loss, that are searched for targets."""
 _MAX_REACHED_NODES = 2048
-"""Maximum number of autograd nodes in which outputs of the network are searched."""
+"""Maximum number of autograd nodes that are searched for outputs of the network."""
 
 _MIN_POSITIONS = 8
-"""Minimum length of a series."""
+"""Minimum number of positions in a row of a series."""
 
 _MIN_MATCH_SHARE = 0.98
-"""Minimum share of the included targets that equal the next token, or the same token of a copy."""
+"""Minimum share of targets that equal the next input token; for a copied input, the input token at
+their own position. Ignored targets do not count."""
 
 _MAX_COPY_SHARE = 0.9
-"""Maximum share of targets that also equal the token at their own position. Copies of the input and
-text that repeats one token exceed it."""
+"""Maximum share of targets that equal the input token at their own position, if targets are next
+tokens. Copies of the input, and text that repeats one token, have a larger share."""
 
 
 def find_next_token_input(loss: Tensor, call_args: Any) -> tuple[Tensor, int] | None:
@@ -90,7 +91,9 @@ def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
 
 
 def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
-    """Return the reference to the input that equals the targets after a shift; None without one.
+    """Return the reference to the input that equals the targets after a shift by one position.
+
+    Returns None if no input does.
 
     Args:
         inputs: Weak references to the inputs of the network.
@@ -132,7 +135,10 @@ def _is_shifted_transposed(ids: Tensor, targets: Tensor) -> bool:
 
 
 def _is_shifted(ids: Tensor, targets: Tensor) -> bool:
-    """Return whether the targets are the next tokens, with or without one for the last token."""
+    """Return whether the targets are the next tokens.
+
+    The last token of a row may have a target or not.
+    """
     rows, length = ids.shape
     for width in (length, length - 1):
         if targets.numel() != rows * width:

@@ -10,7 +10,7 @@ from sluice.trace.records.inputs import TokenRecord
 from sluice.trace.records.losses import NextTokenTargets
 
 _MIN_POSITIONS = 3
-"""Minimum length of a row of tokens."""
+"""Minimum number of positions in a row of tokens."""
 IGNORE_INDEX = -100
 """Target value that torch losses ignore by default (``ignore_index``)."""
 
@@ -36,9 +36,9 @@ class TokenCounts:
         """Most frequent first token of a row in the first batch, for example BOS."""
         self._rows = self._positions = self._num_first = 0
         self._num_doubled = 0
-        """Number of rows that begin with this token twice and do not contain it again."""
+        """Number of rows that begin with the token ``_first`` twice and do not contain it again."""
         self._num_longer = 0
-        """Number of rows that begin with this token three or more times."""
+        """Number of rows that begin with the token ``_first`` three or more times."""
         self._num_ignored_batches = 0
         """Number of batches that contain only the ignore index."""
         self._low, self._high = 2**63 - 1, -(2**63)

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 _REQUIRES_GRAD = "requires_grad"
 _MIN_SIMILARITY = 0.85
-"""Minimum similarity ratio of a misspelled name, such as 'require_grad' or 'requires_gard'."""
+"""Minimum similarity (``difflib``) of an attribute name to 'requires_grad', such as that of
+'require_grad' or 'requires_gard'."""
 
 _CONFIG_NAMES = frozenset(
     ("config", "cfg", "conf", "args", "hparams", "opt", "opts", "options", "params", "settings")

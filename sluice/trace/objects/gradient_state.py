@@ -15,20 +15,21 @@ from torch import Tensor
 GradientState = Literal["fresh", "none", "zero", "stale"]
 
 _MAX_SAMPLED = 2
-"""Maximum number of parameters per optimizer whose gradients are compared."""
+"""Maximum number of parameters per optimizer whose gradients are sampled."""
 
 _MAX_ELEMENTS = 2**14
-"""Maximum size of a gradient that is checked after every backward pass."""
+"""Maximum number of elements of a gradient that is sampled after backward passes."""
 
 _MAX_VALUE_CHECKS = 32
 """Number of checks without a zero gradient after which gradients with an unchanged version are no
-longer read. They are read at all because ``.grad.data.zero_()`` does not change the version."""
+longer read. They are read before, because ``.grad.data.zero_()`` does not change the version."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
 _PLAIN_FLAGS = {state: (state,) for state in _STATES}
+"""Event flags of a step by the state of its gradients. A constant, to create no tuple per step."""
 _CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
-"""Event flags of each state, without and with 'carried'; constants, to create no tuple per step."""
+"""Event flags of a step that uses gradients of the previous step again, by state."""
 
 
 class HasParameters(Protocol):
@@ -43,13 +44,15 @@ class GradientTracker:
 
     def __init__(self) -> None:
         self._sampled: list[tuple[Tensor, Tensor | None, int]] = []
-        """Sampled parameters, each with its gradient after the last step and its version."""
+        """Sampled parameters, each with its gradient at the last step and the version of this
+        gradient; version -1 without a gradient, or if it may have changed since."""
         self.is_cleared = True
         """Whether gradients were cleared since the last step; the ``zero_grad`` hook sets it."""
         self._has_stepped = False
         self._weight_versions: list[tuple[Tensor, int]] = []
-        """Sampled parameters, each with its version before the running step."""
+        """Sampled parameters, each with its version before the running step changed it."""
         self._num_value_checks = 0
+        """Number of gradients with an unchanged version that were read since the last zero one."""
 
     def before_backward(self) -> None:
         """Detect whether the gradients were cleared without ``zero_grad``."""
@@ -165,8 +168,9 @@ class GradientSample:
 
     def __init__(self) -> None:
         self._chosen: list[Tensor] | None = None
+        """Parameters whose gradients are checked; None before the first gradient exists."""
         self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
-        """Parameter, gradient and gradient version of the last nonzero gradient found."""
+        """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
 
     def is_finite(self, owner: "HasParameters", index: int | None = None) -> bool:
         """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
@@ -216,7 +220,7 @@ class GradientSample:
 
 
 def nonfinite_positions(grads: Sequence[Tensor]) -> list[int]:
-    """Return the positions of the dense gradients with a non-finite value."""
+    """Return the positions of the dense tensors in ``grads`` that have a non-finite value."""
     return [
         i
         for i, grad in enumerate(grads)

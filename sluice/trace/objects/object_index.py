@@ -28,6 +28,7 @@ class ObjectIndex(Generic[E]):
         """Entries by the id of their object. An id may belong to a new object by now; ``get``
         checks that, and hot paths that read this directly must do so, too."""
         self._next = 0
+        """Index of the next entry."""
         self.entries: tuple[E, ...] = ()
         """All entries, including those of recently deleted objects. A tuple, because it is read
         at every step."""

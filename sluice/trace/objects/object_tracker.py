@@ -30,7 +30,8 @@ class OptimizerEntry:
     num_steps: int = 0
     """Number of steps that ended, including skipped ones."""
     last_clipped_step: int = -1
-    """Number of the latest step whose gradient norm was already read while clipping; -1 if none."""
+    """Number, among the steps of this optimizer, of the latest step whose gradient norm was read by
+    clipping; -1 if no norm was read."""
     num_groups: int = 0
     """Number of parameter groups at the last step."""
     learning_rates: list[Any] = field(default_factory=list)
@@ -42,8 +43,8 @@ class OptimizerEntry:
     """Whether its gradients are from before the trace, and it was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Event codes of its steps, by flags."""
-    zero_code: int = -1
-    """Event code of its ``zero_grad``."""
+    zero_grad_code: int = -1
+    """Event code of its ``zero_grad``; -1 before its first call."""
     clip_codes: dict[str, int] = field(default_factory=dict)
     """Event codes of its gradient clips, by kind."""
 
@@ -91,9 +92,9 @@ class NetworkEntry:
     output_row_shape: tuple[int, ...] | None = None
     """Shape of a row of the first output; None before the first call."""
     max_length: int = 0
-    """Largest second dimension of an input, which is the length of a text or series."""
+    """Maximum length of the second dimension of an input so far: of a text or series."""
     next_inspection_step: int = 0
-    """Step at which its next forward pass is inspected."""
+    """Number of optimizer steps after which its next forward pass is inspected."""
 
     def invalidate_mode(self) -> None:
         """Make the next call read the mode again."""
@@ -121,6 +122,7 @@ class ParameterEntry:
     index: int
     ref: "weakref.ref[Any]"
     has_had_gradient: bool = False
+    """Whether the parameter had a gradient when it was last inspected, or before."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,7 @@ class ObjectTracker:
         self.is_stale = True
         """Whether an object was added, or a module changed, since the last snapshot."""
         self._num_by_class: dict[str, int] = {}
+        """Number of networks so far, by class name."""
 
     def _network_entry(self, index: int, network: nn.Module) -> NetworkEntry:
         self.is_stale = True

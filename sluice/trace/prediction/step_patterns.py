@@ -21,13 +21,15 @@ _UNUSUAL_FLAGS = frozenset({"scaled", "closure", "by scaler", "in backward", "ed
 """Event flags of steps that are always recorded fully."""
 
 _MIN_REPEATS = 256
-"""Number of times that a pattern must follow another one before it is predicted."""
+"""Number of times that a pattern must follow another one before it is predicted after it."""
 
 _MIN_REPEATS_KNOWN = 8
-"""Number of times required if the pattern is already predicted after a different one, for example
-after the first step of an epoch."""
+"""Number of times that suffices if the pattern is already predicted after a different one. This is
+the case after the first step of an epoch, which often has its own pattern."""
 
 _MAX_PATTERNS = 64
+"""Maximum number of patterns. Beyond it, patterns without a predicted successor are dropped, or all
+patterns if every one has a successor."""
 
 _END_CODE = -2
 """Sentinel after the last event code; differs from codes and from -1, the unknown code."""
@@ -61,8 +63,8 @@ class StepPatterns:
                 num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
-    def is_carried(self, pattern: StepPattern) -> bool:
-        """Return whether the step of a pattern uses gradients that the previous step left."""
+    def reuses_gradients(self, pattern: StepPattern) -> bool:
+        """Return whether the step of a pattern uses gradients of the previous step again."""
         # The last code before the sentinel is that of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags

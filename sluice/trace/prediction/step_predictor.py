@@ -16,7 +16,7 @@ from sluice.trace.program_events import (
     NonFiniteNorm,
     OptimizerCreated,
     PredictionMayBegin,
-    StepsPassedOn,
+    StepsDelivered,
     StructureChanged,
     TraceBegan,
     UnexpectedEvent,
@@ -36,7 +36,7 @@ class StepPredictor:
         self._sink = sink
         self._reset()
         sink.bus.subscribe(TraceBegan, lambda _: self._reset())
-        sink.bus.subscribe(StepsPassedOn, self._learn)
+        sink.bus.subscribe(StepsDelivered, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
         for kind in _INTERRUPTIONS:
             sink.bus.subscribe(kind, self._on_interruption)
@@ -48,17 +48,17 @@ class StepPredictor:
         sink = self._sink
         self._patterns = StepPatterns(sink.events.interner, sink.objects)
         self._max_repeats = 0
-        """Maximum number of predicted steps between two fully recorded ones; 0 if steps are slow or
-        each one must be recorded fully."""
+        """Maximum number of predicted steps between two fully recorded ones. 0 if no step may be
+        predicted, because steps are slow or each one must be recorded fully."""
 
-    def _learn(self, passed: StepsPassedOn) -> None:
+    def _learn(self, delivered: StepsDelivered) -> None:
         """Learn from ended steps, unless steps are slow or each one must be recorded fully."""
         sampling, settings = self._sink.sampling, self._sink.settings
         is_fast = sampling.budget.step_ns < settings.fast_step_s * 1e9
         is_allowed = is_fast and not sampling.every_step_needed_by
         self._max_repeats = settings.full_sample_every - 1 if is_allowed else 0
         if self._max_repeats:
-            self._patterns.add(passed.steps)
+            self._patterns.add(delivered.steps)
 
     def _start(self, event: PredictionMayBegin) -> None:
         """Predict the pattern after the step that just ended, if there is a known successor."""
@@ -89,9 +89,10 @@ class StepPredictor:
         matched, now = prediction.codes[: prediction.position], self._sink.clock()
         self._close(thread, pattern, matched)
         thread.step.events = [number for code in matched for number in (code, now)]
-        zero, backward = pattern.optimizer_entry.zero_code, self._sink.events.backward_codes
-        last = next((code for code in reversed(matched) if code == zero or code in backward), None)
-        thread.backward.is_followed_by_zeroing = last == zero
+        zero_grad_code = pattern.optimizer_entry.zero_grad_code
+        ends_search = {zero_grad_code, *self._sink.events.backward_codes}
+        last_code = next((code for code in reversed(matched) if code in ends_search), None)
+        thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
         """Store a step that matched its prediction, and predict the next one."""
@@ -99,9 +100,9 @@ class StepPredictor:
         pattern = prediction.pattern
         assert pattern is not None  # because the step was predicted
         steps.last = number = next(steps.numbers)
-        if not pattern.repeated_steps:
+        if not pattern.steps_and_losses:
             prediction.repeated_patterns.append(pattern)
-        pattern.repeated_steps += number, thread.step.losses
+        pattern.steps_and_losses += number, thread.step.losses
         thread.step.losses = []
         prediction.repeats_left -= 1
         following = pattern.successor
@@ -126,14 +127,16 @@ class StepPredictor:
         patterns, prediction.repeated_patterns = prediction.repeated_patterns, []
         patterns.sort(key=_last_step)
         for pattern in patterns:
-            repeated, pattern.repeated_steps = pattern.repeated_steps, []
-            step, losses = repeated[-2:]
-            thread.num_steps += len(repeated) // 2
-            pattern.optimizer_entry.num_steps += len(repeated) // 2
+            steps_and_losses, pattern.steps_and_losses = pattern.steps_and_losses, []
+            last_step, losses = steps_and_losses[-2:]
+            num_steps = len(steps_and_losses) // 2
+            thread.num_steps += num_steps
+            pattern.optimizer_entry.num_steps += num_steps
             thread.last_loss = losses[-1] if losses else None
             sink.steps.add_repeated(
-                step, thread.index, pattern.events_without_times, repeated, (), None, 0, 0, 0, 0
-            )
+                last_step, thread.index, pattern.events_without_times, steps_and_losses,
+                (), None, 0, 0, 0, 0,
+            )  # fmt: skip
         self._update_gradient_trackers(patterns, current, matched)
 
     def _update_gradient_trackers(
@@ -147,26 +150,28 @@ class StepPredictor:
             matched: Event codes of the running step so far.
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
-        backward, is_carried = self._sink.events.backward_codes, self._patterns.is_carried
+        backward_codes = self._sink.events.backward_codes
         last_index = {pattern.optimizer_entry: i for i, pattern in enumerate(patterns)}
         # The optimizer of the running step comes first, even if it made none of the repeated steps.
         for entry in dict.fromkeys((current.optimizer_entry, *last_index)):
-            tracker, zero, i = entry.gradient_tracker, entry.zero_code, last_index.get(entry, -1)
+            tracker, i = entry.gradient_tracker, last_index.get(entry, -1)
+            zero_grad_code = entry.zero_grad_code
             codes_since = [
                 *chain.from_iterable(pattern.codes for pattern in patterns[i + 1 :]),
                 *matched,
             ]
-            has_zero_event = any(zero in codes for codes in code_lists)
-            # Without zero events and without carried gradients, the program clears gradients in a
-            # way that causes no event.
-            clears_silently = not has_zero_event and not is_carried(
+            has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
+            # If there is no zero_grad event, and steps do not reuse the gradients of earlier steps,
+            # the program clears gradients in a way that causes no event.
+            clears_silently = not has_zero_grad and not self._patterns.reuses_gradients(
                 current if i < 0 else patterns[i]
             )
-            if zero in codes_since or (codes_since and clears_silently):
+            if zero_grad_code in codes_since or (codes_since and clears_silently):
                 tracker.is_cleared = True
             elif i >= 0:
                 # The gradients of its last step are still in place.
-                tracker.record_gradients(may_have_changed=not backward.isdisjoint(codes_since))
+                has_backward = not backward_codes.isdisjoint(codes_since)
+                tracker.record_gradients(may_have_changed=has_backward)
 
 
 def _predict(prediction: Prediction, pattern: StepPattern) -> None:
@@ -177,5 +182,5 @@ def _predict(prediction: Prediction, pattern: StepPattern) -> None:
 
 
 def _last_step(pattern: StepPattern) -> int:
-    step: int = pattern.repeated_steps[-2]
+    step: int = pattern.steps_and_losses[-2]
     return step

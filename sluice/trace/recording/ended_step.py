@@ -15,17 +15,18 @@ class EndedStep(NamedTuple):
     events: list[int]
     """Event codes and times, alternating."""
     losses: list[Any]
-    """Losses of the backward passes. For repeated steps: step number, its losses, next step number,
-    its losses, and so on."""
+    """Losses of the backward passes. For repeated steps: step number, list of its losses, next step
+    number, list of its losses, and so on."""
     clips: list[tuple[int, Tensor | float, float]]
-    """Gradient clips: optimizer index, norm and maximum norm."""
+    """Gradient clips by norm: optimizer index, norm before clipping, and maximum norm."""
     scale: Tensor | None
-    """Scale of the gradient scaler; None without one."""
+    """Scale that an update of the gradient scaler set before the step; None without an update."""
     ended_ns: int
     """End time [ns]; 0 for repeated steps."""
     began_ns: int
     """End time of the previous step in this thread [ns]."""
     took_ns: int
-    """Time since the end of the last fully recorded step [ns]."""
+    """Time since the end of the last fully recorded step of any thread [ns]; 0 for repeated
+    steps."""
     statistics_ns: int
     """Part of ``took_ns`` spent on statistics [ns]."""

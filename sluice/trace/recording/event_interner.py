@@ -7,9 +7,11 @@ from typing import Any
 from sluice.trace.records.events import TraceEvent, TraceEventKind
 
 _MAX_BLOCK_LENGTH = 8
-"""Maximum number of events in a block whose repeats are folded."""
+"""Maximum number of events in a block whose consecutive repeats are stored once."""
 _MAX_SEQUENCES = 2048
+"""Maximum number of distinct sequences in a trace. Steps with further ones are only counted."""
 _MAX_CACHED = 4096
+"""Maximum number of cached results of ``intern_step``. The cache is cleared when it is full."""
 
 EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 """Fields of a ``TraceEvent``: kind, object_id, related_id, flags, repeat_length."""
@@ -29,7 +31,8 @@ class EventInterner:
         self._sequences: dict[tuple[int, tuple[int, ...]], int] = {}
         self._cache: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
         self.unwritten_sequences: list[tuple[int, int, tuple[EventKey, ...]]] = []
-        """Index, thread and events of the sequences not yet written; the recorder clears it."""
+        """Index, thread and events of the sequences that are not written yet; the recorder clears
+        the list."""
 
     def intern(self, event: EventKey) -> int:
         """Return the code of an event."""
@@ -93,7 +96,7 @@ class EventInterner:
 
 
 def _repeated_block(codes: Sequence[int], start: int) -> tuple[int, int]:
-    """Return the length of the block at a position, and where its repeats end."""
+    """Return the length of the block at ``start``, and the position after its last repeat."""
     for length in range(1, _MAX_BLOCK_LENGTH + 1):
         block = codes[start : start + length]
         after = start + length

@@ -11,7 +11,8 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Number of events since the last step above which repeats are folded, as in a long evaluation."""
+"""Number of events since the last step from which on repeated blocks are stored once. A step has
+this many events only if it contains a long evaluation."""
 
 
 class EventRecorder:

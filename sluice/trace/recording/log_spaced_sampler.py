@@ -9,27 +9,27 @@ class LogSpacedSampler:
             rows doubles after every ``initial_rows // 2`` of them.
     """
 
-    __slots__ = ("_initial_rows", "_interval", "_left_at_interval", "_next_position", "_num_seen")
+    __slots__ = ("_initial_rows", "_interval", "_left_at_interval", "_next_kept", "_position")
 
     def __init__(self, initial_rows: int) -> None:
         self._initial_rows = self._left_at_interval = initial_rows
-        self._interval, self._num_seen, self._next_position = 1, 0, 0
+        self._interval, self._position, self._next_kept = 1, 0, 0
 
-    def skips_all(self, num: int) -> bool:
-        """Skip the next ``num`` rows if none of them is kept; return whether they were skipped."""
-        if self._num_seen + num > self._next_position:
+    def skip_if_none_kept(self, num: int) -> bool:
+        """Advance by ``num`` rows if none of them is kept; return whether the sampler advanced."""
+        if self._position + num > self._next_kept:
             return False
-        self._num_seen += num
+        self._position += num
         return True
 
-    def keeps_next(self) -> bool:
-        """Return whether the next row of the series is kept."""
-        position = self._num_seen
-        self._num_seen = position + 1
-        if position < self._next_position:
+    def advance(self) -> bool:
+        """Advance by one row of the series; return whether this row is kept."""
+        position = self._position
+        self._position = position + 1
+        if position < self._next_kept:
             return False
         self._left_at_interval -= 1
         if not self._left_at_interval:
             self._left_at_interval, self._interval = self._initial_rows // 2, self._interval * 2
-        self._next_position = -(-(position + 1) // self._interval) * self._interval
+        self._next_kept = -(-(position + 1) // self._interval) * self._interval
         return True

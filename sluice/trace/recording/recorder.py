@@ -1,4 +1,8 @@
-"""Buffers the records of a trace in memory, and writes them every few seconds."""
+"""Buffers the records of a trace in memory, and writes them every few seconds.
+
+A trace has a history, which covers the whole run and grows slowly, and a ring buffer of recent
+detail (see ``sluice.trace.recording.storage``).
+"""
 
 import functools
 import operator
@@ -21,11 +25,11 @@ from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
 
 _RECENT_STEPS = 128
-"""Maximum number of steps with detail between two flushes. A fast program has more; then only the
-latest are kept."""
+"""Maximum number of steps whose detail is kept until the next flush. If a fast program makes more
+steps, the detail of the earlier ones is dropped."""
 
 _MAX_DETAIL_LINES = 1024
-"""Maximum number of detail records between two flushes; older ones are dropped."""
+"""Maximum number of detail records that are kept until the next flush. Earlier ones are dropped."""
 
 ScalarsRow = tuple[
     int, list[Tensor | float], list[tuple[int, Tensor | float, float]], Tensor | None, bool
@@ -33,8 +37,11 @@ ScalarsRow = tuple[
 """Scalars of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
 the row is kept in the history."""
 
-_STEP_FIELDS, _SCALARS_FIELDS = 6, 5
-"""Numbers of fields of a row in ``_steps`` and in ``_recent_scalars``."""
+_STEP_FIELDS = 6
+"""Number of fields of a row in ``_steps``."""
+
+_SCALARS_FIELDS = 5
+"""Number of fields of a row in ``_recent_scalars``."""
 
 
 def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
@@ -70,7 +77,7 @@ class Recorder:
         """Time of the next flush [ns]; the first is due at the first step."""
         self._history_lines: list[bytes] = []
         self._sampled_records: list[tuple[str, Record]] = []
-        """Statistics for the history, with their record names."""
+        """Record name and record of the statistics that are kept in the history."""
         self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
         self._sequence_counts: dict[int, list[int]] = {}
         """First step, last step and number of steps, by sequence index. The key of an unfinished
@@ -92,17 +99,17 @@ class Recorder:
         self.num_overflow_steps = 0
 
     def write(self, name: str, record: Record) -> None:
-        """Add a record to the history."""
+        """Add a record to the history, which covers the whole run."""
         self._history_lines.append(encode_line(name, record.model_dump()))
 
     def write_detail(self, name: str, record: Record) -> None:
-        """Add a record that is kept while it is recent."""
+        """Add a record to the recent detail, from which later records displace it."""
         self._detail.append((name, record))
 
     def write_statistics(self, record: Record) -> None:
-        """Add statistics that are kept while recent; a sample of them is added to the history."""
+        """Add statistics to the recent detail, and a sample of them to the history."""
         self._detail.append(("measures", record))
-        if self._statistics_sampler.keeps_next():
+        if self._statistics_sampler.advance():
             self._sampled_records.append(("measures", record))
 
     def add_steps(self, rows: Iterable[EndedStep]) -> None:
@@ -110,7 +117,8 @@ class Recorder:
         for row in rows:
             sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
             # Repeated steps (``ended_ns`` is 0) store step, losses, step, losses, ... as losses.
-            num, first = (1, row.step) if row.ended_ns else (len(row.losses) // 2, row.losses[0])
+            is_repeated = not row.ended_ns
+            num, first = (len(row.losses) // 2, row.losses[0]) if is_repeated else (1, row.step)
             count_row = self._sequence_counts.get(sequence)
             if count_row is None:
                 self._sequence_counts[sequence] = [first, row.step, num]
@@ -119,25 +127,26 @@ class Recorder:
                 count_row[2] += num
             if sequence == OVERFLOW:
                 self.num_overflow_steps += num
-            if not row.ended_ns:
+            if is_repeated:
                 self._add_repeats(row.losses)
                 continue
             # The garbage collector does not track arrays.
             times = array("q", row.events[1::2])
             self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
             if row.losses or row.clips or row.scale is not None:
-                is_kept = self._scalars_sampler.keeps_next()
+                is_kept = self._scalars_sampler.advance()
                 scalars = (row.step, row.losses, row.clips, row.scale, is_kept)
                 if is_kept:
                     self._kept_scalars.append(scalars)
                 else:
                     self._recent_scalars += scalars
 
-    def _add_repeats(self, flat: Sequence[Any]) -> None:
+    def _add_repeats(self, steps_and_losses: Sequence[Any]) -> None:
+        """Add the losses of repeated steps: step, its losses, next step, its losses, and so on."""
         sampler = self._scalars_sampler
-        skips_rows = sampler.skips_all(len(flat) // 2)
-        for step, losses in _rows(flat, 2):
-            is_kept = not skips_rows and sampler.keeps_next()
+        are_skipped = sampler.skip_if_none_kept(len(steps_and_losses) // 2)
+        for step, losses in _rows(steps_and_losses, 2):
+            is_kept = not are_skipped and sampler.advance()
             if is_kept:
                 self._kept_scalars.append((step, losses, [], None, is_kept))
             else:
@@ -246,6 +255,7 @@ class Recorder:
             yield encode_line("steps", {"rows": rows})
 
     def _request_scalars(self) -> None:
+        """Request the values of all buffered scalars, in the order of their steps."""
         recent: Iterator[Any] = _rows(self._recent_scalars, _SCALARS_FIELDS)
         rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
         self._recent_scalars.clear()
@@ -261,6 +271,7 @@ class Recorder:
             self.device_reads.request(requested_scalars, functools.partial(self._on_scalars, rows))
 
     def _on_scalars(self, rows: Iterable[ScalarsRow], values: Sequence[float]) -> None:
+        """Store rows with the values that were requested for them, in the same order."""
         remaining = iter(values)
         for step, losses, clips, scale, is_kept in rows:
             loss_values = list(islice(remaining, len(losses)))

@@ -1,4 +1,4 @@
-"""Buffers optimizer steps, and passes them on in groups to the recorder and the samplers."""
+"""Buffers optimizer steps, and delivers them in groups to the recorder and the samplers."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 from sluice.trace.event_bus import EventBus
 from sluice.trace.objects.object_tracker import OptimizerEntry
-from sluice.trace.program_events import PredictionMayBegin, StepsPassedOn
+from sluice.trace.program_events import PredictionMayBegin, StepsDelivered
 from sluice.trace.recording.ended_step import EndedStep
 from sluice.trace.recording.event_recorder import EventRecorder
 from sluice.trace.recording.recorder import Recorder
@@ -15,11 +15,11 @@ from sluice.trace.sampling.sampling import Sampling
 from sluice.trace.thread_state import ThreadState
 
 _MAX_PENDING_STEPS = 64
-"""Maximum number of ended steps that are buffered before they are passed on."""
+"""Maximum number of ended steps that are buffered before they are delivered."""
 
 
 class StepRecorder:
-    """Numbers the optimizer steps of all threads, and buffers them until they are passed on.
+    """Numbers the optimizer steps of all threads, and buffers them until they are delivered.
 
     Args:
         events: Events of all threads since their last steps.
@@ -56,14 +56,14 @@ class StepRecorder:
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
         self._due_step = 0
-        """Number of the step at whose end the buffered steps are passed on."""
+        """Number of the step at whose end the buffered steps are delivered."""
 
     def begin(self, thread: ThreadState, entry: OptimizerEntry) -> None:
         """Record that an optimizer is about to make a step, and take samples before it."""
         phases = self._sampling.phases
         if (not entry.num_steps or phases.has_loss_jump) and phases.may_begin(self.last):
             with self._lock:
-                self.pass_on_pending()
+                self.deliver_pending()
                 self._sampling.begin_phase(self.last)
         flags = _step_flags(thread, entry)
         code = entry.step_codes.get(flags)
@@ -89,7 +89,7 @@ class StepRecorder:
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
-            # passed on.
+            # delivered.
             self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
@@ -99,7 +99,7 @@ class StepRecorder:
             thread.last_loss = step.losses[-1] if step.losses else None
             thread.clear_step()
             if statistics_ns or self.last >= self._due_step:
-                self.pass_on_pending()
+                self.deliver_pending()
             if now >= self._recorder.flush_due_ns:
                 self.flush()
                 now = self._clock()
@@ -112,11 +112,11 @@ class StepRecorder:
         with self._lock:
             self._pending_steps.append(fields)
 
-    def pass_on_pending(self) -> None:
-        """Pass the buffered steps on, and determine the step at which the next ones are passed on.
+    def deliver_pending(self) -> None:
+        """Deliver the buffered steps, and determine the step of the next delivery.
 
-        Passing on many steps at once costs far less than one at a time, because code and data stay
-        in the processor's cache.
+        The recorder, the samplers and the subscribers receive them. Delivering many steps at once
+        costs far less than one at a time, because code and data stay in the processor's cache.
         """
         if not self._pending_steps:
             return
@@ -128,11 +128,11 @@ class StepRecorder:
         )
         self._recorder.add_steps(steps)
         sampling.phases.add_steps(steps)
-        self._bus.publish(StepsPassedOn(steps))
+        self._bus.publish(StepsDelivered(steps))
 
     def flush(self) -> None:
         """Read the requested values from the device, and write all records."""
-        self.pass_on_pending()
+        self.deliver_pending()
         self._sampling.flush()
 
     def record_open_steps(self) -> None:

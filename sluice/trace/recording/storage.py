@@ -44,8 +44,9 @@ class TraceFiles:
 
     Args:
         folder: Created here; must not exist.
-        recent_bytes: Size limit of both ring files together.
-        history_bytes: Maximum size of the history; beyond it only required lines are written.
+        recent_bytes: Maximum size of both ring files together [bytes].
+        history_bytes: Maximum size of the history [bytes]. Beyond it, only required lines are
+            written.
     """
 
     def __init__(self, folder: Path, *, recent_bytes: int, history_bytes: int) -> None:
@@ -59,7 +60,9 @@ class TraceFiles:
         self._active_index = 0
         """Index of the ring file to which lines are appended."""
         self._num_bytes = {"history": 0, "recent": 0}
+        """Size of the history, and of the ring file to which lines are appended [bytes]."""
         self.is_full = False
+        """Whether lines of the history were dropped because of its maximum size."""
 
     def write_history(self, lines: Iterable[bytes], *, is_required: bool) -> None:
         """Append lines; lines that are not required are dropped if the history is full."""

@@ -40,7 +40,7 @@ class BatchRecord(Record):
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
     position: int = Field(description="Position of the batch in its epoch, from 0.")
-    step: int = Field(description="Optimizer steps before the batch.")
+    step: int = Field(description="Number of optimizer steps before the batch.")
     fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row of the first tensor. Equal rows have equal "
@@ -64,7 +64,9 @@ class FloatFieldRecord(Record):
 
     place: int = Field(description="Position of the tensor in the batch, from 0.")
     values: SketchRecord = Field(description="Sketch of the bit patterns of the values.")
-    is_continuous: bool = Field(description="Whether values rarely repeat within a column.")
+    is_continuous: bool = Field(
+        description="Whether at most 5% of the values repeat an earlier value of their column."
+    )
 
 
 class EpochRecord(Record):
@@ -75,13 +77,15 @@ class EpochRecord(Record):
 
     loader: int
     epoch: int = Field(description="Number of the iteration over this loader, from 1.")
-    step: int = Field(description="Optimizer steps before the epoch.")
+    step: int = Field(description="Number of optimizer steps before the epoch.")
     sampler_epoch: int = Field(description="Epoch set by set_epoch(); -1 without this method.")
     num_batches: int
-    num_indices: int = Field(description="Row indices from the sampler; 0 without a sampler.")
+    num_indices: int = Field(
+        description="Number of row indices from the sampler; 0 without a sampler."
+    )
     first: tuple[int, ...] = Field(description="The first row indices, at most 32.")
     order: str = Field(description="Fingerprint of the row indices in their order.")
-    rows: str = Field(description="Fingerprint of the same row indices, independent of order.")
+    rows: str = Field(description="Fingerprint of the row indices that ignores their order.")
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
         description="Sketch of the row fingerprints of this epoch. Only the first batches of a "
@@ -89,14 +93,14 @@ class EpochRecord(Record):
     )
     num_contents: int = Field(description="Number of fingerprinted rows of this epoch.")
     labels: dict[int, int] = Field(
-        description="Number of fingerprinted rows by label; empty if no tensor of a batch contains "
-        "labels, or if there are more than 64 labels."
+        description="Number of rows by label, in the fingerprinted batches. Empty if no tensor of "
+        "a batch contains labels, or if there are more than 64 distinct labels."
     )
     fields: tuple[FloatFieldRecord, ...] = Field(
         (),
         description="Values of the tensors of 32-bit or 64-bit floats. Empty in epochs after the "
-        "first batches of the loader, and if only the first tensor has such values: it is the "
-        "input, and no tensor can be a target of floats.",
+        "first batches of the loader. Also empty if only the first tensor has these types: it is "
+        "the input, and no tensor can be a target of floats.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 
@@ -116,11 +120,19 @@ class StateLoadRecord(Record):
     step: int
     what: str = Field(description="'network', 'optimizer' or 'scheduler'.")
     kind: str = Field(description="Class name of the object whose state is loaded.")
-    object_id: int = Field(description="Index of that object; -1 if unknown.")
+    object_id: int = Field(description="Index of the object that loads the state; -1 if unknown.")
     num_keys: int = Field(description="Number of keys of the given state.")
-    num_loaded: int = Field(description="Number of its keys that the object expected.")
-    num_aliased: int = Field(
-        0, description="Number of its tensors that share memory with the network's own parameters."
+    num_loaded: int = Field(
+        description="Number of keys of the given state that the object expects."
     )
-    content: int = Field(0, description="Fingerprint of the state of a network; otherwise 0.")
-    num_missing: int = Field(description="Number of expected keys that the given state lacks.")
+    num_aliased: int = Field(
+        0,
+        description="Number of tensors of the given state that share memory with parameters of the "
+        "network itself.",
+    )
+    content: int = Field(
+        0, description="Fingerprint of the given state of a network; 0 for other objects."
+    )
+    num_missing: int = Field(
+        description="Number of keys that the object expects and the given state lacks."
+    )

@@ -24,10 +24,13 @@ class WorkerRandomnessRecord(Record):
         description="Fingerprint of the generator state before the batch; of its seed if the batch "
         "created the generator."
     )
-    after: int = Field(description="Fingerprint after the batch; equal if it was not used.")
+    after: int = Field(
+        description="Fingerprint of the generator state after the batch. It equals that before the "
+        "batch if the generator was not used."
+    )
     reseeded: Literal["no", "yes", "unknown"] = Field(
-        description="Whether the generator was seeded again in between, for example for each row. "
-        "Some generators do not show this."
+        description="Whether the generator was seeded again during the batch, for example for each "
+        "row; 'unknown' for generators that do not show this."
     )
     content: int = Field(0, description="Fingerprint of the batch; 0 if it contains no tensor.")
 
@@ -46,14 +49,13 @@ class DataParallelRecord(Record):
         description="Class name; 'all_reduce' if the program itself reduces gradients."
     )
     network: int = Field(
-        description="Network index of the wrapped network; -1 unless it is called directly, not by "
-        "its wrapper."
+        description="Network index of the wrapped network; -1 if it is called only by its wrapper."
     )
     wrapper: int = Field(
         description="Network index of the wrapper itself, or of the sharded network; -1 if it is "
         "not called."
     )
-    step: int = Field(description="Optimizer steps before the record.")
+    step: int = Field(description="Number of optimizer steps before the record.")
 
 
 class StateSaveRecord(Record):
@@ -63,7 +65,10 @@ class StateSaveRecord(Record):
     path: str = Field(description="Path of the file; '' if there is no path.")
     num_keys: int = Field(description="Number of keys of a saved mapping; 0 for other objects.")
     to: Literal["file", "memory"] = Field(description="'memory' for ``state_dict()``.")
-    content: int = Field(0, description="Fingerprint of the network state in it; 0 without one.")
+    content: int = Field(
+        0,
+        description="Fingerprint of the network state that is saved; 0 if there is no such state.",
+    )
 
 
 class FileReadRecord(Record):
@@ -92,5 +97,8 @@ class RankWeightsRecord(Record):
 
     step: int
     optimizer: int
-    norm: float = Field(description="Norm of all shared parameters, after the step.")
-    digest: str = Field(description="Digest of a sample of the weights; equal for equal weights.")
+    norm: float = Field(description="Norm of all shared parameters together, after the step.")
+    digest: str = Field(
+        description="Digest of sampled values of the shared parameters; equal weights have equal "
+        "digests."
+    )

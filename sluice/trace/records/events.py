@@ -77,8 +77,8 @@ class TraceEvent(Record):
     flags: tuple[str, ...] = ()
     repeat_length: int = Field(
         0,
-        description="Length of a block of events that ends with this event, occurred several times "
-        "in a row and is stored once; 0 if no repeated block ends here.",
+        description="Number of events in a block that ends with this event. The block occurred "
+        "several times in a row and is stored once. 0 if no repeated block ends here.",
     )
 
 
@@ -86,9 +86,12 @@ class StepSequence(Record):
     """One sequence of events, and the steps that had this sequence."""
 
     events: tuple[TraceEvent, ...]
-    thread: int = Field(description="Thread of the program, counted from 0.")
-    first_step: int = Field(description="First step, counted over all optimizers from 1.")
-    last_step: int
+    thread: int = Field(description="Index of the thread, from 0.")
+    first_step: int = Field(
+        description="Number of the first step with this sequence, counted over all optimizers from "
+        "1. For an open sequence: number of the last step before it."
+    )
+    last_step: int = Field(description="Number of the last step with this sequence.")
     count: int = Field(ge=1, description="Number of steps with this sequence.")
     is_open: bool = Field(
         False, description="Whether these events follow the last step, so that no step ends them."

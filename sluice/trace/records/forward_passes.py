@@ -13,13 +13,15 @@ class ModuleCallRecord(Record):
     module: str = Field(description="Name inside the network; '' is the network itself.")
     kind: str = Field(description="Class name of the module.")
     parameters: tuple[int, ...] = Field(
-        description="Parameters of the module, without children except in nn.MultiheadAttention."
+        description="Indices of the module's own parameters; of nn.MultiheadAttention, also those "
+        "of its children."
     )
     input_requires_grad: bool = Field(description="Whether an input requires gradients.")
     output_requires_grad: bool = Field(description="Whether an output requires gradients.")
     detached_from: str = Field(
-        description="'network.module' whose output requires gradients and shares memory with the "
-        "input, which does not require them: it was detached in between. '' if not detached."
+        description="Name ('network.module') of the module from whose output the input was "
+        "detached: both share memory, but the input does not require gradients. '' if the input "
+        "was not detached."
     )
 
 
@@ -30,7 +32,7 @@ class ForwardPassRecord(Record):
     start of a new phase.
     """
 
-    step: int = Field(description="Optimizer steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     calls: tuple[ModuleCallRecord, ...]
 
@@ -69,11 +71,11 @@ class ProbeRecord(Record):
     probe: Literal["later tokens", "own tokens", "padding", "weights"]
     changed: int = Field(description="Number of changed positions or parameters (not a flag).")
     largest_effect: float = Field(
-        description="Largest change of a compared output, relative to the largest output."
+        description="Largest change of a compared output, as a share of the largest output."
     )
     real_effect: float = Field(
         float("nan"),
-        description="Effect of changing real tokens instead of padding, relative to the largest "
-        "output; NaN for probes other than 'padding'.",
+        description="Largest change of a compared output if real tokens are changed instead of "
+        "padding, as a share of the largest output. NaN for probes other than 'padding'.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")

@@ -28,11 +28,11 @@ class ColumnRecord(Record):
 class TokenRecord(Record):
     """Statistics of integer inputs of shape (rows, positions)."""
 
-    num_positions: int = Field(description="Positions in the last batch.")
+    num_positions: int = Field(description="Number of positions of a row in the last batch.")
     smallest: int
     largest: int
     first: int = Field(description="Most frequent first token of the rows in the first batch.")
-    num_rows: int = Field(0, description="Rows of all batches.")
+    num_rows: int = Field(0, description="Number of rows of all batches.")
     num_ignored: int = Field(
         0, description="Number of batches (not tokens) that contain only -100, which is no token."
     )
@@ -53,8 +53,10 @@ class InputRecord(Record):
     that were inspected.
     """
 
-    step: int = Field(description="Optimizer steps before the last of these calls.")
-    first_step: int = Field(description="Optimizer steps before the first of these calls.")
+    step: int = Field(description="Number of optimizer steps before the last of these calls.")
+    first_step: int = Field(
+        description="Number of optimizer steps before the first of these calls."
+    )
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     is_learning: bool = Field(
@@ -97,24 +99,26 @@ class InputRecord(Record):
 class RowsRecord(Record):
     """Row fingerprints of one of the first calls of a network, or of a few later ones."""
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     is_learning: bool
     is_integer: bool = Field(description="Whether the input is tokens or other integers.")
     is_continuous: bool = Field(
-        False, description="Whether values rarely repeat, so that equal rows are copies."
+        False,
+        description="Whether equal rows must be copies, because values rarely repeat, or because "
+        "unequal rows differ in many columns.",
     )
     rows: tuple[int, ...] = Field(
         description="64-bit fingerprint of each row, for at most 1,024 rows."
     )
-    num_rows: int = Field(0, description="Rows of the whole call.")
+    num_rows: int = Field(0, description="Number of rows of the whole call.")
 
 
 class TargetSampleRecord(Record):
     """Sampled input rows together with their training targets."""
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     phase: int = Field(0, description="Training phase of the run; each phase samples new rows.")
     network: int
     kind: str = Field(description="Name of the loss function.")
@@ -139,7 +143,7 @@ class TargetSampleRecord(Record):
 class NonFiniteTensorRecord(Record):
     """A tensor with NaN or infinite values that a network or a loss function received."""
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     what: Literal["input", "target"]
@@ -157,7 +161,7 @@ class NonFiniteTensorRecord(Record):
 class OutOfRangeIndexRecord(Record):
     """Indices outside the range of the table or the classes that they index."""
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     kind: str = Field(
@@ -172,6 +176,6 @@ class OutOfRangeIndexRecord(Record):
     num_ids: int
     num_shared: int = Field(
         0,
-        description="Only for 'index' and 'class index': rows or classes that both a valid and a "
-        "negative id select.",
+        description="Number of rows or classes that are selected by a valid id and also by a "
+        "negative one. Only for 'index' and 'class index'; otherwise 0.",
     )

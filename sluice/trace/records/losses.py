@@ -15,7 +15,7 @@ class NextTokenTargets(Record):
     """Alignment of targets of shape (rows, positions) with the input tokens of the network."""
 
     num_rows: int
-    num_positions: int = Field(0, description="Positions with a target in a row.")
+    num_positions: int = Field(0, description="Number of positions of a row that have a target.")
     is_shifted: bool = Field(
         False,
         description="Whether targets have one position less than the input, because the program "
@@ -38,10 +38,12 @@ class NextTokenTargets(Record):
         0, description="Maximum number of ignored targets at the end of a row."
     )
     num_last: int = Field(
-        description="Number of distinct last supervised targets, in rows with a tail."
+        description="Number of distinct values of the last supervised target of a row, over the "
+        "rows with a tail."
     )
     last_share: float = Field(
-        description="Share of the most frequent last supervised target, in rows with a tail."
+        description="Share of the rows with a tail whose last supervised target has the most "
+        "frequent value."
     )
     num_unsupervised: int = Field(description="Number of rows in which every target is ignored.")
 
@@ -54,7 +56,7 @@ class LossRecord(Record):
     binary_cross_entropy that raise an error.
     """
 
-    step: int = Field(description="Optimizer steps before the call.")
+    step: int = Field(description="Number of optimizer steps before the call.")
     kind: str = Field(description="Name of the function, such as 'cross_entropy'.")
     network: int = Field(description="Network that was called last; -1 without one.")
     loader: int = Field(description="Loader of the last batch; -1 without one.")
@@ -69,24 +71,34 @@ class LossRecord(Record):
     smallest: float = Field(description="Smallest value of the input.")
     largest: float = Field(description="Largest value of the input.")
     min_row_sum: float = Field(
-        description="Smallest sum over the classes, of exp(input) for nll_loss; NaN without "
-        "classes."
+        description="Smallest sum of a row over the classes; NaN without classes. The input is "
+        "summed, for nll_loss exp(input)."
     )
-    max_row_sum: float = Field(description="Largest sum over the classes; NaN without classes.")
+    max_row_sum: float = Field(
+        description="Largest sum of a row over the classes; NaN without classes."
+    )
     target_is_integer: bool
     target_smallest: float = Field(description="Smallest supervised target; NaN without one.")
     target_largest: float = Field(description="Largest supervised target; NaN without one.")
     num_targets: int
-    num_supervised: int = Field(description="Targets that are not ignored.")
+    num_supervised: int = Field(description="Number of targets that are not ignored.")
     num_rows_without_class: int = Field(
-        0, description="Rows of one-hot targets without a 1; 0 if the targets are not one-hot."
+        0,
+        description="Number of rows of one-hot targets without a 1; 0 if the targets are not "
+        "one-hot.",
     )
     column_counts: tuple[int, ...] = Field(
-        (), description="Ones in each column of one-hot targets of a binary loss, at most 64."
+        (),
+        description="Number of ones in each column of one-hot targets of a binary loss, for 3 to "
+        "64 columns; otherwise empty.",
     )
-    value: float = Field(description="The loss; its mean if it is not reduced; NaN if unknown.")
+    value: float = Field(
+        description="The loss; the mean of its elements if it is not reduced; NaN if it is unknown."
+    )
     tokens: NextTokenTargets | None = Field(
-        None, description="None unless input and targets are integers of the same rows."
+        None,
+        description="Alignment of the targets with the input tokens. None if the targets are not "
+        "class ids, or if their number matches no input that consists of tokens.",
     )
 
 
@@ -96,7 +108,7 @@ class EvaluationPassRecord(Record):
     A pass ends with the next training loss or step, or when weights are loaded.
     """
 
-    step: int = Field(description="Optimizer steps before the pass.")
+    step: int = Field(description="Number of optimizer steps before the pass.")
     network: int
     loader: int = Field(description="Loader of the last batch; -1 without one.")
     kind: str = Field(description="Name of the loss function.")

@@ -20,7 +20,9 @@ class ParameterRecord(Record):
     shape: tuple[int, ...]
     dtype: str
     is_trainable: bool = Field(description="Value of requires_grad.")
-    has_had_gradient: bool = Field(description="Whether it had a gradient up to this step.")
+    has_had_gradient: bool = Field(
+        description="Whether the parameter had a gradient at this or an earlier inspection."
+    )
 
 
 class ParameterGroupRecord(Record):
@@ -38,14 +40,14 @@ class OptimizerRecord(Record):
     index: int
     kind: str = Field(description="Class name.")
     groups: tuple[ParameterGroupRecord, ...]
-    steps: int = Field(description="Steps of the optimizer up to this step.")
+    steps: int = Field(description="Number of steps of this optimizer so far.")
 
 
 class UnregisteredModuleRecord(Record):
     """A module that is called inside a network without being registered in it."""
 
     kind: str = Field(description="Class name.")
-    parameters: tuple[int, ...] = Field(description="Trainable parameters of the module.")
+    parameters: tuple[int, ...] = Field(description="Indices of the module's trainable parameters.")
 
 
 class MisspelledAttributeRecord(Record):
@@ -55,7 +57,7 @@ class MisspelledAttributeRecord(Record):
     attribute: str
     value: bool
     parameters: tuple[int, ...] = Field(
-        description="Parameters of the owner that the value is meant for."
+        description="Indices of the owner's parameters, which the value is meant for."
     )
 
 

@@ -17,16 +17,18 @@ class ParameterValuesRecord(Record):
     largest: float
     num_rows: int = Field(description="Length of the first dimension; 0 below two dimensions.")
     num_distinct_rows: int = Field(
-        description="Distinct rows of the first 512; rows that differ by less than about a "
-        "hundred-thousandth of the largest value count as equal. 0 below two dimensions."
+        description="Number of distinct rows among the first 512; 0 below two dimensions. Rows "
+        "whose values differ by less than about a hundred-thousandth of the largest value count as "
+        "equal."
     )
     num_non_finite: int
 
 
 class NonFiniteGradientRecord(Record):
-    """Non-finite gradients after a backward pass or before clipping, without a loss scale.
+    """Non-finite gradients after a backward pass or before clipping.
 
-    They are also inferred from weights that are non-finite at the first non-finite loss, unless the
+    Not recorded if a gradient scaler scaled the loss, because an overflow is expected then. They
+    are also inferred from weights that are non-finite at the first non-finite loss, unless the
     optimizer state of these weights is finite. Only the first few of a process are recorded.
     """
 
@@ -37,7 +39,7 @@ class NonFiniteGradientRecord(Record):
     parameters: tuple[int, ...] = Field(
         description="Parameters with a non-finite gradient, in the order of the optimizer."
     )
-    num_gradients: int
+    num_gradients: int = Field(description="Number of parameters that were checked.")
     loss: float = Field(
         description="The loss of the pass, or of the last step if inferred; NaN if it is unknown."
     )
@@ -53,4 +55,4 @@ class CorruptedWeightsRecord(Record):
     step: int = Field(description="The last step that was made.")
     optimizer: int
     parameters: tuple[int, ...]
-    num_parameters: int = Field(description="Parameters of the optimizer.")
+    num_parameters: int = Field(description="Number of trainable parameters of the optimizer.")

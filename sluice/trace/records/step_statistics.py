@@ -23,12 +23,12 @@ class OptimizerStatistics(Record):
     )
     changed_shares: tuple[float, ...] = Field(
         (),
-        description="Share of values that the step changed, among sampled values with a nonzero "
-        "gradient; NaN for types of more than 16 bits, empty without 16-bit parameters.",
+        description="Share of a parameter's sampled values with a nonzero gradient that the step "
+        "changed. NaN for parameters of more than 16 bits; empty without 16-bit parameters.",
     )
     moments: dict[str, float] = Field(
-        description="Norm over all parameters of each tensor of the optimizer state, such as "
-        "'exp_avg', after the step."
+        description="Norm of each kind of optimizer state over all parameters together, after the "
+        "step, by name, such as 'exp_avg'."
     )
     state_step: float = Field(description="Step count in the optimizer state; -1 without one.")
 
@@ -40,9 +40,9 @@ class OutputStatistics(Record):
     module: str = Field(description="Name inside the network; '' is the network itself.")
     kind: str = Field(description="Class name of the module.")
     norm: float = Field(description="Norm of the output; NaN or infinite if any value is.")
-    zero_share: float = Field(description="Share of values that are exactly 0.")
+    zero_share: float = Field(description="Share of the output's values that are exactly 0.")
     numel: int
-    largest: float = Field(float("nan"), description="Largest value.")
+    largest: float = Field(float("nan"), description="Largest value of the output.")
     dtype: str = ""
 
 

@@ -39,7 +39,7 @@ from sluice.trace.records.parameter_values import (
 from sluice.trace.records.step_statistics import StepScalars, StepStatistics
 
 VERSION = 1
-"""Version of the trace files. A reader rejects newer versions."""
+"""Version of the format of the trace files. A reader rejects newer versions."""
 
 
 class TraceStart(Record):
@@ -62,9 +62,9 @@ class TraceEnd(Record):
     raised: str = Field(
         description="Exception that ended the program, as 'ValueError: ...'; '' without one."
     )
-    peak_host_bytes: int = Field(0, description="Peak memory of the process; 0 if unknown.")
+    peak_host_bytes: int = Field(0, description="Peak memory of the process; 0 if unknown [bytes].")
     peak_device_bytes: int = Field(
-        0, description="Peak memory of the tensors on all GPUs together; 0 without a GPU."
+        0, description="Peak memory of the tensors on all GPUs together; 0 without a GPU [bytes]."
     )
 
 
@@ -73,7 +73,9 @@ class TraceNote(Record):
 
     step: int
     kind: Literal["untraced", "failed", "full", "bundle", "skipped", "stopped"] = Field(
-        description="'bundle' for a file that reproduces a non-finite loss."
+        description="'untraced': a part of the program is not traced; 'failed': the tracer failed; "
+        "'full': a limit of the trace was reached; 'bundle': a file reproduces a non-finite loss; "
+        "'skipped': steps were skipped; 'stopped': the program was stopped."
     )
     text: str
 
@@ -88,12 +90,13 @@ class SchedulerRecord(Record):
         default_factory=dict, description="Plain settings, such as T_max or step_size."
     )
     start: int = Field(
-        0, description="Scheduler steps before the trace, for example before a resume."
+        0,
+        description="Number of scheduler steps before the trace, for example before a resume.",
     )
     end: int = Field(
         0,
-        description="Scheduler steps until the rate is constant or changes direction; 0 if "
-        "unknown.",
+        description="Number of scheduler steps, from the first one, until the learning rate stays "
+        "constant or rises again; 0 if unknown.",
     )
 
 
@@ -144,7 +147,8 @@ class Trace(Record):
     num_steps_without_sequence: int = Field(
         0,
         ge=0,
-        description="Steps without a recorded sequence, because there were too many sequences.",
+        description="Number of steps without a recorded sequence, because there were too many "
+        "distinct sequences.",
     )
     truncated_lines: int = Field(description="Number of files whose last line is incomplete.")
 

@@ -18,9 +18,11 @@ Ending = Literal[
 ]
 
 _MAX_MESSAGE = 300
-"""Number of characters of an exception message that are shown."""
+"""Maximum length of an exception message in a report; longer messages are cut [characters]."""
 _INTERRUPTS = ("KeyboardInterrupt",)
+"""Names of exceptions by which the user ends a program."""
 _CLEAN_EXITS = ("SystemExit: 0", "SystemExit: None", "SystemExit: ")
+"""Texts of exceptions that end a program without an error."""
 _MEMORY_ERRORS = ("memoryerror", "out of memory", "can't allocate memory", "cannot allocate memory")
 
 
@@ -115,7 +117,7 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
 
 
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield for each kind of evidence what was recorded, or '', and the text if it is missing."""
+    """Yield for each kind of evidence the text if it was recorded, else '', and the text if not."""
     membership = trace.membership
     networks = () if membership is None else membership.networks
     optimizers = () if membership is None else membership.optimizers

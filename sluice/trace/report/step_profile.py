@@ -32,21 +32,26 @@ _PHASE_OF: Mapping[TraceEventKind, Phase] = {
     "unscale": "optimizer",
     "update scale": "optimizer",
     "schedule": "optimizer",
+    # The end of a step with a closure. A "step" event marks the begin of a step, so the time before
+    # it does not belong to the optimizer.
     "stepped": "optimizer",
 }
 """Phase of the time between the previous event and an event of this kind."""
 
 _SLOWEST_FIRST: tuple[Phase, ...] = ("backward", "evaluation", "forward", "data")
-"""Phases in the order in which one is chosen for a block of repeated events."""
+"""Phases from the one that usually takes the most time. The whole time of a block of repeated
+events counts for the first phase of this list that the block contains."""
 
 _MIN_STEPS = 5
+"""Minimum number of steps with times for a profile."""
+
 _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("data", 0.25),
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Minimum shares of the step time at which a phase is the bottleneck although the passes of the
-network take longer, because these phases are easier to shorten."""
+"""Share of the step time from which a phase is reported as the bottleneck, even if a pass of the
+network takes longer, because these phases are easier to shorten."""
 
 
 class PhaseTime(Record):
@@ -62,7 +67,7 @@ class PhaseTime(Record):
 class StepProfile(Record):
     """Profile of the recent steps of a run."""
 
-    steps: int = Field(ge=1)
+    steps: int = Field(ge=1, description="Number of steps with times.")
     step_us: float = Field(
         description="Mean time from the end of one step to the end of the next; the sum of the "
         "phases [us]."
@@ -71,8 +76,10 @@ class StepProfile(Record):
     phases: tuple[PhaseTime, ...] = Field(description="Phases by time, the longest first.")
     bottleneck: Phase
     advice: str = Field(description="First change to try.")
-    peak_host_bytes: int = Field(description="Peak host memory; 0 for unknown [bytes].")
-    peak_device_bytes: int
+    peak_host_bytes: int = Field(description="Peak memory of the process; 0 if unknown [bytes].")
+    peak_device_bytes: int = Field(
+        description="Peak memory of the tensors on all GPUs together; 0 without a GPU [bytes]."
+    )
 
 
 def profile_steps(trace: Trace) -> StepProfile | None:
@@ -127,7 +134,7 @@ def _time_by_phase(sequence: StepSequence, began_us: int, recent: RecentStep) ->
 
 
 def _slowest_phase(block: Sequence[Phase]) -> Phase:
-    """Return the phase that usually takes the most time of a block; its repeats have no times."""
+    """Return the phase of a block that usually takes the most time; repeats have no times."""
     return next((phase for phase in _SLOWEST_FIRST if phase in block), block[-1])
 
 

@@ -16,7 +16,7 @@ from sluice.trace.rules.library import RULES, judge_ranks, judge_with_failures
 from sluice.trace.trace_reader import find_traces, read_trace
 
 _SKEW_RATIO = 1.5
-"""The report also shows the median step time if mean / median exceeds this."""
+"""Ratio of the mean to the median step time above which the report also shows the median."""
 
 
 class ProcessReport(Record):
@@ -32,8 +32,8 @@ class ProcessReport(Record):
     diagnoses: tuple[Diagnosis, ...]
 
 
-def report_traces(out: Path) -> tuple[ProcessReport, ...]:
-    """Return a report for each traced process in a folder.
+def report_traces(folder: Path) -> tuple[ProcessReport, ...]:
+    """Return a report for each traced process in a folder of traces.
 
     Problems between ranks are in the first report.
 
@@ -41,12 +41,12 @@ def report_traces(out: Path) -> tuple[ProcessReport, ...]:
         StorageError: The folder contains no trace.
         ContractError: A trace is damaged.
     """
-    folders = find_traces(out)
-    traces = [read_trace(folder) for folder in folders]
+    process_folders = find_traces(folder)
+    traces = [read_trace(process_folder) for process_folder in process_folders]
     rank_findings = judge_ranks(_latest_by_rank(traces))
     return tuple(
-        _report(folder, trace, rank_findings if number == 0 else ())
-        for number, (folder, trace) in enumerate(zip(folders, traces, strict=True))
+        _report(process_folder, trace, rank_findings if number == 0 else ())
+        for number, (process_folder, trace) in enumerate(zip(process_folders, traces, strict=True))
     )
 
 
@@ -114,7 +114,7 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
     yield f"    do:   {finding.fix}"
     yield f"    false alarm if: {finding.contradicted_by}"
     yield f"    see:  {finding.explain_command}"
-    for effect in diagnosis.explains:
+    for effect in diagnosis.consequences:
         yield f"    consequence, step {effect.step}: {effect.what}"
 
 

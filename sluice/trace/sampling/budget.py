@@ -5,10 +5,11 @@ import statistics
 from collections import deque
 
 _COST_WINDOW = 9
-"""Number of the latest costs whose median is used; the first ones include warm-up."""
+"""Number of latest costs of a sample over which the median is taken. The first costs include
+warm-up."""
 
 _STEP_WINDOW = 33
-"""Number of the latest step times whose median is used. With a median, a single pause of the
+"""Number of latest step times over which the median is taken. With a median, a single pause of the
 program does not raise the sampling rate."""
 
 
@@ -20,7 +21,7 @@ class SamplingBudget:
     even if that exceeds the share; all other statistics only as often as the share allows.
 
     Args:
-        cost_share: Maximum share of the program's own time.
+        cost_share: Maximum time spent on statistics, as a share of the program's own time.
         max_interval: Maximum interval between samples of the norms [steps].
     """
 
@@ -28,15 +29,18 @@ class SamplingBudget:
         self._cost_share = cost_share
         self._max_interval = max_interval
         self._costs: deque[int] = deque(maxlen=_COST_WINDOW)
+        """Costs of the latest full samples [ns]."""
         self._step_times: deque[int] = deque(maxlen=_STEP_WINDOW)
+        """Times of the latest steps, without their statistics [ns]."""
         self._flush_cost_ns = 0.0
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = self._num_untimed = 0
-        """Number of steps so far, and of those whose time was not added yet."""
+        """Number of steps so far, and number of latest steps whose time was not added yet."""
         self._due_at = self._restarted_at = 0
-        """Number of steps at which the next statistics are due, and at the last restart."""
+        """Number of steps after which the next statistics are due. Number of steps before the last
+        restart."""
         self._norm_samples_left = 0
-        """Number of samples of norms alone until the next full sample."""
+        """Number of samples of the norms alone before the next full sample."""
         self.interval = 1
         """Interval between samples [steps]."""
 
@@ -47,7 +51,7 @@ class SamplingBudget:
 
     @property
     def steps_until_due(self) -> int:
-        """Number of steps to add before the next step with statistics."""
+        """Number of steps until the next step with statistics; 0 if the next step has them."""
         return self._due_at - self._num_steps
 
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
@@ -59,10 +63,10 @@ class SamplingBudget:
         """Median time of the latest steps without their statistics [ns]; 0 before the first."""
         return statistics.median(self._step_times) if self._step_times else 0.0
 
-    def add_repeats(self, num: int) -> None:
+    def add_repeats(self, num_steps: int) -> None:
         """Add steps without statistics; their time is included in the next ``add_step``."""
-        self._num_steps += num
-        self._num_untimed += num
+        self._num_steps += num_steps
+        self._num_untimed += num_steps
 
     def add_step(self, *, step_ns: int, cost_ns: int) -> bool:
         """Add the time of a step, including the untimed steps before it.

@@ -15,15 +15,18 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _MAX_RECORDS = 3
-"""Maximum number of records of non-finite gradients."""
+"""Number of records of non-finite gradients in a trace after which gradients are no longer
+checked."""
 
 _FULL_CHECK_PASSES = 64
-"""Number of first backward passes after each of which all sampled gradients are checked."""
+"""Number of first backward passes after each of which all sampled gradients are checked. Later
+passes form rounds, in which at most one gradient is checked per pass."""
 
 _IDLE_PASSES = 5
-"""Number of passes without a check in a round. A round checks two gradients of each optimizer, one
-per pass, so a round of one or two optimizers has fewer than 10 passes. The number is odd, so that
-both of two alternating optimizers are checked. What the checks miss is seen in a later loss."""
+"""Number of backward passes without a check at the end of each round. In its other passes, a round
+checks two gradients of each optimizer, so a round of one or two optimizers has fewer than 10
+passes. The number is odd, so that both of two alternating optimizers are checked. A non-finite
+value that the checks miss appears in a later loss."""
 
 
 def check_gradients(sink: EventSink) -> None:
@@ -44,6 +47,7 @@ class _GradientChecks:
 
     def _reset(self) -> None:
         self._num_passes = self._num_records = 0
+        """Number of backward passes without a scaled loss, and number of records, so far."""
 
     def _after_backward(self, ended: BackwardEnded) -> None:
         """Check sampled gradients, and record the first non-finite ones.

@@ -14,12 +14,15 @@ class MembershipSampler:
         self._objects, self._recorder = objects, recorder
         self._snapshots = MembershipSnapshots(objects)
         self._last_step = self._restart_step = 0
-        """Number of steps at the last sample of the membership, and at the last restart."""
+        """Number of steps before the last sample of the membership, and before the last restart."""
         self._next_membership_step = self._next_values_step = 0
+        """Number of steps after which the membership is sampled next, and the values."""
         self._num_samples = 0
+        """Number of samples of the membership so far."""
         self._values: list[list[ParameterValuesRecord]] = []
+        """Requested values that are not written yet, one list per parameter."""
         self.due_step = 0
-        """Number of steps after which the next sample is due."""
+        """Number of steps after which the next sample of either kind is due."""
 
     def sample_if_due(self, step: int) -> None:
         """Take the samples that are due after ``step`` steps, before the next one."""

@@ -17,18 +17,23 @@ from sluice.trace.records.parameter_values import (
 )
 
 _MAX_PARAMETERS = 256
-_FINGERPRINT_SIZE = 4096
-"""Number of sampled elements in the fingerprint of a parameter."""
+"""Maximum number of parameters whose values are inspected; the first ones."""
 
-_MAX_ROWS, _ROW_SAMPLE_SIZE = 512, 256
-"""Maximum number of compared rows, and number of sampled elements of each."""
+_FINGERPRINT_SIZE = 4096
+"""Maximum number of elements of a parameter from which its fingerprint is computed."""
+
+_MAX_ROWS = 512
+"""Maximum number of first rows of a parameter that are compared with each other."""
+
+_ROW_SAMPLE_SIZE = 256
+"""Maximum number of elements of a row that are compared."""
 
 _MAX_EXACT_INTEGER = 2**52 - 1
-"""Fingerprints are limited to integers that float64 represents exactly."""
+"""Maximum fingerprint of a parameter. float64 represents smaller integers exactly."""
 
 _ROUNDING_STEPS = 1e5
-"""Two rows count as equal if their differences from the first row, in units of max(abs) / 1e5,
-round to the same integers."""
+"""Ratio of the largest absolute value to the unit in which values of a row are rounded. Two rows
+count as equal if their differences from the first row round to the same integers in this unit."""
 
 
 def request_values(

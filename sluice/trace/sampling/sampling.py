@@ -74,7 +74,8 @@ class Sampling:
         self._unwritten: list[
             tuple[int, list[OptimizerStatistics], list[list[OutputStatistics]]]
         ] = []
-        """Requested statistics that are not written yet: step, optimizers, outputs."""
+        """Requested statistics that are not written yet: step, statistics of the optimizers,
+        statistics of the module outputs."""
 
     def begin_phase(self, step: int) -> None:
         """Restart all sampling that is frequent at the beginning of a training."""
@@ -87,7 +88,7 @@ class Sampling:
         self.samples_norms = True
 
     def is_due(self, step: int) -> bool:
-        """Return whether anything must be sampled before the step that follows ``step``."""
+        """Return whether anything is sampled before the next step, after ``step`` steps."""
         return self.samples_norms or self._objects.is_stale or step >= self.membership.due_step
 
     def before_step(self, open_step: OpenStep, entry: OptimizerEntry, step: int) -> None:

@@ -23,9 +23,10 @@ class PendingStep:
 
     parameters: list[Tensor]
     samples: list[Tensor]
-    """Sampled elements of each parameter before the step."""
+    """Copy of the sampled elements of each parameter before the step."""
     scales: list[float]
-    """Factor from the norm of a sample to that of the whole parameter."""
+    """Factor for each parameter by which the norm of its sample is multiplied to estimate the norm
+    of the whole parameter."""
     grad_norms: list[Tensor]
     """Norm of the gradient of each parameter."""
     weight_norms: list[Tensor]
@@ -178,10 +179,10 @@ def _sample(parameter: Tensor, sample_size: int) -> Tensor:
 def _changed_shares(
     pending: PendingStep, after_samples: list[Tensor], sample_size: int
 ) -> list[Tensor]:
-    """Return for each parameter the share of elements that the step changed.
+    """Return for each parameter the share of sampled elements that the step changed.
 
-    Only sampled elements with a nonzero gradient are considered. Empty unless a parameter has a
-    half-precision dtype; NaN for parameters with other dtypes.
+    Elements with a gradient of 0 do not count. Empty unless a parameter has a half-precision dtype;
+    NaN for parameters with other dtypes.
     """
     if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
         return []
@@ -215,7 +216,7 @@ def _accumulation_dtype(tensor: Tensor) -> torch.dtype:
 def _moments(
     optimizer: Any, parameters: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Return the norm of each kind of state tensor, and the step count of the state."""
+    """Return the norm of each kind of state tensor by name, and the step count of the state."""
     groups: dict[str, list[Tensor]] = {}
     state_step: Tensor | None = None
     for parameter in parameters:

@@ -16,16 +16,19 @@ from sluice.trace.recording.device_reads import BatchedDeviceReads
 from sluice.trace.recording.ended_step import EndedStep
 
 _MIN_STEPS = 64
-"""Minimum number of steps before a second phase begins."""
+"""Minimum number of steps of the first phase, before a second one begins."""
 
-_NUM_RECENT, _NUM_BASELINE = 32, 256
-"""Numbers of losses that are compared. The loss has jumped if the median of the last 32 losses
-exceeds the maximum of the 256 before them, or if all 32 are 0. Causes are other data, another loss
+_NUM_RECENT = 32
+"""Number of latest losses that are compared with the baseline. The loss has jumped if their median
+exceeds the maximum of the baseline, or if all of them are 0. Causes are other data, another loss
 function, or a failure."""
 
+_NUM_BASELINE = 256
+"""Number of losses in the baseline, which precede the recent losses."""
+
 _COMPARISON_INTERVAL = 16
-"""Number of losses between two comparisons: half the number of recent losses, so that a jump is
-found before its losses enter the baseline."""
+"""Number of losses from one comparison to the next: half the number of recent losses, so that a
+jump is found before its losses enter the baseline."""
 
 
 class TrainingPhases:
@@ -37,20 +40,22 @@ class TrainingPhases:
 
     def __init__(self) -> None:
         self._next_phase_step = _MIN_STEPS
+        """Number of steps after which another phase may begin."""
         self._losses: deque[float] = deque(maxlen=_NUM_RECENT + _NUM_BASELINE)
+        """Latest losses of the current phase: the baseline, then the recent losses."""
         self._pending_reads, self._is_on_device = BatchedDeviceReads(), False
-        """Losses that are not read yet, and whether some of them are on a device."""
+        """Losses that are not read yet, and whether any of them is on a device."""
         self._num_since_comparison = 0
-        """Losses received since the last comparison."""
+        """Number of losses received since the last comparison."""
         self.has_loss_jump = False
         """Whether the loss has jumped since the current phase began."""
 
     def may_begin(self, step: int) -> bool:
-        """Return whether enough steps have passed since the last phase began."""
+        """Return whether a phase may begin after ``step`` steps: long enough after the last one."""
         return step >= self._next_phase_step
 
     def begin(self, step: int) -> None:
-        """Begin a phase after a step."""
+        """Begin a phase after ``step`` steps."""
         self._next_phase_step = 2 * step
         self._losses.clear()
         self.has_loss_jump = False

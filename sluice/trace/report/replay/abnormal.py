@@ -38,6 +38,7 @@ def first_abnormal(trace: Trace) -> AbnormalTensor | None:
 
 
 _INPUT, _OUTPUT, _LOSS, _GRADIENT, _WEIGHT, _DEAD = range(6)
+"""Order of tensors within a step. ``_DEAD`` is a ReLU output that is all zeros."""
 
 _OrderedTensor = tuple[int, int, AbnormalTensor | None]
 """Step, order within the step, and the tensor."""

@@ -11,17 +11,18 @@ from sluice.trace.records.trace import Trace
 from sluice.trace.report.replay.abnormal import network_name
 
 MAX_STEPS = 360
-"""Maximum number of evenly spaced columns of the map; required steps are added."""
+"""Maximum number of evenly spaced steps in the map. Steps near required steps are added."""
 
 Values = list[list[float | None]]
-"""One list for each module, aligned with ``steps``; None where the module was not sampled."""
+"""One list of values for each module, with one value for each step of the map. None where the
+module was not sampled."""
 
 
 class ModuleGrid(Record):
     """Statistics by module, in call order, and by step."""
 
-    modules: tuple[str, ...]
-    steps: tuple[int, ...]
+    modules: tuple[str, ...] = Field(description="Label of each module: name and class.")
+    steps: tuple[int, ...] = Field(description="Sampled steps of the map.")
     forward: Values = Field(description="Root mean square of the output.")
     backward: Values = Field(description="Norm of the gradients of the module's own parameters.")
     update: Values = Field(description="Norm of the update divided by the norm of the weights.")

@@ -22,13 +22,13 @@ from sluice.trace.report.step_profile import PHASES, StepProfile, profile_steps
 _HERE = Path(__file__).parent
 _TONES: dict[str, Tone] = {"error": "bad", "confirm": "unsure", "warning": "unsure"}
 _MAX_SEQUENCES = 64
-"""Maximum number of event sequences on a page; the most frequent ones are shown."""
+"""Maximum number of event sequences on a page. If there are more, the most frequent are shown."""
 
 _PROGRAMS_WITHOUT_FILE = {
     "-c": "a python -c program",
     "-": "a program from standard input",
 }
-"""Name of a program that Python did not read from a file, by the first word of its command line."""
+"""Display name of a program that Python did not read from a file, by its first argument."""
 
 
 def replay_page(trace: Trace, diagnoses: Sequence[Diagnosis]) -> str:
@@ -144,7 +144,7 @@ def _card(diagnosis: Diagnosis) -> str:
         ("do", escape(finding.fix)),
         ("false alarm if", escape(finding.contradicted_by)),
         *((f"also seen, step {f.step:,}", escape(f.what)) for f in diagnosis.findings[1:]),
-        *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.explains),
+        *((f"consequence, step {f.step:,}", escape(f.what)) for f in diagnosis.consequences),
     ]
     return (
         f'<div class="card {tone}"><h3>'
@@ -211,7 +211,7 @@ def _data_script(
         "findings": [
             {"step": f.step, "severity": f.severity, "fault": f.fault}
             for d in diagnoses
-            for f in (d.findings[0], *d.explains)
+            for f in (d.findings[0], *d.consequences)
         ],
         "abnormal": None if abnormal is None else abnormal.model_dump(),
         "sequences": _sequences(trace),

@@ -7,10 +7,10 @@ from itertools import groupby
 from sluice.trace.records.trace import Trace
 
 MAX_POINTS = 1500
-"""Maximum number of points of a curve; more than the width of a chart in pixels."""
+"""Maximum number of points of a curve. A chart has fewer pixels in width."""
 
 _CLIP_WINDOW = 100
-"""Number of the latest recorded clip calls over which their share above ``max_norm`` is taken."""
+"""Number of consecutive recorded clip calls over which the share of clipped calls is computed."""
 
 Point = tuple[int, float]
 """Step and value."""

@@ -212,7 +212,7 @@ def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
 
 def test_a_series_grows_with_the_logarithm_of_its_length():
     sampler = LogSpacedSampler(16)
-    kept = [step for step in range(10_000) if sampler.keeps_next()]
+    kept = [step for step in range(10_000) if sampler.advance()]
 
     assert kept[:16] == list(range(16))
     assert len(kept) < 16 + 8 * 12
