@@ -182,7 +182,9 @@ def test_a_training_that_failed_is_named_and_started_again_later(
     ended = datetime(2026, 1, 1, 12, tzinfo=UTC)
     cursor = Cursor(last_alarm=watch.training.id)
 
-    def ask(status: dg.DagsterRunStatus, *, minutes: float, active_run: str = "") -> dg.RunRequest | str:
+    def ask(
+        status: dg.DagsterRunStatus, *, minutes: float, active_run: str = ""
+    ) -> dg.RunRequest | str:
         failed_at = ended if status == dg.DagsterRunStatus.FAILURE else None
         run = RequestedRun(
             run_id="abcdefgh-1", job="echo_training", status=status, failed_at=failed_at
