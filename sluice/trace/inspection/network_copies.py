@@ -52,7 +52,21 @@ def _copy(network: nn.Module) -> nn.Module | None:
         for hooks in (module._forward_hooks, module._forward_pre_hooks):
             hooks.clear()
         module.training = False  # train() would record an event
+        _disable_attention_fast_path(module)
     return network_copy.float()
+
+
+def _disable_attention_fast_path(module: nn.Module) -> None:
+    """Let attention in evaluation mode compute what it computes in training mode.
+
+    Training never uses the fast path of torch, whose outputs are NaN at a position that may attend
+    to no other position. In training mode, they are finite. The setting of torch for the fast path
+    is global and would change evaluations in other threads.
+    """
+    if type(module) is nn.MultiheadAttention:
+        module.dropout, module.training = 0.0, True
+    elif type(module) is nn.TransformerEncoderLayer:
+        module.activation_relu_or_gelu = 0
 
 
 def run_copy(network_copy: nn.Module, call_args: CallArguments) -> list[Tensor] | None:

@@ -1,4 +1,4 @@
-"""Detects extreme logits in the first steps."""
+"""Detects extreme logits before the first optimizer step."""
 
 import math
 
@@ -14,7 +14,7 @@ class ExtremeLogitsSettings(Settings):
     """Thresholds of the rule ``EXTREME_LOGITS``."""
 
     max_logit: float = Field(
-        10.0, gt=0, description="Largest absolute logit that is normal in the first steps."
+        10.0, gt=0, description="Largest absolute logit that is normal before training."
     )
     min_loss_ratio: float = Field(
         2.0,
@@ -22,21 +22,19 @@ class ExtremeLogitsSettings(Settings):
         description="Minimum ratio of the loss to the loss of equal probabilities for all "
         "classes, for a finding.",
     )
-    num_first_steps: int = Field(
-        4, ge=1, description="Number of steps that count as the start of training."
-    )
 
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for records in group_by_function(training_losses(trace, "cross_entropy")).values():
-        early = [
-            r for r in records if r.step < rule.settings.num_first_steps and len(r.input_shape) > 1
-        ]
+        # Extreme logits after a step may be caused by its update, for example by a learning rate
+        # that is too high.
         extreme = [
             r
-            for r in early
-            if max(abs(r.smallest), abs(r.largest)) > rule.settings.max_logit
+            for r in records
+            if r.step == 0
+            and len(r.input_shape) > 1
+            and max(abs(r.smallest), abs(r.largest)) > rule.settings.max_logit
             and r.reduction == "mean"
             and r.value > rule.settings.min_loss_ratio * math.log(r.input_shape[1])
         ]
@@ -65,7 +63,7 @@ EXTREME_LOGITS = Rule(
     name="logits are moderate at the start of training",
     fault="extreme logits",
     priority=500,
-    requires="A call of cross_entropy in the first four steps.",
+    requires="A call of cross_entropy before the first optimizer step.",
     contradicted_by="A network that was pretrained on other classes.",
     abstains="The logits are large and correct.",
     settings=ExtremeLogitsSettings(),

@@ -29,8 +29,9 @@ class LrDivergenceSettings(Settings):
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Minimum ratio to the loss at the start for each loss in the second half of "
-        "the steps after the divergence. With a lower loss, the training has recovered.",
+        description="Ratio to the loss at the start that nine tenths of the losses in the second "
+        "half of the steps after the divergence must reach. With more losses below it, the "
+        "training has recovered. Non-finite losses count as above it.",
     )
     min_finite_rise: float = Field(
         3.0,
@@ -68,7 +69,10 @@ def _detect_divergence(
     if start <= 0 or not high:
         return None
     tail = [v for _, v in losses[high[0] :]]
-    if any(v < settings.min_rise_at_end * start for v in tail[len(tail) // 2 :]):
+    end = tail[len(tail) // 2 :]
+    low = [v for v in end if math.isfinite(v) and v < settings.min_rise_at_end * start]
+    # Even with a network that has diverged, a few batches have a low loss by chance.
+    if len(low) > len(end) // 10:
         return None
     # The loss begins to diverge where it is first more than twice the loss at the start.
     rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]

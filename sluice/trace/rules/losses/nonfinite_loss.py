@@ -1,4 +1,4 @@
-"""Detects non-finite losses."""
+"""Detects non-finite losses in training and in evaluations."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,8 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.parameter_values import CorruptedWeightsRecord
 from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.evaluation_series import evaluation_series
+from sluice.trace.rules._helpers.loss_calls import network_name
 from sluice.trace.rules._helpers.measurements import parameter_names, step_losses
 from sluice.trace.rules._helpers.parameters import list_names
 
@@ -19,8 +21,8 @@ class NonfiniteLossSettings(Settings):
     min_losses: int = Field(
         2,
         ge=1,
-        description="Minimum number of non-finite losses for an error. The last loss of the run "
-        "must be one of them.",
+        description="Minimum number of non-finite losses, or of evaluations with a non-finite "
+        "loss, for an error. The last one of the run must be one of them.",
     )
 
 
@@ -28,7 +30,7 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
     losses = step_losses(trace)
     nonfinite = [i for i, (_, value) in enumerate(losses) if not math.isfinite(value)]
     if not nonfinite:
-        return ()
+        return _judge_evaluations(rule, trace)
     is_persistent = len(nonfinite) >= rule.settings.min_losses and nonfinite[-1] == len(losses) - 1
     step, value = losses[nonfinite[0]]
     steps = f"steps {step - 1} and {step}" if step > 1 else "step 1"
@@ -59,6 +61,43 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
             num_known=len(losses),
         ),
     )
+
+
+def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+    """Report evaluations with a non-finite loss, if all training losses are finite."""
+    # Scaled losses, too: only whether they are finite matters.
+    losses = [value for record in trace.scalars for value in record.losses]
+    if not losses or not all(map(math.isfinite, losses)):
+        return ()
+    # The program may exclude elements of a loss that is not reduced.
+    unreduced = {
+        (r.network, r.kind) for r in trace.losses if not r.is_learning and r.reduction == "none"
+    }
+    findings = []
+    for evaluations in evaluation_series(trace):
+        nonfinite = [e for e in evaluations if not math.isfinite(e.mean)]
+        if not nonfinite or (nonfinite[0].network, nonfinite[0].kind) in unreduced:
+            continue
+        first = nonfinite[0]
+        is_persistent = (
+            len(nonfinite) >= rule.settings.min_losses and nonfinite[-1] is evaluations[-1]
+        )
+        findings.append(
+            rule.finding(
+                severity="error" if is_persistent else "warning",
+                step=first.step,
+                what=f"{network_name(trace, first.network)}: the validation loss ({first.kind}) is "
+                f"{first.mean} after step {first.step}, and non-finite in {len(nonfinite)} of "
+                f"{len(evaluations)} evaluations. All recorded training losses are finite.",
+                cause="A validation batch or the code for the evaluation causes it, such as NaN in "
+                "the inputs or targets, a batch without targets, or a division by 0.",
+                fix="Find the first validation batch with a non-finite loss. Check its inputs and "
+                "targets, and the outputs of the network in evaluation mode.",
+                num_bad=len(nonfinite),
+                num_known=len(evaluations),
+            )
+        )
+    return tuple(findings)
 
 
 def _build_weights_finding(
@@ -92,9 +131,12 @@ NONFINITE_LOSS = Rule(
     name="the loss is finite",
     fault="non-finite loss",
     priority=280,
-    requires="The losses of the backward passes.",
-    contradicted_by="A finite loss at the same step.",
-    abstains="The loss went through a gradient scaler, which may overflow.",
+    requires="The losses of the backward passes. If they are finite, also the losses that are "
+    "computed without gradients.",
+    contradicted_by="A finite loss at the same step, or a program that excludes non-finite "
+    "validation losses.",
+    abstains="The training loss went through a gradient scaler, which may overflow; or the "
+    "validation loss is not reduced, so that the program may exclude elements.",
     settings=NonfiniteLossSettings(),
     judge=_judge,
 )

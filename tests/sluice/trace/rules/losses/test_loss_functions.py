@@ -10,13 +10,13 @@ from sluice.trace.diagnosis import diagnose
 from sluice.trace.rules.library import judge
 
 
-def steps(loss_of, *, num=6, outputs=10):
+def steps(loss_of, *, num=6, outputs=10, rate=0.1):
     """Return a program of a few steps on digits with the given loss."""
 
     def program():
         (x, y), _ = (d.tensors for d in digits("mlp", 1))
         model = nn.Linear(64, outputs)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
         for i in range(num):
             optimizer.zero_grad()
             loss_of(model(x[i * 32 : i * 32 + 32]), y[i * 32 : i * 32 + 32]).backward()
@@ -92,6 +92,12 @@ def test_extreme_logits_at_the_start_are_a_warning(trace_of):
     found = judge(trace_of(steps(lambda out, y: F.cross_entropy(out * 200, y))))
 
     assert ("extreme logits", "warning") in {(f.fault, f.severity) for f in found}
+
+
+def test_extreme_logits_that_a_step_caused_are_not_blamed_on_the_initialization(trace_of):
+    found = judge(trace_of(steps(lambda out, y: F.cross_entropy(out, y), rate=1e3)))
+
+    assert "extreme logits" not in {f.fault for f in found}
 
 
 def test_class_ids_that_a_loss_rejects_are_reported_without_a_step(trace_of, tmp_path):

@@ -1,5 +1,6 @@
 """Losses that diverge from the start (TRACE-9)."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from sluice.trace.diagnosis import diagnose
+from sluice.trace.records.step_statistics import StepScalars
 from sluice.trace.rules.library import judge
 from sluice.trace.rules.losses.lr_divergence import LR_DIVERGENCE
 from tests.support.traced.unusual_models import rows
@@ -47,3 +49,14 @@ def test_the_finite_rise_and_the_time_of_a_large_update_decide(trace_of, stricte
 
     assert LR_DIVERGENCE(late)
     assert not replace(LR_DIVERGENCE, settings=settings)(late)
+
+
+@pytest.mark.parametrize(("num_low", "is_found"), [(0, True), (2, True), (3, False), (10, False)])
+def test_a_few_low_losses_after_a_divergence_are_no_recovery(trace_of, num_low, is_found):
+    losses = [1.0, 1.0, *[1e6, math.nan] * 20]
+    losses[30 : 30 + num_low] = [1.0] * num_low  # of the last 20
+    scalars = tuple(StepScalars(step=i + 1, losses=(v,)) for i, v in enumerate(losses))
+
+    trace = trace_of(too_fast).model_copy(update={"scalars": scalars})
+
+    assert bool(LR_DIVERGENCE(trace)) is is_found

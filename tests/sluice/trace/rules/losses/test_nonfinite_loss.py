@@ -89,3 +89,54 @@ def test_a_nonfinite_loss_is_an_error_only_if_it_persists(trace_of):
     passing = root_cause_list(trace_of(lambda: once({3})))
 
     assert ("non-finite loss", "warning", 4) in passing
+
+
+def evaluated_program(nonfinite_epochs=(), *, reduction="mean", trains_finite=True):
+    def program():
+        model = mlp()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for epoch in range(4):
+            for step in range(5):
+                x, y = rows()
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                (loss if trains_finite or epoch or step else loss + math.inf).backward()
+                optimizer.step()
+            model.eval()
+            with torch.no_grad():
+                x, y = rows()
+                out = model(x)
+                if epoch in nonfinite_epochs:
+                    out[3] = math.nan
+                F.cross_entropy(out, y, reduction=reduction)
+            model.train()
+
+    return program
+
+
+@pytest.mark.parametrize(
+    ("epochs", "severity", "step"),
+    [((0, 1, 2, 3), "error", 5), ((1,), "warning", 10), ((3,), "warning", 20)],
+    ids=["always", "once", "only the last"],
+)
+def test_a_nonfinite_validation_loss_is_reported(trace_of, epochs, severity, step):
+    (found,) = judge(trace_of(evaluated_program(epochs)))
+
+    assert (found.fault, found.severity, found.step) == ("non-finite loss", severity, step)
+    assert f"is nan after step {step}, and non-finite in {len(epochs)} of 4" in found.what
+
+
+@pytest.mark.parametrize(
+    ("options", "num_findings"),
+    [
+        ({}, 0),
+        ({"nonfinite_epochs": (0, 1, 2, 3), "reduction": "none"}, 0),
+        ({"nonfinite_epochs": (0, 1, 2, 3), "trains_finite": False}, 1),
+    ],
+    ids=["finite", "elements may be excluded", "the training loss is non-finite"],
+)
+def test_a_validation_loss_is_not_blamed_without_evidence(trace_of, options, num_findings):
+    found = NONFINITE_LOSS(trace_of(evaluated_program(**options)))
+
+    assert len(found) == num_findings
+    assert not any("validation loss" in f.what for f in found)

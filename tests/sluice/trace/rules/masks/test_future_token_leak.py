@@ -170,3 +170,34 @@ def test_a_missing_causal_mask_is_reported_for_sequence_first_texts(trace_of, le
     found = [f.fault for f in judge(trace_of(program)) if f.severity == "error"]
 
     assert found == ["future token leak"] * (not lengths)
+
+
+@pytest.mark.parametrize("is_inverted", [True, False])
+def test_an_inverted_causal_mask_is_reported_although_evaluation_gives_nan(trace_of, is_inverted):
+    """The last position attends to none: NaN in evaluation mode, finite in training mode."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+            self.table, self.head = nn.Embedding(9, 8), nn.Linear(8, 9)
+            self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+        def forward(self, ids):
+            is_later = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).triu(1)
+            mask = ~is_later if is_inverted else is_later
+            return self.head(self.encoder(self.table(ids), mask=mask))
+
+    def program():
+        model = Attention()
+        optimizer = torch.optim.Adam(model.parameters())
+        draws = torch.Generator().manual_seed(7)
+        for _ in range(5):
+            ids = torch.randint(9, (8, 12), generator=draws)
+            train_step(optimizer, F.cross_entropy(model(ids[:, :-1]).mT, ids[:, 1:]))
+        with torch.no_grad():
+            assert bool(model.eval()(ids).isnan().any()) is is_inverted
+
+    found = fault_severities(trace_of(program))
+
+    assert found == ({("future token leak", "error")} if is_inverted else set())
