@@ -91,8 +91,9 @@ def test_copies_and_unknown_classes_are_named(folder):
 def test_a_broken_image_is_named_or_left_out(folder):
     (folder / "cat" / "2.png").write_bytes((folder / "cat" / "2.png").read_bytes()[:60])
 
-    with pytest.raises(SourceError, match=r"2\.png"):
+    with pytest.raises(SourceError, match=r"2\.png") as caught:
         pets(folder).load_rows()
+    assert "set workload_settings: {skip_broken: true}" in caught.value.fix
     with pytest.warns(UserWarning, match="Skipped 1 of 12 images"):
         assert len(pets(folder, skip_broken=True).load_rows()) == 11
 
