@@ -19,6 +19,7 @@ from sluice.data.rows.content import iter_chunks, row_digests
 from sluice.data.rows.image_decoding import ImageDecodingError, ImageMode
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
+from sluice.workloads.classification import describe_label_mismatch
 from sluice.workloads.codecs import Codec, ImagesCodec
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
@@ -135,12 +136,13 @@ class ImageFolderWorkload(Workload):
             ContractError: A label is not one of ``classes``.
         """
         numbers = {str(name): number for number, name in enumerate(self.classes)}
-        unknown = sorted(set(raw["label"]) - numbers.keys())
-        if unknown:
+        labels = set(raw["label"])
+        if labels - numbers.keys():
             raise ContractError(
-                f"The folders of the classes must be {', '.join(numbers)}, got also "
-                f"{', '.join(unknown)}.",
-                fix="Add the class to 'classes' of the workload, or move its folder.",
+                f"The folders of the classes must be {', '.join(numbers)}; "
+                f"{describe_label_mismatch(labels, self.classes)}.",
+                fix="Rename the folder to its class, add it to 'classes' of the workload, or move "
+                "it out of the folder of images.",
             )
         return raw.assign(**{_CLASS.name: raw["label"].map(numbers).astype("int64")})
 
