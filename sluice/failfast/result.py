@@ -5,6 +5,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
 from sluice.config.poc_settings import TimeLimit
@@ -129,8 +130,17 @@ class GateReport(Record):
         return tuple(r.finding for r in self.results if r.finding is not None)
 
     @property
+    def counts(self) -> str:
+        """Numbers of checks that passed and that warn: '16 of 17 checks passed, 1 warning'."""
+        outcomes = [result.outcome for result in self.results]
+        text = f"{outcomes.count('pass')} of {len(outcomes)} checks passed"
+        num_warnings = outcomes.count("warn")
+        return f"{text}, {pluralize(num_warnings, 'warning')}" if num_warnings else text
+
+    @property
     def reason(self) -> str:
         """Summary of the first blocking check, or a sentence that all checks passed."""
+        # Part of the receipt: warnings of slow checks must not change its digest.
         if self.passed:
             return f"All {len(self.results)} checks of the {self.level} gate passed."
         first, *others = self.blocking_failures or self.results
@@ -138,12 +148,10 @@ class GateReport(Record):
         return f"{first.name}: {first.summary}{more}"
 
     def _repr_html_(self) -> str:
-        num_passed = sum(result.passed for result in self.results)
         return fragment(
             heading(f"POC gate of {self.workload}", _OUTCOMES[self.outcome], _TONES[self.outcome]),
             paragraph(
-                f"{num_passed} of {len(self.results)} checks passed in {self.seconds:.1f} s "
-                f"({self.level} gate).",
+                f"{self.counts}, in {self.seconds:.1f} s ({self.level} gate).",
                 soft=True,
             ),
             *(r.card for r in self.results if r.outcome not in ("pass", "skipped")),

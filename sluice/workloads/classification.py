@@ -3,13 +3,14 @@
 Shape legend: N = examples, C = classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sluice.base.errors import ContractError
+from sluice.data.validation import nearest_name
 
 
 class TaskDefault:
@@ -69,6 +70,23 @@ def count_classes(classes: tuple[str | int, ...]) -> int:
             fix="Set 'classes' in the workload to the labels, in the order of their numbers.",
         )
     return len(classes)
+
+
+def describe_label_mismatch(labels: Iterable[str], classes: Iterable[str | int]) -> str:
+    """Return the unknown labels with the nearest class, and the classes that are missing.
+
+    >>> describe_label_mismatch(["circle", "squares"], ["circle", "square"])
+    "unknown: squares (did you mean 'square'?); missing: square"
+    """
+    present, known = set(labels), list(map(str, classes))
+    missing = [name for name in known if name not in present]
+    unknown = []
+    for label in sorted(present - set(known)):
+        # A class without examples is the likelier one, because its examples have another label.
+        near = nearest_name(label, missing) or nearest_name(label, known)
+        unknown.append(f"{label} (did you mean '{near}'?)" if near else label)
+    groups = (("unknown", unknown), ("missing", missing))
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in groups if names)
 
 
 def log_losses(output_NC: Tensor, y_N: Tensor) -> Tensor:

@@ -16,9 +16,10 @@ from sluice.data.folds import FoldSettings, RowRange, rows_needed
 from sluice.data.hash_order import in_hash_order
 from sluice.data.rows import ImageFolderRows, image_folder_table
 from sluice.data.rows.content import iter_chunks, row_digests
-from sluice.data.rows.image_decoding import ImageMode
+from sluice.data.rows.image_decoding import ImageDecodingError, ImageMode
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
+from sluice.workloads.classification import describe_label_mismatch
 from sluice.workloads.codecs import Codec, ImagesCodec
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
@@ -104,13 +105,26 @@ class ImageFolderWorkload(Workload):
         )
 
     def load_rows(self) -> pd.DataFrame:
-        """Return path, label, digest and brightness of every image, ordered by a hash of pixels."""
+        """Return path, label, digest and brightness of every image, ordered by a hash of pixels.
+
+        Raises:
+            SourceError: The folder has no image, or an image cannot be decoded.
+            ContractError: Two images have the same pixels.
+        """
         table = image_folder_table(self.folder, skip_broken=self.settings.skip_broken)
         digests, brightness = [], []
-        for pixels in iter_chunks(self.images(table)):
-            assert isinstance(pixels, Tensor)
-            digests += row_digests(pixels)
-            brightness.append(_brightness(pixels))
+        try:
+            for pixels in iter_chunks(self.images(table)):
+                assert isinstance(pixels, Tensor)
+                digests += row_digests(pixels)
+                brightness.append(_brightness(pixels))
+        except ImageDecodingError as error:
+            raise ImageDecodingError(
+                error.what,
+                cause=error.cause,
+                fix="Replace the file, or set workload_settings: {skip_broken: true}, which omits "
+                "broken images and reports their number.",
+            ) from None
         table = table.assign(content=digests, brightness=torch.cat(brightness).numpy())
         _require_distinct(table)
         return in_hash_order(table, ["content"], name="image")
@@ -122,12 +136,13 @@ class ImageFolderWorkload(Workload):
             ContractError: A label is not one of ``classes``.
         """
         numbers = {str(name): number for number, name in enumerate(self.classes)}
-        unknown = sorted(set(raw["label"]) - numbers.keys())
-        if unknown:
+        labels = set(raw["label"])
+        if labels - numbers.keys():
             raise ContractError(
-                f"The folders of the classes must be {', '.join(numbers)}, got also "
-                f"{', '.join(unknown)}.",
-                fix="Add the class to 'classes' of the workload, or move its folder.",
+                f"The folders of the classes must be {', '.join(numbers)}; "
+                f"{describe_label_mismatch(labels, self.classes)}.",
+                fix="Rename the folder to its class, add it to 'classes' of the workload, or move "
+                "it out of the folder of images.",
             )
         return raw.assign(**{_CLASS.name: raw["label"].map(numbers).astype("int64")})
 

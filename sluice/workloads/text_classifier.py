@@ -18,6 +18,7 @@ from sluice.data.rows import TextRows
 from sluice.data.schema import Column, Schema
 from sluice.data.tokenizer import WordTokenizer, split_words
 from sluice.models.settings import ModelSettings
+from sluice.workloads.classification import describe_label_mismatch
 from sluice.workloads.codecs import Codec, TextCodec
 from sluice.workloads.workload import Examples, Workload, WorkloadSettings
 
@@ -101,17 +102,19 @@ class TextClassifierWorkload(Workload):
         words = [split_words(text) for text in raw["text"]]
         empty_row = next((row for row, tokens in enumerate(words) if not tokens), None)
         numbers = {str(name): number for number, name in enumerate(self.classes)}
-        unknown_labels = sorted(set(raw["label"]) - numbers.keys())
+        labels = set(raw["label"])
         if empty_row is not None:
             raise ContractError(
                 f"Every text must have a word, and row {empty_row} (label "
                 f"{raw.index[empty_row]}) has {raw['text'].iloc[empty_row]!r}.",
                 fix="Drop texts without words in load_texts().",
             )
-        if unknown_labels:
+        if labels - numbers.keys():
             raise ContractError(
-                f"The labels must be {', '.join(numbers)}, got also {', '.join(unknown_labels)}.",
-                fix="Add the class to 'classes' of the workload, or drop its texts.",
+                f"The labels must be {', '.join(numbers)}; "
+                f"{describe_label_mismatch(labels, self.classes)}.",
+                fix="Correct the labels, add the class to 'classes' of the workload, or drop its "
+                "texts.",
             )
         known_words = set(self.tokenizer.words)
         return raw.assign(

@@ -25,6 +25,10 @@ _DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 """Modes of Pillow whose values have more than 8 bits; ``convert`` would clip them to 255."""
 
 
+class ImageDecodingError(SourceError):
+    """A file is not a complete image."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageDecoder:
     """Decodes images to arrays of uint8 (C, H, W).
@@ -54,7 +58,8 @@ class ImageDecoder:
             formats: Pillow's names of the accepted file formats; None accepts all.
 
         Raises:
-            SourceError: The file is missing, or is not a complete image.
+            ImageDecodingError: The file is not a complete image.
+            SourceError: The file is missing.
             ContractError: The image has more than 8 bits per channel.
         """
         # Imported here: Pillow takes 0.1 s to import, and only images need it.
@@ -79,7 +84,7 @@ class ImageDecoder:
         except ContractError:
             raise
         except Exception as error:  # Pillow's formats raise errors of many classes
-            raise SourceError(
+            raise ImageDecodingError(
                 f"{name} cannot be decoded as an image: {error}.",
                 cause="The file is incomplete, or is not an image.",
                 fix="Replace the file, or list the images with image_folder_table(folder, "

@@ -16,6 +16,7 @@ from sluice.data.rows.protocol import (
 )
 from sluice.failfast.data.constant_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.fold_order import find_leaking_fold
+from sluice.failfast.data.missing_classes import find_missing_classes
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
@@ -40,9 +41,9 @@ def check_features(
     """Check that a feature frame is suitable for training.
 
     Checks the schema, the index labels, the number of rows, the folds (within the table, without
-    leaks) and the examples of the first fold, and returns the first failure. Otherwise returns the
-    worst outcome of four more checks: a constant target, a target among the features, constant
-    features, and independent rows in a systematic order.
+    leaks), that every declared class occurs, and the examples of the first fold, and returns the
+    first failure. Otherwise returns the worst outcome of four more checks: a constant target, a
+    target among the features, constant features, and independent rows in a systematic order.
 
     Args:
         workload: Declares the schema and builds the examples.
@@ -64,6 +65,7 @@ def check_features(
         or _find_too_few_rows(frame, settings)
         or _find_invalid_folds(frame, folds)
         or find_leaking_fold(frame, folds)
+        or find_missing_classes(workload, frame)
     )
     if failure is not None:
         return failure

@@ -179,9 +179,6 @@ def _result_line(result: CheckResult) -> Text:
 
 
 def _verdict(report: GateReport) -> Text:
-    num_passed = sum(result.passed for result in report.results)
     verdict, style = ("passed", "green") if report.passed else ("failed", "bold red")
     text = Text("The ").append(f"{report.level} gate {verdict}", style=style)
-    return text.append(
-        f": {num_passed} of {len(report.results)} checks passed in {report.seconds:.1f} s."
-    )
+    return text.append(f": {report.counts}, in {report.seconds:.1f} s.")

@@ -84,15 +84,27 @@ def test_copies_and_unknown_classes_are_named(folder):
     (folder / "bird").mkdir()
     write(folder / "bird" / "0.png", np.zeros((8, 6, 3)))
     workload = pets(folder)
-    with pytest.raises(ContractError, match="must be cat, dog, got also bird"):
+    with pytest.raises(ContractError, match=r"must be cat, dog; unknown: bird\."):
+        workload.compute_features(workload.load_rows())
+
+
+def test_a_renamed_folder_is_reported_with_the_class_that_it_was(folder):
+    (folder / "dog").rename(folder / "Dogs")
+    workload = pets(folder)
+
+    with pytest.raises(
+        ContractError,
+        match=r"must be cat, dog; unknown: Dogs \(did you mean 'dog'\?\); missing: dog\.",
+    ):
         workload.compute_features(workload.load_rows())
 
 
 def test_a_broken_image_is_named_or_left_out(folder):
     (folder / "cat" / "2.png").write_bytes((folder / "cat" / "2.png").read_bytes()[:60])
 
-    with pytest.raises(SourceError, match=r"2\.png"):
+    with pytest.raises(SourceError, match=r"2\.png") as caught:
         pets(folder).load_rows()
+    assert "set workload_settings: {skip_broken: true}" in caught.value.fix
     with pytest.warns(UserWarning, match="Skipped 1 of 12 images"):
         assert len(pets(folder, skip_broken=True).load_rows()) == 11
 

@@ -44,7 +44,7 @@ def test_texts_become_ids_with_their_mask_and_class():
     ("change", "message"),
     [
         ({"text": " "}, r"row 1 \(label .*\) has ' '"),
-        ({"label": "mixed"}, "must be negative, positive, got also mixed"),
+        ({"label": "mixed"}, "must be negative, positive; unknown: mixed; missing: negative"),
     ],
 )
 def test_an_empty_text_and_an_unknown_label_are_named(change, message):

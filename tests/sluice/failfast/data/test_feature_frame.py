@@ -11,8 +11,10 @@ from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.feature_frame import check_features
+from sluice.failfast.data.missing_classes import find_missing_classes
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
+from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
 from sluice.workloads.workload import Examples, Workload
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.echo import Echo, Muffled
@@ -116,6 +118,58 @@ def test_each_defect_is_named_with_cause_and_fix(change, kind: str, told: str) -
     assert (finding.outcome, finding.fault) == ("fail", kind)
     assert told in finding.summary
     assert all(finding.response)
+
+
+class Labelled(Table):
+    """Classes by the rank of the target."""
+
+    task = "classification"
+    classes = ("low", "middle", "high")
+    num_present = 3
+
+    def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+        frame = super().compute_features(raw)
+        ranks = frame["target"].rank(method="first") - 1
+        return frame.assign(target=ranks * self.num_present // len(frame))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ({}, ""),
+        ({"num_present": 2}, "class 'high' has none among 700 rows"),
+        ({"classes": tuple("abcdef")}, "the classes 'd', 'e', 'f' have none"),
+        ({"classes": tuple(range(10))}, "'3', '4', '5', '6', '7' and 2 more have none"),
+    ],
+)
+def test_every_declared_class_must_have_an_example(attributes, expected: str) -> None:
+    finding = checked(type("Planted", (Labelled,), attributes)())
+
+    if expected:
+        assert (finding.outcome, finding.fault) == ("fail", "raw schema mismatch")
+        assert expected in finding.summary
+        assert all(finding.response)
+    else:
+        assert finding.outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("is_removed", "expected"), [(False, "bird has no image"), (True, "bird does not exist")]
+)
+def test_the_folder_of_a_class_without_images_is_named(tmp_path, is_removed, expected) -> None:
+    workload = type("Pets", (ImageFolderWorkload,), {"classes": ("bird", "cat", "dog")})(
+        ImageFolderSettings(folder=str(tmp_path))
+    )
+    (tmp_path / "bird").mkdir()
+    if is_removed:
+        (tmp_path / "bird").rmdir()
+    frame = pd.DataFrame({"class": [1, 2, 2, 1]})
+
+    finding = find_missing_classes(workload, frame)
+
+    assert finding is not None
+    assert "class 'bird' has none among 4 rows" in finding.summary
+    assert f"The folder {tmp_path / expected}." in finding.summary
 
 
 def test_the_target_by_name_among_the_features_fails() -> None:

@@ -1,10 +1,11 @@
 import io
 
+import pytest
 from rich.console import Console
 
 from sluice.config.poc_settings import TimeLimit
-from sluice.failfast.gate.display import examples_table, problem_text
-from sluice.failfast.result import CheckResult
+from sluice.failfast.gate.display import examples_table, problem_text, report_page
+from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.check_outcome import CheckOutcome, HardExample
 
 
@@ -35,3 +36,33 @@ def test_a_problem_names_where_it_is_explained():
     lines = [line.split() for line in shown.getvalue().splitlines()]
     assert ["see:", "sluice", "explain", "dead-units"] in lines
     assert ["see:", "docs/checks/README.md#data_loads"] in lines
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "counts"),
+    [
+        (("pass",) * 3, "3 of 3 checks passed"),
+        (("pass", "warn", "pass"), "2 of 3 checks passed, 1 warning"),
+        (("warn", "fail", "warn"), "0 of 3 checks passed, 2 warnings"),
+    ],
+)
+def test_warnings_are_counted_apart_from_passed_checks(outcomes, counts):
+    limit = TimeLimit(typical_s=1.0, max_s=2.0)
+    results = tuple(
+        CheckResult.of(
+            CheckOutcome(outcome=outcome, summary="Seen."),
+            name="data_loads",
+            check_id="data_loading",
+            seconds=0.1,
+            limit=limit,
+        )
+        for outcome in outcomes
+    )
+    report = GateReport(level="full", workload="Signals", results=results, seconds=1.5)
+    shown = io.StringIO()
+
+    Console(file=shown, width=100).print(report_page(report))
+
+    verdict = "failed" if "fail" in outcomes else "passed"
+    assert f"The full gate {verdict}: {counts}, in 1.5 s." in shown.getvalue()
+    assert f"{counts}, in 1.5 s (full gate)." in report._repr_html_()

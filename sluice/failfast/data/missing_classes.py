@@ -1,0 +1,69 @@
+"""Finds declared classes that occur in no row."""
+
+import numpy as np
+import pandas as pd
+
+from sluice.base.pluralize import pluralize
+from sluice.findings.check_outcome import CheckOutcome
+from sluice.workloads.image_folder import ImageFolderWorkload
+from sluice.workloads.workload import Workload
+
+_MAX_NAMES = 5
+"""Maximum number of classes that a finding names."""
+
+
+def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcome | None:
+    """Return a failure for declared classes without any row, or None.
+
+    A target column with other values than positions in ``classes`` is not checked.
+
+    Args:
+        workload: Declares the task, ``classes`` and the target column.
+        frame: Feature frame, with the positions of the classes in the target column.
+    """
+    classes = tuple(map(str, workload.classes))
+    if workload.task != "classification" or not classes:
+        return None
+    present = _present_positions(frame, workload.target_column, len(classes))
+    if present is None or len(present) == len(classes):
+        return None
+    missing = [name for number, name in enumerate(classes) if number not in present]
+    is_one = len(missing) == 1
+    named = ", ".join(map(repr, missing[:_MAX_NAMES]))
+    if len(missing) > _MAX_NAMES:
+        named += f" and {len(missing) - _MAX_NAMES:,} more"
+    subject, verb = ("class", "has") if is_one else ("the classes", "have")
+    return CheckOutcome(
+        outcome="fail",
+        summary=f"Every class in 'classes' must have an example, but {subject} {named} {verb} "
+        f"none among {pluralize(len(frame), 'row')}.{_describe_folders(workload, missing)}",
+        numbers={"rows": len(frame), "classes": len(classes), "missing": len(missing)},
+        fault="raw schema mismatch",
+        cause="The examples were moved or removed, or the class has another name in the source. "
+        "A network cannot learn a class without examples, and no test row measures it.",
+        fix="Provide examples of the class, or remove it from 'classes' of the workload."
+        if is_one
+        else "Provide examples of these classes, or remove them from 'classes' of the workload.",
+    )
+
+
+def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> set[int] | None:
+    """Return the positions of the classes that occur; None if the column has other values."""
+    if column not in frame.columns or not pd.api.types.is_numeric_dtype(frame[column].dtype):
+        return None
+    values = np.unique(frame[column].dropna().to_numpy(np.float64))
+    is_position = (values == values.round()) & (values >= 0) & (values < num_classes)
+    return {int(value) for value in values} if is_position.all() else None
+
+
+def _describe_folders(workload: Workload, missing: list[str]) -> str:
+    """Return sentences about the folders of the classes; "" for other sources than folders."""
+    if not isinstance(workload, ImageFolderWorkload):
+        return ""
+    folders = [workload.folder / name for name in missing[:_MAX_NAMES]]
+    return "".join(
+        f" The folder {folder} has no image."
+        if folder.is_dir()
+        else f" The folder {folder} does not exist."
+        for folder in folders
+    )
