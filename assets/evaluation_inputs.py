@@ -46,7 +46,7 @@ def open_inputs(
             SuiteLibrary(state.home.suites / pipeline, state.store),
             state.store,
             approved=planned.guards.approved,
-            guarded_suites=[guard.suite for guard in planned.suites.guards],
+            guarded_suites=planned.suites.guarded,
             subject=candidate_subject(inputs, features.table.digest),
             seeds=planned.seeds,
         )

@@ -21,7 +21,12 @@ from sluice.failfast.result import CheckResult, GateReport
 
 
 def poc_report_asset(
-    pipeline: str, inputs: TrainingInputs, poc: PocSettings, *, seed: int
+    pipeline: str,
+    inputs: TrainingInputs,
+    poc: PocSettings,
+    *,
+    seed: int,
+    guarded_metrics: tuple[str, ...],
 ) -> dg.AssetsDefinition:
     """Build the asset for one pipeline."""
 
@@ -56,6 +61,7 @@ def poc_report_asset(
                 model=inputs.model,
                 training=inputs.training,
                 poc=poc,
+                guarded_metrics=guarded_metrics,
                 data=StoredData(
                     raw=raw_data,
                     features=features.table,

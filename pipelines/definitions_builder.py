@@ -85,7 +85,13 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
     assets = [
         raw_data_asset(name, workload),
         features_asset(name, workload, path=path, compute=search_inputs.compute),
-        poc_report_asset(name, training_inputs, poc, seed=seed),
+        poc_report_asset(
+            name,
+            training_inputs,
+            poc,
+            seed=seed,
+            guarded_metrics=settings.guards.metric_names,
+        ),
         best_config_asset(
             name, search_inputs, poc=poc, planned=planned, tracking=settings.tracking
         ),

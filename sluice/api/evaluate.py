@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from sluice.api.compare import compare
 from sluice.api.comparison import Comparison
 from sluice.api.fit import FittedModel
+from sluice.base.errors import SettingsError
 from sluice.data.table import load_table
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.reference import score_version
@@ -93,9 +94,15 @@ def evaluate(model: FittedModel, *, reference: Version | None = None) -> Evaluat
             default the workload's baseline or, without one, the best of several simple rules.
 
     Raises:
+        SettingsError: ``model`` is not a result of ``sluice.fit``.
         ContractError: The reference predicts another target, or cannot be scored on these rows.
         CodeMismatch: The reference was trained with other code.
     """
+    if not isinstance(model, FittedModel):
+        raise SettingsError(
+            f"sluice.evaluate needs a trained model, got a {type(model).__name__}.",
+            fix="Pass the result of sluice.fit: sluice.evaluate(sluice.fit(MyWorkload)).",
+        )
     workload, store, frame = model.workload, model.store, model.frame
     candidate_scores = score_candidate(
         workload,

@@ -66,7 +66,7 @@ def register_fitted(
     require_same_codec(
         f"The candidate of {model}", fitted.trained.codec, fitted.workload.codec().identity()
     )
-    poc = _poc_receipt(ledger, model, fitted)
+    poc = _poc_receipt(ledger, model, fitted, guards)
     reference = choose_reference(
         ledger,
         model,
@@ -85,7 +85,7 @@ def register_fitted(
     return registration.version, Verdict.of(receipt), registration.created
 
 
-def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel) -> Receipt:
+def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel, guards: GuardSettings) -> Receipt:
     """Return the stored passing receipt of the POC gate, or run the gate on the stored rows."""
     inputs, settings = fitted.inputs, PocSettings()
     subject = poc_subject(inputs, settings, fitted.table.digest)
@@ -99,6 +99,7 @@ def _poc_receipt(ledger: Ledger, model: str, fitted: FittedModel) -> Receipt:
         model=inputs.model,
         training=inputs.training,
         poc=settings,
+        guarded_metrics=guards.metric_names,
         data=StoredData(
             raw=fitted.raw,
             features=fitted.table,

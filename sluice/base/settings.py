@@ -4,7 +4,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from types import UnionType
-from typing import Annotated, Any, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,9 +16,27 @@ _MAX_VALUE_CHARS = 200
 
 
 class Settings(BaseModel):
-    """Base of every settings class; immutable, rejects unknown keys and implicit conversions."""
+    """Base of every settings class; immutable, rejects unknown keys and implicit conversions.
+
+    Raises:
+        SettingsError: A keyword is unknown (the message suggests the nearest one) or missing, or a
+            value is invalid.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    if not TYPE_CHECKING:  # type checkers derive the signature from the fields
+
+        def __init__(self, /, **data: Any) -> None:
+            __tracebackhide__ = True
+            try:
+                super().__init__(**data)
+            except ValidationError as error:
+                raise _settings_error(type(self), error, type(self).__name__) from None
+
+        # Pydantic calls this only for a direct call of the class, not for nested settings, whose
+        # errors must keep their paths.
+        __init__.__pydantic_base_init__ = True
 
     @classmethod
     def parse(cls, values: dict[str, Any], *, where: str) -> Self:

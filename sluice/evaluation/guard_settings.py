@@ -81,6 +81,11 @@ class GuardSettings(Settings):
         "significantly lower loss, null disables the guard.",
     )
 
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """Names of the metrics that a margin or a limit guards, sorted."""
+        return tuple(sorted({guard.metric for guard in (*self.metrics, *self.limits)}))
+
     @model_validator(mode="after")
     def _require_unique_metrics(self) -> Self:
         for kind, names in (

@@ -8,8 +8,7 @@ from sluice.base.errors import GateBlocked, IntegrityError
 from sluice.base.pluralize import pluralize
 from sluice.data.table_bytes import read_table_bytes
 from sluice.evaluation.reference import RECORDED_LOSSES
-from sluice.evaluation.suites.hard_suite_refresh import HARD_SUITE
-from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.library import SuiteLibrary, require_guarded_suites
 from sluice.registry.lineage import Lineage
 from sluice.registry.loading import load_networks
 from sluice.registry.missing_artifacts import (
@@ -76,18 +75,7 @@ def open_evaluation_inputs(
         descriptions.append(_open_version(version, "approved", ledger.url, store, code=code))
     suites = library.newest()
     descriptions += [f"suite '{entry.suite.name}' version {entry.version}" for entry in suites]
-    # The hard suite counts as known, because the evaluation itself creates it.
-    known_suites = {HARD_SUITE, *(entry.suite.name for entry in suites)}
-    for name in guarded_suites:
-        if name not in known_suites:
-            raise GateBlocked(
-                f"Suite '{name}' has a guard but does not exist. Suites in this home: "
-                f"{', '.join(sorted(known_suites - {HARD_SUITE})) or 'only the hard suite'}.",
-                cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
-                "in the registry.",
-                fix="Add the suite (sluice suites add --help), or remove its guard from the "
-                "pipeline's YAML.",
-            )
+    require_guarded_suites(library, guarded_suites)
     return tuple(descriptions)
 
 

@@ -21,11 +21,6 @@ _OUTCOMES = {"pass": "passed", "fail": "failed", "insufficient": "insufficient e
 Level = Literal["minimum", "full"]
 
 
-def check_page(name: str) -> str:
-    """Return the page and section of the documentation about a check."""
-    return f"docs/checks/README.md#{name}"
-
-
 class CheckResult(Record):
     """Result of one check of the gate: observation, likely cause and fix."""
 
@@ -73,6 +68,12 @@ class CheckResult(Record):
     def passed(self) -> bool:
         """Whether the outcome is a pass or a warning; a skipped check did not pass."""
         return self.outcome in ("pass", "warn")
+
+    @property
+    def explain_command(self) -> str:
+        """Command that explains the problem, or the check if it is not in the catalogue."""
+        finding = self.finding
+        return f"sluice explain {self.name}" if finding is None else finding.explain_command
 
     @property
     def card(self) -> str:

@@ -21,8 +21,8 @@ periods."""
 
 _ALTERNATIVES = (
     "; do other preprocessing in compute_features, or in the network's forward(). Inputs that are "
-    "not windows need a codec: return one from codec() of the workload (docs/how-to/"
-    "serve-other-inputs.md)."
+    "not windows need a codec: return one from codec() of the workload (guide "
+    "'Serve texts, images and raw rows' of the documentation)."
 )
 
 

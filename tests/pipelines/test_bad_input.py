@@ -167,6 +167,33 @@ def test_an_unknown_architecture_is_refused_before_the_checks(
     assert "data_loads" not in printed
 
 
+@pytest.mark.parametrize("command", ["poc", "run"])
+def test_a_guard_on_a_suite_that_does_not_exist_is_refused_before_the_checks(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    guard = {"suite": "crashes", "max_broken_share": 0.05}
+    path = edited(tmp_path, lambda a: a.update(suites={"guards": [guard]}))
+
+    assert run_command([command, path]) == 1
+
+    printed = " ".join(capfd.readouterr().err.split())
+    assert "Suite 'crashes' has a guard but does not exist." in printed
+    assert "only the hard suite" in printed
+    assert "data_loads" not in printed
+
+
+def test_a_guard_on_an_unknown_metric_fails_the_gate(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    limit = {"metric": "losses", "maximum": 1.2}
+    path = edited(tmp_path, lambda a: a.update(guards={"limits": [limit]}))
+
+    assert run_command(["poc", path]) == 1
+
+    printed = " ".join(capfd.readouterr().out.split())
+    assert "the workload does not have the metric 'losses'. Did you mean 'loss'?" in printed
+
+
 def test_a_class_with_required_settings_points_to_its_pipeline_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,12 +65,19 @@ def register(app: typer.Typer) -> None:
         """
         started = time.perf_counter()
         with collection_paused():
+            from sluice.base.artifacts import ArtifactStore
             from sluice.config.pipeline import defs_folder, find_pipeline
             from sluice.config.resolved import resolve
+            from sluice.evaluation.suites.library import SuiteLibrary, require_guarded_suites
 
         resolved = resolve(find_pipeline(pipeline, defs_folder(), overrides or ()))
         _require_compute(resolved.settings.compute)
         home = _create_home(Home.from_environment(os.environ, cwd=Path.cwd()))
+        settings = resolved.settings
+        require_guarded_suites(
+            SuiteLibrary(home.suites / settings.name, ArtifactStore(home.artifacts)),
+            settings.suites.guarded,
+        )
         _run(resolved, home, name=pipeline, rehearsal=rehearsal, as_json=as_json, started=started)
 
     @app.command()

@@ -7,11 +7,8 @@ import pandas as pd
 
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.suites.hard_rows import hard_suite
-from sluice.evaluation.suites.library import SuiteLibrary
+from sluice.evaluation.suites.library import HARD_SUITE, SuiteLibrary
 from sluice.evaluation.suites.suite import HighestLoss, SuiteVersion
-
-HARD_SUITE = "hard"
-"""Name of the suite that is created automatically."""
 
 
 def refresh_hard_suite(

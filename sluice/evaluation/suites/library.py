@@ -1,6 +1,7 @@
 """Stores regression suites: rows as artifacts, and one immutable index file per version."""
 
 import itertools
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -8,11 +9,14 @@ from pydantic import AwareDatetime, Field, ValidationError
 
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.digests import short
-from sluice.base.errors import ContractError, IntegrityError
+from sluice.base.errors import ContractError, GateBlocked, IntegrityError
 from sluice.base.files import write_new
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record, suggest_nearest
 from sluice.evaluation.suites.suite import Suite, SuiteVersion
+
+HARD_SUITE = "hard"
+"""Name of the suite that is created automatically."""
 
 
 class SuiteEntry(Record):
@@ -163,6 +167,33 @@ class SuiteLibrary:
                 f"{short(entry.digest)}",
             )
         return suite
+
+
+def require_guarded_suites(library: SuiteLibrary, guarded: Sequence[str]) -> None:
+    """Refuse a guard on a suite that does not exist.
+
+    The hard suite counts as known, because the evaluation itself creates it.
+
+    Args:
+        library: Suites of the pipeline.
+        guarded: Names of the suites with a guard.
+
+    Raises:
+        GateBlocked: A guarded suite does not exist; the message lists the known ones.
+    """
+    existing = library.names()
+    known = sorted({HARD_SUITE, *existing})
+    for name in guarded:
+        if name not in known:
+            raise GateBlocked(
+                f"Suite '{name}' has a guard but does not exist.{suggest_nearest(name, known)} "
+                "Suites in this home: "
+                f"{', '.join(n for n in existing if n != HARD_SUITE) or 'only the hard suite'}.",
+                cause="Without the suite its guard cannot pass. Suites are stored in a home, not "
+                "in the registry.",
+                fix="Add the suite (sluice suites add --help), or remove its guard from the "
+                "pipeline's YAML.",
+            )
 
 
 def _damaged_error(path: Path, problem: str) -> IntegrityError:

@@ -79,9 +79,14 @@ class SuiteSettings(Settings):
         (), strict=False, description="Guards on suites that a candidate must pass."
     )
 
+    @property
+    def guarded(self) -> tuple[str, ...]:
+        """Names of the suites with a guard."""
+        return tuple(guard.suite for guard in self.guards)
+
     @model_validator(mode="after")
     def _require_one_guard_per_suite(self) -> Self:
-        names = [guard.suite for guard in self.guards]
+        names = self.guarded
         if len(set(names)) != len(names):
             raise ValueError(f"one guard per suite, got guards for {', '.join(sorted(names))}")
         return self

@@ -114,6 +114,7 @@ def _scoring(inputs: GateInputs) -> CheckOutcome:
         inputs.frame,
         inputs.folds[0],
         needs_baseline=inputs.stored_data is not None,
+        guarded_metrics=inputs.guarded_metrics,
     )
 
 

@@ -21,9 +21,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import NoReturn
 
+from sluice.base.artifacts import ArtifactStore
 from sluice.base.cpu_wait import cpu_wait_s
 from sluice.base.error_location import describe_error, locate_error, locate_running_code
 from sluice.base.errors import ContractError, SettingsError, SluiceError
+from sluice.base.home import Home
 from sluice.base.imports import import_object, resolve_attribute
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.checks import CHECKS, GateCheck
@@ -60,6 +62,7 @@ class _GateTarget:
     poc: PocSettings
     stored_data: StoredData | None = None
     is_served: bool = False
+    guarded_metrics: tuple[str, ...] = ()
 
 
 def serve(pipe_fd: int) -> None:
@@ -145,6 +148,7 @@ def _run(
         clock=_uncontended_time,
         stored_data=target.stored_data,
         is_served=target.is_served,
+        guarded_metrics=target.guarded_metrics,
     )
     results = {result.name: result for result in task.earlier_results}
     remaining_checks = [check for check in checks if check.name not in results]
@@ -190,6 +194,7 @@ def _plan(workload: Workload, target: _GateTarget, checks: list[GateCheck]) -> G
 def _resolve(target: Target) -> _GateTarget:
     """Resolve the target of the request without importing user code."""
     from sluice.config.pipeline import defs_folder, find_pipeline
+    from sluice.evaluation.suites.library import SuiteLibrary, require_guarded_suites
 
     match target:
         case NamedTarget(name=name, overrides=overrides) if _is_import_path(name):
@@ -202,6 +207,11 @@ def _resolve(target: Target) -> _GateTarget:
             return _with_advice(_resolve(WorkloadTarget(path=name)))
         case NamedTarget(name=name, overrides=overrides):
             pipeline = find_pipeline(name, defs_folder(), overrides)
+            home = Home.from_environment(os.environ, cwd=Path.cwd())
+            require_guarded_suites(
+                SuiteLibrary(home.suites / pipeline.name, ArtifactStore(home.artifacts)),
+                pipeline.suites.guarded,
+            )
             return _resolve(
                 PipelineTarget(
                     name=pipeline.name,
@@ -210,6 +220,7 @@ def _resolve(target: Target) -> _GateTarget:
                     model=pipeline.model,
                     training=pipeline.training,
                     poc=pipeline.poc,
+                    guarded_metrics=pipeline.guards.metric_names,
                 )
             )
         case PipelineTarget(name=name, path=path, workload_settings=settings):
@@ -229,6 +240,7 @@ def _resolve(target: Target) -> _GateTarget:
                 poc=target.poc,
                 stored_data=target.data,
                 is_served=True,
+                guarded_metrics=target.guarded_metrics,
             )
         case WorkloadTarget(path=path, settings=text):
             return _GateTarget(

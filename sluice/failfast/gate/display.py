@@ -17,7 +17,7 @@ from sluice.base.pluralize import pluralize
 from sluice.failfast.gate.messages import CheckStarted
 from sluice.failfast.gate.plan import GatePlan
 from sluice.failfast.gate.timing import WHOLE_GATE_CHECK
-from sluice.failfast.result import CheckResult, GateReport, check_page
+from sluice.failfast.result import CheckResult, GateReport
 from sluice.findings.check_outcome import HardExample, Outcome
 
 _PLAIN_WIDTH = 140
@@ -128,13 +128,11 @@ def problem_text(result: CheckResult) -> RenderableType:
     parts = Table.grid(padding=(0, 1))
     parts.add_column(no_wrap=True)
     parts.add_column(overflow="fold")
-    finding = result.finding
-    explanation = check_page(result.name) if finding is None else finding.explain_command
     texts = (
         ("result:", result.summary),
         ("cause:", result.cause),
         ("fix:", result.fix),
-        ("see:", explanation),
+        ("see:", result.explain_command),
     )
     for label, text in texts:
         if text:

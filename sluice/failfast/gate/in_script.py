@@ -4,12 +4,13 @@ import os
 import pickle
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, get_args
 
 from rich.console import Console
 
 from sluice.base.errors import GateBlocked, SettingsError
 from sluice.base.home import Home
+from sluice.base.settings import suggest_nearest
 from sluice.config.poc_settings import PocSettings, TimeLimit
 from sluice.failfast.gate.display import LiveLines, report_page, stderr_console
 from sluice.failfast.gate.nested import is_inside_gate
@@ -72,10 +73,16 @@ def check(
     Raises:
         GateBlocked: A check failed or was inconclusive; the message names the first one and its
             fix.
-        SettingsError: Neither a workload nor a frame with its target is given, or both are; the
-            workload's class cannot be imported in another process; or its settings do not reproduce
-            the instance.
+        SettingsError: Neither a workload nor a frame with its target is given, or both are;
+            ``workload`` or ``level`` is something else; the workload's class cannot be imported in
+            another process; or its settings do not reproduce the instance.
     """
+    if level not in get_args(Level):
+        raise SettingsError(
+            f"level must be {' or '.join(map(repr, get_args(Level)))}, got {level!r}."
+            f"{suggest_nearest(str(level), list(get_args(Level)))}",
+            fix="Pass one of these levels.",
+        )
     workload = require_workload(workload, frame=frame, target=target)
     cls = workload if isinstance(workload, type) else type(workload)
     if is_inside_gate(cls):
@@ -115,8 +122,18 @@ def require_workload(
     """Return the workload, or a workload of the data frame.
 
     Raises:
-        SettingsError: Neither or both were given, or a frame without its target.
+        SettingsError: Neither or both were given, a frame without its target, or something else as
+            the workload.
     """
+    if workload is not None and not _is_workload(workload):
+        is_frame = type(workload).__name__ == "DataFrame"
+        raise SettingsError(
+            "workload must be a workload class or an instance of one, got "
+            f"{'a data frame' if is_frame else _describe_argument(workload)}.",
+            fix="Pass a data frame by keyword, with its target: frame=..., target='...'."
+            if is_frame
+            else "Pass the class of your workload; or frame=... and target='...'.",
+        )
     if workload is not None and frame is None and target is None:
         return workload
     if workload is None and frame is not None and target is not None:
@@ -129,6 +146,16 @@ def require_workload(
         f"Either a workload, or a frame and its target, are required, got {names or 'neither'}.",
         fix="Pass the class of your workload; or frame=... and target='...'.",
     )
+
+
+def _is_workload(value: object) -> bool:
+    return isinstance(value, Workload) or (isinstance(value, type) and issubclass(value, Workload))
+
+
+def _describe_argument(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}, which is not a subclass of sluice.Workload"
+    return repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
 
 
 def module_and_script(cls: type) -> tuple[str, str | None]:

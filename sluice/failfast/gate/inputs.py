@@ -58,6 +58,8 @@ class GateInputs:
     stored_data: StoredData | None = None
     is_served: bool = False
     """Whether the workload belongs to a pipeline, whose promoted model is served."""
+    guarded_metrics: tuple[str, ...] = ()
+    """Metrics that the promotion gate guards; the workload must compute them."""
 
     @cached_property
     def raw(self) -> pd.DataFrame:

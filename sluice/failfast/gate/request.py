@@ -51,6 +51,8 @@ class PipelineTarget:
     training: TrainSettings
     poc: PocSettings
     data: "StoredData | None" = None
+    guarded_metrics: tuple[str, ...] = ()
+    """Metrics that the promotion gate guards; the workload must compute them."""
 
 
 Target = NamedTarget | WorkloadTarget | PipelineTarget

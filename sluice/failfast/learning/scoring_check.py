@@ -1,13 +1,14 @@
 """Check that predictions can be scored and compared with the baseline, before a long training."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from sluice.base.pluralize import pluralize
+from sluice.base.settings import suggest_nearest
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import RowSource, gather_targets, gather_tensor, spread_rows
 from sluice.evaluation.simple_rules import BaselineSettings, best_rule
@@ -35,6 +36,7 @@ def check_scoring(
     fold: Fold,
     *,
     needs_baseline: bool,
+    guarded_metrics: Sequence[str] = (),
 ) -> CheckOutcome:
     """Call the workload's metrics and baseline in the same way as the evaluation.
 
@@ -49,6 +51,7 @@ def check_scoring(
         frame: Feature frame.
         fold: The fold whose test rows the baseline predicts.
         needs_baseline: Whether an evaluation follows, which needs the baseline.
+        guarded_metrics: Metrics that the promotion gate guards, which the workload must compute.
 
     Raises:
         Exception: Any exception of the workload's own code.
@@ -64,7 +67,11 @@ def check_scoring(
         return _failure(
             f"metrics() must contain the headline metric '{headline}', got "
             f"{', '.join(map(str, metrics)) or 'nothing'}."
+            f"{suggest_nearest(headline, list(map(str, metrics)))}"
         )
+    unknown_metrics = [name for name in guarded_metrics if name not in metrics]
+    if unknown_metrics:
+        return _unknown_guard(unknown_metrics, list(map(str, metrics)))
     baseline, num_rows, required_shape = _predict_baseline(workload, frame, fold)
     if not isinstance(baseline, Tensor) or tuple(baseline.shape) != tuple(required_shape):
         got = tuple(baseline.shape) if isinstance(baseline, Tensor) else type(baseline).__name__
@@ -97,6 +104,25 @@ def check_scoring(
         f"{note}; the baseline predicts {num_rows:,} test rows.{rule_note}",
         numbers={"num_metrics": len(metrics), "num_baseline_rows": num_rows},
     )
+
+
+def _unknown_guard(unknown: Sequence[str], available: list[str]) -> CheckOutcome:
+    """Return a failure: guards name metrics that metrics() does not return."""
+    names = ", ".join(f"'{name}'" for name in unknown)
+    return CheckOutcome(
+        outcome="fail",
+        summary=f"guards: the workload does not have the {_noun(unknown)} {names}."
+        f"{suggest_nearest(unknown[0], available)} Available: {', '.join(available)}.",
+        fault="invalid scoring method",
+        cause="A guard on a metric that the workload does not compute has no evidence, so a "
+        "candidate would be INCONCLUSIVE after its training.",
+        fix="Correct the name under guards.metrics or guards.limits, or return the metric from "
+        "metrics() of the workload.",
+    )
+
+
+def _noun(names: Sequence[str]) -> str:
+    return "metric" if len(names) == 1 else "metrics"
 
 
 def _predict_baseline(

@@ -128,6 +128,13 @@ def test_settings_and_records_are_frozen() -> None:
             value.extra = 1  # type: ignore[union-attr]
 
 
+def test_a_direct_call_reports_a_typo_and_an_error_of_nested_settings_keeps_its_path() -> None:
+    with pytest.raises(SettingsError, match=r"^Outer: 'num_row' .* Did you mean 'num_rows'\?"):
+        Outer(num_row=3)  # type: ignore[call-arg]
+    with pytest.raises(SettingsError, match=r"^f: 'inner.rat' is not a setting. Did you mean"):
+        Outer.parse({"inner": {"rat": 1.0}}, where="f")
+
+
 def test_record_keeps_nonfinite_values() -> None:
     """Evidence of a failure must survive storage."""
     for loss in (math.nan, math.inf, -math.inf):

@@ -46,7 +46,7 @@ def test_a_check_of_the_gate_is_explained_by_its_name_and_identifier(capsys):
     assert run_command(["explain", "data_loading"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.startswith("data_loads The rows load")
-    assert "page: docs/checks/README.md#data_loads" in printed
+    assert "page of the documentation: docs/checks/README.md#data_loads" in printed
     assert run_command(["explain", "data_load"]) == 2
     assert "Did you mean 'data_loads'?" in " ".join(capsys.readouterr().err.split())
 
@@ -57,3 +57,15 @@ def test_the_guide_to_the_gate_lists_the_checks_by_the_names_that_are_printed():
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
 
     assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(CHECK_NAMES)
+
+
+def test_only_explain_names_a_page_of_the_documentation():
+    package = DOCS.parent / "sluice"
+    path = re.compile(r"""["'(]docs/[\w-]+/[\w./-]*\.md""")
+    naming = {
+        str(file.relative_to(package))
+        for file in package.glob("**/*.py")
+        if "bench" not in file.parts and path.search(file.read_text())
+    }
+
+    assert naming == {"cli/explain.py"}  # an installed package contains no documentation

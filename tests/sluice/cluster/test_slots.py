@@ -1,7 +1,6 @@
 """How many jobs fit: known answers, monotone, and a refusal that names the setting."""
 
 import pytest
-from pydantic import ValidationError
 
 from sluice.base.errors import SettingsError
 from sluice.cluster.settings import ComputeSettings
@@ -58,7 +57,7 @@ def test_what_fits_nowhere_is_refused_by_its_setting(machines, reserved, said):
 
 
 def test_a_share_of_several_gpus_is_refused():
-    with pytest.raises(ValidationError, match="gpus_per_worker must be at most 1 or an integer"):
+    with pytest.raises(SettingsError, match="gpus_per_worker must be at most 1 or an integer"):
         ComputeSettings(gpus_per_worker=1.5)
 
 

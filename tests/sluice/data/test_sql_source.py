@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import sqlalchemy as sa
-from pydantic import ValidationError
 
 from sluice.base.errors import SettingsError, SourceError
 from sluice.data.schema import Column, Schema
@@ -337,7 +336,7 @@ def test_times_with_a_zone_stay_the_same_moments(postgres_server):
 def test_a_password_in_the_settings_is_rejected_and_not_repeated(url):
     with pytest.raises(SettingsError, match=r"write \$\{NAME\} in its place") as caught:
         BarsSettings.parse({"source": {"kind": "sql", "url": url, "query": QUERY}}, where="x.yaml")
-    with pytest.raises(ValidationError) as plain:
+    with pytest.raises(SettingsError) as plain:
         SqlSource(url=url, query=QUERY)
 
     assert "'source.sql.url'" in str(caught.value)

@@ -9,9 +9,8 @@ import types
 import numpy as np
 import pandas as pd
 import pytest
-from pydantic import ValidationError
 
-from sluice.base.errors import ContractError, SchemaError
+from sluice.base.errors import ContractError, SchemaError, SettingsError
 from sluice.data import bar_ends
 from sluice.data.bar_rules import (
     DollarBars,
@@ -327,7 +326,7 @@ def test_a_column_by_another_name_is_offered():
     ],
 )
 def test_a_rule_that_closes_nothing_or_everything_is_rejected(make):
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError):
         make()
 
 

@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 from scipy import stats
 
 from sluice.base.errors import ContractError, SettingsError
@@ -261,7 +260,7 @@ def test_four_seeds_are_too_few_and_five_are_sufficient(arm):
     assert verdict.outcome == "INCONCLUSIVE"
     assert f"the {('candidate', 'reference')[arm]} has 4 seeds, required 5" in verdict.reason
     assert verdict.remedy == "Train it with 1 more seed."
-    with pytest.raises(ValidationError, match="greater than or equal to 5"):
+    with pytest.raises(SettingsError, match="greater than or equal to 5"):
         judge(*pair, min_seeds=4)  # STAT-1: the rule has no way around it
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
+from sluice.base.errors import SettingsError
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.evaluation.simple_rules import (
@@ -227,5 +227,5 @@ def test_the_last_class_is_selected_for_persistent_classes():
 
 
 def test_a_season_without_rows_is_refused():
-    with pytest.raises(ValidationError, match=r"at least 1 row each, got \[0, 7\]"):
+    with pytest.raises(SettingsError, match=r"at least 1 row each, got \[0, 7\]"):
         BaselineSettings(season_rows=(0, 7))

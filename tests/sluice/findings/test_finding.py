@@ -88,7 +88,7 @@ def test_the_terminal_names_the_page_about_a_problem():
     printed = console.file.getvalue()
     assert printed.count("see:") == 2
     assert "sluice explain dead-units" in printed
-    assert "docs/checks/README.md#a_holds" in printed  # no fault of the catalogue
+    assert "sluice explain a_holds" in printed  # no fault of the catalogue
 
 
 def test_the_asset_check_names_the_page_about_a_problem():

@@ -8,10 +8,9 @@ import random
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import nn
 
-from sluice.base.errors import ContractError, TrainingFailed
+from sluice.base.errors import ContractError, SettingsError, TrainingFailed
 from sluice.base.seeding import rng_state
 from sluice.training.descent import RangeTestSettings
 from sluice.training.range_test import RangeTest, range_test
@@ -313,5 +312,5 @@ def test_an_optimizer_of_another_model_is_refused():
     ],
 )
 def test_settings_that_give_no_slope_are_refused(settings, said):
-    with pytest.raises(ValidationError, match=said):
+    with pytest.raises(SettingsError, match=said):
         RangeTestSettings(**settings)

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from pydantic import ValidationError
 
-from sluice.base.errors import ContractError, SchemaError
+from sluice.base.errors import ContractError, SchemaError, SettingsError
 from sluice.checks.expectations import evaluate
 from sluice.data.folds import FoldSettings
 from sluice.tuning.objective import select_search_folds
@@ -129,7 +128,7 @@ def test_the_gates_loss_is_a_setting_and_training_stays_on_log_loss():
 )
 def test_settings_that_mean_nothing_are_rejected(wrong):
     """An order that may be drawn again would be drawn until it pleases."""
-    with pytest.raises(ValidationError):
+    with pytest.raises(SettingsError):
         DigitsSettings(**wrong)
 
 

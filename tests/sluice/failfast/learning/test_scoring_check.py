@@ -13,12 +13,20 @@ from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
 
 
-def check(workload, *, needs_baseline=True):
+def check(workload, *, needs_baseline=True, guarded_metrics=()):
     frame = workload.compute_features(workload.load_rows())
     fold = workload.plan_folds(frame)[0]
     held_out = workload.examples(frame, fold.val)
     output = torch.zeros(held_out.y.shape if isinstance(workload, Signals) else (len(held_out), 10))
-    return check_scoring(workload, output, held_out, frame, fold, needs_baseline=needs_baseline)
+    return check_scoring(
+        workload,
+        output,
+        held_out,
+        frame,
+        fold,
+        needs_baseline=needs_baseline,
+        guarded_metrics=guarded_metrics,
+    )
 
 
 def test_defaults_pass():
@@ -74,6 +82,20 @@ def test_metrics_that_cannot_be_compared_fail(returned, seen):
     assert finding.outcome == "fail"
     assert seen in finding.summary
     assert "method" in finding.response[1]
+
+
+def test_a_guarded_metric_that_the_workload_does_not_have_fails_with_the_available_ones():
+    class Scored(Signals):
+        def metrics(self, *_):
+            return {"loss": 1.0, "rmse": 1.0}
+
+    assert check(Scored(), guarded_metrics=("rmse",)).outcome == "pass"
+    finding = check(Scored(), guarded_metrics=("rsme",))
+
+    assert finding.outcome == "fail"
+    assert "does not have the metric 'rsme'. Did you mean 'rmse'?" in finding.summary
+    assert "Available: loss, rmse." in finding.summary
+    assert "guards.metrics" in finding.fix
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
+from sluice.base.errors import SettingsError
 from sluice.bench.tracer.faults.library import FAULT_CASES
 from sluice.trace.rules import library
 from sluice.trace.rules.gradients.missing_zero_grad import (
@@ -247,5 +247,5 @@ def test_the_thresholds_of_a_rule_decide(trace_of):
 
 
 def test_a_threshold_outside_its_range_is_rejected():
-    with pytest.raises(ValidationError, match="min_steps"):
+    with pytest.raises(SettingsError, match="min_steps"):
         MissingZeroGradSettings(min_steps=0)
