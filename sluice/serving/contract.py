@@ -142,7 +142,7 @@ def read_request(
                     f"The body must be JSON: {problem['msg']}.", fix="Send one JSON object."
                 ) from None
         raise InvalidInput(
-            describe_invalid(error),
+            describe_invalid(error, request_type),
             fix="See /openapi.json for the schema, and GET /model for the input.",
         ) from None
     if request.model is not None and request.model != model:

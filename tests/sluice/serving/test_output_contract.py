@@ -39,7 +39,7 @@ MOODS = OutputContract(kind="logits", classes=("sad", 7, "glad"))
 def test_the_description_of_a_model_states_its_output(
     workload_type: type[TextWorkload], output: OutputContract, tmp_path: Path
 ) -> None:
-    workload = workload_type(FolderSettings(**write_texts(tmp_path / "data")))
+    workload = workload_type(FolderSettings(folder=write_texts(tmp_path / "data")["folder"]))
     store, url = ArtifactStore(tmp_path / "artifacts"), f"sqlite:///{tmp_path / 'registry.db'}"
     with RolloutLedger.open(url, clock=Clock()) as ledger:
         lineage = codec_lineage(workload, store, salt=1)
