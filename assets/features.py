@@ -5,6 +5,7 @@ import sys
 import dagster as dg
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import REUSED, column_schema, preview, table
 from sluice.assets.partitioned_features import (
@@ -101,7 +102,7 @@ def features_asset(
             folds=folds,
             partitions=partitions,
         )
-        context.log.info(f"{len(frame)} rows, {len(workload.feature_columns)} features")
+        context.log.info(f"{len(frame)} rows, {pluralize(len(workload.feature_columns), 'feature')}")
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.table.digest),

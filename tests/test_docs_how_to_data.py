@@ -20,7 +20,7 @@ def blocks(page: str, kind: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("classify-texts", 3), ("classify-images", 3), ("train-a-language-model", 4)],
+    [("classify-texts", 4), ("classify-images", 4), ("train-a-language-model", 4)],
 )
 def test_the_examples_run_one_after_the_other(page, count, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,6 +10,8 @@ from rich.table import Table
 
 from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError
 from sluice.base.files import write_atomic
+from sluice.base.format_number import format_number
+from sluice.base.format_range import format_range
 from sluice.cli.output import print_json, results_console
 from sluice.evaluation.settings import GateSettings
 
@@ -183,7 +185,7 @@ def _print_exploration(
 
     p_values = [2 * min(verdict.p_value, 1 - verdict.p_value) for verdict in verdicts]
     adjusted = benjamini_hochberg(p_values)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "candidate": file.name,
             "gain": verdict.gain,
@@ -203,7 +205,10 @@ def _print_exploration(
     for name in ("candidate", "gain", "effect size", "p", "p, Benjamini-Hochberg", "differs"):
         table.add_column(name, justify="left" if name == "candidate" else "right")
     for row in rows:
-        numbers = (f"{row[name]:.3g}" for name in ("gain", "effect_size", "p_value", "adjusted_p"))
+        numbers = (
+            format_number(row[name], ".3g")
+            for name in ("gain", "effect_size", "p_value", "adjusted_p")
+        )
         table.add_row(str(row["candidate"]), *numbers, "yes" if row["differs"] else "")
     results_console(markup=False).print(table)
 
@@ -217,7 +222,7 @@ def _print_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console:
     adjusted_p_values = holm([verdict.p_value for verdict in verdicts])
     for file, v, adjusted in zip(files, verdicts, adjusted_p_values, strict=True):
         numbers = (v.gain, v.lower_bound, v.upper_bound, v.p_value, adjusted)
-        table.add_row(file.name, v.outcome, *(f"{number:.3g}" for number in numbers))
+        table.add_row(file.name, v.outcome, *(format_number(n, ".3g") for n in numbers))
     console.print(table)
     for file, verdict in zip(files, verdicts, strict=True):
         console.print(f"{file.name}: {verdict.reason}")
@@ -229,17 +234,22 @@ def _print_verdict(verdict: "Verdict", console: Console) -> None:
     rows = (
         (
             "loss, candidate / baseline",
-            f"{verdict.candidate_loss:.6g} / {verdict.reference_loss:.6g}",
+            f"{format_number(verdict.candidate_loss, '.6g')} / "
+            f"{format_number(verdict.reference_loss, '.6g')}",
         ),
-        ("gain", f"{verdict.gain:.4g}, required > {verdict.required:.4g}"),
-        (f"bounds ({bound})", f"{verdict.lower_bound:.4g} to {verdict.upper_bound:.4g}"),
+        ("gain", f"{format_number(verdict.gain)}, required > {verdict.required:.4g}"),
+        (
+            f"bounds ({bound})",
+            format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound)),
+        ),
         (
             "standard error",
-            f"{verdict.standard_error:.3g} "
-            f"(seeds {verdict.seed_se:.3g}, rows {verdict.row_se:.3g})",
+            f"{format_number(verdict.standard_error, '.3g')} "
+            f"(seeds {format_number(verdict.seed_se, '.3g')}, "
+            f"rows {format_number(verdict.row_se, '.3g')})",
         ),
-        ("p-value, one-sided", f"{verdict.p_value:.3g}"),
-        ("effect size (Cohen's d)", f"{verdict.effect_size:.3g}"),
+        ("p-value, one-sided", format_number(verdict.p_value, ".3g")),
+        ("effect size (Cohen's d)", format_number(verdict.effect_size, ".3g")),
         ("seeds, candidate / baseline", f"{verdict.num_seeds} / {seeds}"),
         ("test rows", verdict.rows_summary),
     )
@@ -250,7 +260,7 @@ def _print_verdict(verdict: "Verdict", console: Console) -> None:
     for name in ("fold", "gain", "low", "high", "rows"):
         folds.add_column(name, justify="right")
     for fold in verdict.folds:
-        numbers = (f"{value:.4g}" for value in (fold.gain, fold.low, fold.high))
+        numbers = (format_number(value) for value in (fold.gain, fold.low, fold.high))
         folds.add_row(str(fold.fold_id), *numbers, str(fold.num_rows))
     console.print(table, folds)
     console.print(f"{verdict.reason} {verdict.remedy}", markup=False)

@@ -1,12 +1,13 @@
 """Creates the HTML report of a verdict, with numbers, plots and secondary tests."""
 
 import base64
-import math
 from html import escape
 
 import numpy as np
 
 from sluice.base.digests import short
+from sluice.base.format_number import format_number
+from sluice.base.format_range import format_range
 from sluice.evaluation.estimate import ArmLosses, mean_gain
 from sluice.evaluation.gate_plots import difficulty_png, power_png
 from sluice.evaluation.losses import LossTable
@@ -104,25 +105,33 @@ def _decision(v: Verdict) -> str:
     seeds = f"{v.num_seeds} / {v.num_reference_seeds or 'none'}"
     num_diverged = len(v.diverged_seeds) + len(v.diverged_reference_seeds)
     rows = (
-        ("Gain", f"{_number(v.gain)} {v.unit}", f"required above {_number(v.required)}"),
+        (
+            "Gain",
+            f"{format_number(v.gain)} {v.unit}",
+            f"required above {format_number(v.required)}",
+        ),
         (
             "Bounds",
-            f"{_number(v.lower_bound)} to {_number(v.upper_bound)}",
+            format_range(format_number(v.lower_bound), format_number(v.upper_bound)),
             f"each one-sided at {v.alpha:.3g}; the lower one decides on a promotion",
         ),
         (
             "Mean loss",
-            f"{_number(v.candidate_loss)} / {_number(v.reference_loss)}",
+            f"{format_number(v.candidate_loss)} / {format_number(v.reference_loss)}",
             "candidate / reference",
         ),
         (
             "Standard error",
-            _number(v.standard_error),
-            f"seeds {_number(v.seed_se)}, rows {_number(v.row_se)}; "
-            f"{_number(v.degrees_of_freedom)} degrees of freedom",
+            format_number(v.standard_error),
+            f"seeds {format_number(v.seed_se)}, rows {format_number(v.row_se)}; "
+            f"{format_number(v.degrees_of_freedom)} degrees of freedom",
         ),
-        ("p-value", _number(v.p_value), "one-sided, for a true gain of at most the required one"),
-        ("Effect size", _number(v.effect_size), "Cohen's d over rows"),
+        (
+            "p-value",
+            format_number(v.p_value),
+            "one-sided, for a true gain of at most the required one",
+        ),
+        ("Effect size", format_number(v.effect_size), "Cohen's d over rows"),
         ("Seeds", seeds, f"candidate / reference; {num_diverged} diverged"),
         ("Test rows", v.rows_summary, ""),
         ("Alpha", v.alpha_summary, "false promotion rate spent on this decision"),
@@ -145,26 +154,30 @@ def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
     rows = (
         (
             "Two-way percentile bootstrap",
-            f"{_number(tests.percentile_low)} to {_number(tests.percentile_high)}",
+            format_range(format_number(tests.percentile_low), format_number(tests.percentile_high)),
             f"{tests.resamples:,} resamples of seeds and blocks; too narrow with few seeds",
         ),
-        ("Sign-flip test of seeds and blocks", f"p {_number(tests.sign_flip_p)}", "one-sided"),
+        (
+            "Sign-flip test of seeds and blocks",
+            f"p {format_number(tests.sign_flip_p)}",
+            "one-sided",
+        ),
         (
             "Diebold-Mariano, corrected for small samples",
-            f"p {_number(tests.diebold_mariano_p)}",
-            f"statistic {_number(tests.diebold_mariano)}; ignores the seed variance, and "
+            f"p {format_number(tests.diebold_mariano_p)}",
+            f"statistic {format_number(tests.diebold_mariano)}; ignores the seed variance, and "
             "dependence beyond the horizon",
         ),
         (
             "Probability of improvement",
-            f"{_number(tests.improvement)} ({_number(tests.improvement_low)} to "
-            f"{_number(tests.improvement_high)})",
+            f"{format_number(tests.improvement)} ({format_number(tests.improvement_low)} to "
+            f"{format_number(tests.improvement_high)})",
             "how often a network of the candidate has the lower loss on a row; 0.5: no difference",
         ),
         (
             "Cohen's d over seeds",
-            _number(tests.seed_effect_size),
-            f"gain / standard deviation over seeds; {_number(v.effect_size)} over rows",
+            format_number(tests.seed_effect_size),
+            f"gain / standard deviation over seeds; {format_number(v.effect_size)} over rows",
         ),
     )
     return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
@@ -183,7 +196,7 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
             escape(f"{candidate.fold_N[row]}"),
             escape(str(candidate.label_N[row])),
             *(
-                _number(float(values_N[row]))
+                format_number(float(values_N[row]))
                 for values_N in (
                     candidate_arm.loss_SN.mean(axis=0),
                     reference_arm.loss_SN.mean(axis=0),
@@ -195,10 +208,6 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
     ]
     names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]")
     return table(names, rows, numbers=frozenset({2, 3, 4}))
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "not computable"
 
 
 def _image(png: bytes, alt: str) -> str:

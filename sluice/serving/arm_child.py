@@ -84,6 +84,7 @@ def _load_in_thread(pipe: "Connection[bytes, bytes]") -> "ServedModel | None":
         candidate=model.candidate,
         contract=model.contract,
         target=model.target,
+        output=model.output,
     )
     pipe.send_bytes(wire_protocol.READY + info.model_dump_json().encode())
     return model

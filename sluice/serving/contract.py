@@ -1,4 +1,4 @@
-"""Input contract of a model that is served with windows, and parsing of the requests of all models.
+"""Contracts of the inputs and outputs of a served model, and parsing of the requests of all models.
 
 A window has consecutive feature rows; the model predicts from the last row. Clients send features
 and not raw rows, because ``compute_features`` of a workload drops the newest raw row, whose target
@@ -10,7 +10,7 @@ Shape legend: N = windows, L = rows of a window, D = features.
 
 import functools
 import json
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +97,20 @@ class CodecContract(Record):
         return f"the codec '{self.kind}' {self.digest[:12]}"
 
 
+class OutputContract(Record):
+    """What the values in the outputs of one model are."""
+
+    kind: Literal["logits", "values"] = Field(
+        "values",
+        description="logits: one logit for each class, of which softmax computes the "
+        "probabilities. values: any other output of the model, such as values in the unit of the "
+        "target.",
+    )
+    classes: tuple[str | int, ...] = Field(
+        (), description="Labels of the classes, in the order of the logits."
+    )
+
+
 ModelContract = InputContract | CodecContract
 
 
@@ -128,7 +142,7 @@ def read_request(
                     f"The body must be JSON: {problem['msg']}.", fix="Send one JSON object."
                 ) from None
         raise InvalidInput(
-            describe_invalid(error),
+            describe_invalid(error, request_type),
             fix="See /openapi.json for the schema, and GET /model for the input.",
         ) from None
     if request.model is not None and request.model != model:

@@ -7,7 +7,7 @@ Shape legend: M = networks, N = elements of a request, such as windows, D = feat
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -24,7 +24,7 @@ from sluice.models.served import ServedNetwork
 from sluice.registry.loading import load_members
 from sluice.registry.records import Version
 from sluice.registry.stored_code import CodeSource
-from sluice.serving.contract import CodecContract, InputContract, ModelContract
+from sluice.serving.contract import CodecContract, InputContract, ModelContract, OutputContract
 from sluice.serving.model_arrays import (
     ModelArrays,
     as_arrays,
@@ -73,6 +73,10 @@ class ServedModel(Protocol):
         """Name of the predicted column."""
 
     @property
+    def output(self) -> OutputContract:
+        """What the outputs are."""
+
+    @property
     def problem(self) -> str:
         """Reason why the model cannot predict, in a sentence; empty while it can."""
 
@@ -109,6 +113,9 @@ class DeployedModel:
     """Name of the predicted column."""
 
     networks: tuple[nn.Module, ...]
+
+    output: OutputContract = field(default_factory=OutputContract)
+    """What the outputs are."""
 
     input_dtype: torch.dtype = torch.float32
     """Dtype of the workload's inputs, to which a client's windows are cast."""
@@ -186,6 +193,7 @@ def load_deployed(
             contract=_windows_contract(workload, networks),
             target=workload.target_column,
             networks=_as_served(workload, networks),
+            output=_output_contract(workload),
             input_dtype=require_windows(workload, version_name),
         )
     return DeployedModel(
@@ -199,6 +207,7 @@ def load_deployed(
         ),
         target=workload.target_column,
         networks=_as_served(workload, networks),
+        output=_output_contract(workload),
         codec=codec,
         embedder=Embedder(weights_digest=members[0].weights, network=networks[0])
         if REFERENCE_ROLE in version.lineage.artifacts and _can_embed(networks[0], codec)
@@ -210,6 +219,13 @@ def _as_served(workload: Workload, networks: Sequence[nn.Module]) -> tuple[nn.Mo
     if workload.serves_whole_output:
         return tuple(networks)
     return tuple(ServedNetwork(network, workload.served_output) for network in networks)
+
+
+def _output_contract(workload: Workload) -> OutputContract:
+    if workload.task != "classification" or not workload.serves_whole_output:
+        return OutputContract()
+    labels = tuple(c if isinstance(c, int) else str(c) for c in workload.classes)
+    return OutputContract(kind="logits", classes=labels)
 
 
 def _can_embed(network: nn.Module, codec: Codec) -> bool:

@@ -32,7 +32,7 @@ OPEN = open_routes()
     "/model", response_model=ModelDescription, responses=error_responses(Unauthorized, Forbidden)
 )
 async def model(request: Request) -> Response:
-    """Describe the served versions and their input."""
+    """Describe the served versions, their input and their output."""
     serving = serving_of(request)
     table = serving.router.table
     split = serving.router.in_force(table.split)
@@ -42,6 +42,7 @@ async def model(request: Request) -> Response:
         model=serving.model,
         target=production.target,
         input=production.contract,
+        output=production.output,
         production=ServedVersion(version=production.version, candidate=production.candidate),
         challenger=None
         if challenger is None

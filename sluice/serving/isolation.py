@@ -22,7 +22,7 @@ from sluice.base.errors import ContractError
 from sluice.serving.arm import EnsembleOutput
 from sluice.serving.arm_environment import arm_environment
 from sluice.serving.arm_process import ArmProcess
-from sluice.serving.contract import ModelContract
+from sluice.serving.contract import ModelContract, OutputContract
 from sluice.serving.deployed import Pause, ServedModel
 from sluice.serving.model_arrays import ModelArrays
 from sluice.serving.settings import ServingSettings
@@ -99,6 +99,11 @@ class IsolatedModel:
     def target(self) -> str:
         """Name of the predicted column."""
         return self._info.target
+
+    @property
+    def output(self) -> OutputContract:
+        """What the outputs are."""
+        return self._info.output
 
     @property
     def problem(self) -> str:

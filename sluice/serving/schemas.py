@@ -9,7 +9,7 @@ from pydantic import Field
 from sluice.base.settings import Record
 from sluice.rollout.observations import TrafficCounts
 from sluice.rollout.samples import ArmName
-from sluice.serving.contract import ModelContract
+from sluice.serving.contract import ModelContract, OutputContract
 from sluice.serving.http_errors import HttpError
 
 
@@ -18,7 +18,8 @@ class PredictionResponse(Record):
 
     outputs: list[list[float]] = Field(
         description="One row for each element, such as a window: values in the unit of the target "
-        "for regression, or one logit per class for classification."
+        "for regression, or one logit per class for classification, in the order of the classes "
+        "that GET /model lists."
     )
     model: str
     version: int = Field(description="Version that made the prediction.")
@@ -53,11 +54,12 @@ class ServedVersion(Record):
 
 
 class ModelDescription(Record):
-    """Response of ``GET /model``: the served versions and their input."""
+    """Response of ``GET /model``: the served versions, their input and their output."""
 
     model: str
     target: str
     input: ModelContract
+    output: OutputContract
     production: ServedVersion
     challenger: ServedVersion | None
     rollout: str | None

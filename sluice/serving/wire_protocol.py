@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, StringConstraints
 
 from sluice.base.settings import Record
-from sluice.serving.contract import ModelContract
+from sluice.serving.contract import ModelContract, OutputContract
 from sluice.serving.model_arrays import ModelArrays
 
 PREDICT = b"a"
@@ -78,6 +78,7 @@ class ModelInfo(Record):
     candidate: str
     contract: ModelContract
     target: str
+    output: OutputContract
 
 
 class ErrorSite(Record):

@@ -1,6 +1,5 @@
 """Verdict of the promotion gate, with all numbers on which it is based."""
 
-import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
@@ -9,6 +8,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from sluice.base.digests import short
 from sluice.base.errors import ContractError, IntegrityError
+from sluice.base.format_number import format_number
+from sluice.base.format_range import format_range
 from sluice.base.pluralize import pluralize
 from sluice.base.receipts import Receipt
 from sluice.base.settings import Record
@@ -297,19 +298,19 @@ def _html_numbers(v: Verdict) -> list[tuple[str, str]]:
     return [
         (
             f"gain [{v.unit}]",
-            f"{_format_number(v.gain)}, required above {_format_number(v.required)}",
+            f"{format_number(v.gain)}, required above {format_number(v.required)}",
         ),
         (
             "bounds",
-            f"{_format_number(v.lower_bound)} to {_format_number(v.upper_bound)}, each one-sided "
-            f"at {v.alpha:.3g}; the lower one decides on PROMOTE",
+            f"{format_range(format_number(v.lower_bound), format_number(v.upper_bound))}, each "
+            f"one-sided at {v.alpha:.3g}; the lower one decides on PROMOTE",
         ),
         (
             "mean loss",
-            f"{_format_number(v.candidate_loss)} candidate, {_format_number(v.reference_loss)} "
+            f"{format_number(v.candidate_loss)} candidate, {format_number(v.reference_loss)} "
             "reference",
         ),
-        ("p-value", f"{_format_number(v.p_value)}, one-sided"),
+        ("p-value", f"{format_number(v.p_value)}, one-sided"),
         (
             "seeds",
             f"{v.num_seeds or 'none'} candidate, {v.num_reference_seeds or 'none'} reference",
@@ -324,14 +325,10 @@ def _html_folds(verdict: Verdict) -> str:
         [
             (
                 str(fold.fold_id),
-                *(_format_number(value) for value in (fold.gain, fold.low, fold.high)),
+                *(format_number(value) for value in (fold.gain, fold.low, fold.high)),
                 str(fold.num_rows),
             )
             for fold in verdict.folds
         ],
         numbers=frozenset({1, 2, 3, 4}),
     )
-
-
-def _format_number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "not computable"

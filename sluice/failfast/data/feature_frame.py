@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import (
@@ -98,7 +99,8 @@ def check_features(
                 return finding
     return CheckOutcome(
         outcome="pass",
-        summary=f"{len(frame):,} rows, {len(workload.feature_columns):,} features; fold 0 has "
+        summary=f"{pluralize(len(frame), 'row')}, "
+        f"{pluralize(len(workload.feature_columns), 'feature')}; fold 0 has "
         f"{counts[0]} train and {counts[1]} validation examples, x {_example_shape(train.inputs)}, "
         f"y {_example_shape(train.targets)}.{note}",
         numbers={

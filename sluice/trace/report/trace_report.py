@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from sluice.base.format_number import format_ms
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
 from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis, diagnose
@@ -120,11 +121,11 @@ def _diagnosis_lines(diagnosis: Diagnosis) -> Iterable[str]:
 
 def _profile_lines(profile: StepProfile) -> Iterable[str]:
     shares = ", ".join(f"{time.phase} {time.share:.0%}" for time in profile.phases)
-    yield f"  step time: {profile.step_us / 1000:.3g} ms ({shares})"
+    yield f"  step time: {format_ms(profile.step_us / 1000)} ({shares})"
     if profile.step_us > _SKEW_RATIO * profile.median_us:
         yield (
             f"    some steps are much slower: half of the steps take under "
-            f"{profile.median_us / 1000:.3g} ms"
+            f"{format_ms(profile.median_us / 1000)}"
         )
     if profile.peak_host_bytes:
         device = f", {profile.peak_device_bytes / 2**20:,.0f} MiB on the GPU"

@@ -55,7 +55,9 @@ class Codec(ABC):
         try:
             request = self.request_type.model_validate(dict(body))
         except ValidationError as error:
-            raise PayloadError(describe_invalid(error), fix="See schema() of the codec.") from None
+            raise PayloadError(
+                describe_invalid(error, self.request_type), fix="See schema() of the codec."
+            ) from None
         if len(request.elements) > self.max_elements:
             raise PayloadError(
                 f"A request may have at most {self.max_elements} {request.elements_field}, got "

@@ -3,17 +3,23 @@
 An element is what one prediction is made from: a window, a text, an image.
 """
 
+import difflib
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 """Control characters are not allowed in row keys; PostgreSQL rejects text with NUL."""
 
 _MAX_DESCRIBED_ERRORS = 100
 """Maximum number of errors of a body that are described; only unknown keys can cause more."""
+
+_MAX_COMPARED_LENGTH = 100
+"""Maximum length of an unknown key that is compared with the fields [characters]: the comparison
+of a key of megabytes would block the server."""
 
 
 def _require_printable(key: str) -> str:
@@ -61,16 +67,32 @@ class CodecRequest(BaseModel):
         return elements
 
 
-def describe_invalid(error: ValidationError) -> str:
-    """Return what is wrong with a body in one sentence: the keys, and never their values."""
+def describe_invalid(error: ValidationError, request_type: type[CodecRequest]) -> str:
+    """Return what is wrong with a body in one sentence: the keys, and never their values.
+
+    Args:
+        error: Error of the validation.
+        request_type: Class of the request, whose fields are suggested for similar unknown keys.
+    """
     if error.error_count() > _MAX_DESCRIBED_ERRORS:
         return f"The body has {error.error_count()} errors, most of them unknown keys."
     errors = error.errors(include_input=False, include_url=False)
     details = "; ".join(
         f"{'.'.join(map(str, problem['loc'])) or 'body'}: {problem['msg']}"[:200]
+        + _suggest_field(problem, request_type)
         for problem in errors[:5]
     )
     return (
         f"{len(errors)} {'value' if len(errors) == 1 else 'values'} of the body "
         f"{'is' if len(errors) == 1 else 'are'} wrong: {details}."
     )
+
+
+def _suggest_field(problem: ErrorDetails, request_type: type[CodecRequest]) -> str:
+    """Return " (did you mean 'x'?)" if a key is unknown, but similar to a field; otherwise ""."""
+    name = problem["loc"][-1] if problem["type"] == "extra_forbidden" else None
+    is_short = isinstance(name, str) and len(name) <= _MAX_COMPARED_LENGTH
+    if not is_short or len(problem["loc"]) > 1:
+        return ""
+    matches = difflib.get_close_matches(str(name), request_type.model_fields, n=1)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""

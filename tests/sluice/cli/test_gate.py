@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,25 @@ def test_a_file_against_a_copy_of_itself_is_one_model(files, tmp_path):
 
     assert result.exit_code == 1
     assert "the same model" in result.stdout
+
+
+def test_the_table_says_which_numbers_are_not_computable(files, tmp_path):
+    one_seed = tmp_path / "one.csv"
+    write_losses(losses(0.1, num_seeds=1, seed=2), one_seed)
+
+    shown = [
+        invoke("--baseline", baseline, "--candidate", one_seed, *more).stdout
+        for baseline, more in (
+            (one_seed, ()),
+            (files["rule"], ()),
+            (files["rule"], ("--candidate", files["better"])),
+            (files["rule"], ("--candidate", files["better"], "--explore")),
+        )
+    ]
+
+    assert not [text for text in shown if re.search(r"\bnan\b", text)]
+    assert "not computable" in shown[0]
+    assert "not computable to" not in shown[0]
 
 
 def test_files_with_other_rows_are_named_as_they_were_given(files, tmp_path):

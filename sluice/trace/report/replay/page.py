@@ -8,6 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sluice.base.format_number import format_ms
 from sluice.base.pluralize import pluralize
 from sluice.reports.page import Tone, html_page, tag
 from sluice.trace.diagnosis import SEVERITY_LABELS, Diagnosis
@@ -180,7 +181,7 @@ def _step_time_section(profile: StepProfile | None) -> str:
     )
     legend = "".join(
         f'<span><i style="background:var(--c{PHASES.index(time.phase)})"></i>{time.phase} '
-        f"<b>{100 * time.share:.0f} %</b> {time.mean_us / 1000:.3g} ms</span>"
+        f"<b>{100 * time.share:.0f} %</b> {format_ms(time.mean_us / 1000)}</span>"
         for time in profile.phases
     )
     memory = ""
@@ -194,8 +195,8 @@ def _step_time_section(profile: StepProfile | None) -> str:
         f'<div class="bars" role="img" aria-label="Shares of the step time">{bars}</div>'
         f'<div class="legend">{legend}</div>'
         f"<p><b>Bottleneck: {profile.bottleneck}.</b> {escape(profile.advice)}</p>"
-        f'<p class="soft">Mean step time: {profile.step_us / 1000:.3g} ms; median: '
-        f"{profile.median_us / 1000:.3g} ms, over the last {profile.steps:,} recorded steps."
+        f'<p class="soft">Mean step time: {format_ms(profile.step_us / 1000)}; median: '
+        f"{format_ms(profile.median_us / 1000)}, over the last {profile.steps:,} recorded steps."
         f"{memory}</p></div>"
     )
 

@@ -81,6 +81,13 @@ def test_healthy_workloads_pass(kind: type[Workload]) -> None:
     assert (finding.outcome, finding.fault) == ("pass", None)
 
 
+def test_one_feature_is_named_in_the_singular() -> None:
+    assert (
+        ", 1 feature; fold 0"
+        in checked(type("One", (Signals,), {"feature_columns": ("a",)})()).summary
+    )
+
+
 @pytest.mark.parametrize("target", ["log_gk_variance", "vs_return"])
 def test_bars_pass_with_their_numbers(target: str) -> None:
     workload = BarsWorkload(BarsWorkload().settings.model_copy(update={"target": target}))

@@ -270,6 +270,15 @@ def test_hostile_images_are_refused_by_element(workloads, images, seen):
 
 
 @pytest.mark.parametrize(
+    ("key", "is_suggested"), [("text", True), ("zebra", False), ("texts" * 20_000, False)]
+)
+def test_an_unknown_key_suggests_a_similar_field(workloads, key, is_suggested):
+    with pytest.raises(PayloadError) as caught:
+        workloads["texts"].codec().decode({key: ["good"]})
+    assert ("(did you mean 'texts'?)" in caught.value.what) == is_suggested
+
+
+@pytest.mark.parametrize(
     ("texts", "seen"),
     [
         (["good", ""], "texts.1 must have at least one token"),
