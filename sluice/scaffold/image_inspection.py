@@ -56,7 +56,11 @@ def inspect_images(folder: Path) -> ImageGuess:
             fix="Replace or remove these files.",
         )
     rarest_class = counts.idxmin()
-    notes = []
+    notes = [
+        f"The folder {entry.name!r} has no image, so it is no class."
+        for entry in sorted(folder.iterdir())
+        if entry.is_dir() and not entry.name.startswith(".") and entry.name not in counts.index
+    ]
     if counts.min() < _MIN_CLASS_IMAGES:
         notes.append(f"Class {rarest_class!r} has only {pluralize(int(counts.min()), 'image')}.")
     if counts.min() < 0.1 * counts.max():

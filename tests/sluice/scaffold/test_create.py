@@ -13,6 +13,7 @@ from PIL import Image
 from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.config.pipeline import PipelineSettings
 from sluice.scaffold.create import create_beside
+from sluice.scaffold.image_inspection import inspect_images
 from sluice.scaffold.project import write_files
 from sluice.scaffold.samples import make_sample
 from tests.sluice.scaffold.tables import TABLES, write_csv
@@ -146,6 +147,15 @@ def test_images_are_classes_of_one_size(tmp_path: Path) -> None:
     assert settings["workload_settings"]["size"] == [32, 20]
     assert settings["model"]["architecture"] == "my_model:Network"
     assert 'classes = ("cat", "dog")' in created.files[1].read_text()
+
+
+def test_a_subfolder_without_images_is_mentioned(tmp_path: Path) -> None:
+    images(tmp_path / "photos", "cat", "dog")
+    (tmp_path / "photos" / "bird").mkdir()
+
+    assert inspect_images(tmp_path / "photos").class_notes == (
+        "The folder 'bird' has no image, so it is no class.",
+    )
 
 
 def test_large_images_are_made_smaller(tmp_path: Path) -> None:
