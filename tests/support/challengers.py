@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sluice.serving.contract import InputContract
+from sluice.serving.contract import InputContract, OutputContract
 
 CONTRACT = InputContract(columns=("a", "b"), seq_len=3)
 NAMES = (
@@ -41,6 +41,7 @@ class Awkward:
     contract = CONTRACT
     codec = None
     target = "y"
+    output = OutputContract()
     problem = ""
 
     def __init__(self, name: str) -> None:
