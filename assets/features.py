@@ -5,7 +5,6 @@ import sys
 import dagster as dg
 from pydantic import Field
 
-from sluice.base.pluralize import pluralize
 from sluice.assets.config_schema import NO_CONFIG
 from sluice.assets.metadata import REUSED, column_schema, preview, table
 from sluice.assets.partitioned_features import (
@@ -17,6 +16,7 @@ from sluice.assets.receipt_subjects import feature_producer, raw_subject, requir
 from sluice.assets.record_io_manager import read_latest_record
 from sluice.assets.resources import RECORDS, ProgressReporter, SluiceState
 from sluice.assets.spans import spanned
+from sluice.base.pluralize import pluralize
 from sluice.base.receipts import require
 from sluice.base.settings import Record
 from sluice.cluster.settings import ComputeSettings
@@ -102,7 +102,9 @@ def features_asset(
             folds=folds,
             partitions=partitions,
         )
-        context.log.info(f"{len(frame)} rows, {pluralize(len(workload.feature_columns), 'feature')}")
+        context.log.info(
+            f"{len(frame)} rows, {pluralize(len(workload.feature_columns), 'feature')}"
+        )
         return dg.MaterializeResult(
             value=record,
             data_version=dg.DataVersion(record.table.digest),

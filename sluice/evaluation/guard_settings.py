@@ -84,7 +84,8 @@ class GuardSettings(Settings):
     @property
     def metric_names(self) -> tuple[str, ...]:
         """Names of the metrics that a margin or a limit guards, sorted."""
-        return tuple(sorted({guard.metric for guard in (*self.metrics, *self.limits)}))
+        margins, limits = (m.metric for m in self.metrics), (m.metric for m in self.limits)
+        return tuple(sorted({*margins, *limits}))
 
     @model_validator(mode="after")
     def _require_unique_metrics(self) -> Self:
