@@ -41,5 +41,5 @@ def test_a_restore_that_loses_a_report_is_no_restore(tmp_path, ordered):
 
     assert seconds > 0
     assert [t.time for t in again.trials] == [t.time for t in opened.study.trials]
-    with pytest.raises(ContractError, match="1 differ"):
+    with pytest.raises(ContractError, match="1 of them differ"):
         time_restore(case, opened.study)
