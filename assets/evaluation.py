@@ -33,6 +33,7 @@ from sluice.evaluation.suites.plots import changes_png
 from sluice.evaluation.suites.result import CHANGES, SuiteReport
 from sluice.evaluation.suites.run import SuiteScores, run_suites
 from sluice.evaluation.suites.settings import SuiteSettings
+from sluice.evaluation.worst_rows import describe_worst_rows
 from sluice.registry.lineage import BASELINE
 from sluice.registry.records import Version
 from sluice.registry.reference_choice import choose_reference
@@ -186,6 +187,12 @@ def evaluation_asset(
             if approved_version
             else None,
             suites=store.put(report.model_dump_json().encode()),
+            worst_rows=describe_worst_rows(
+                candidate_scores.by_seed.losses,
+                reference_scores.by_seed.losses,
+                frame,
+                workload.display_column,
+            ),
         )
         return dg.MaterializeResult(
             value=record,

@@ -73,6 +73,11 @@ class Evaluation(Record):
         description="Losses of the version that guards.approved names; None without that guard."
     )
     suites: str = Field(description="Artifact digest of the regression suite report (JSON).")
+    worst_rows: dict[str, str] = Field(
+        default={},
+        description="Descriptions of the rows with the lowest gains, by label; empty if the "
+        "workload has no display column.",
+    )
 
     @property
     def tables(self) -> dict[str, str]:

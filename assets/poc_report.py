@@ -142,6 +142,7 @@ def hard_examples(report: GateReport) -> dict[str, dg.MetadataValue]:
     rows = [
         {
             "row": example.row,
+            **({"example": example.description} if example.description else {}),
             "loss": example.loss,
             "loss / median": example.times_median,
             "unusual features": ", ".join(

@@ -141,6 +141,7 @@ def promotion_verdict_asset(
                 evidence.reference,
                 title=f"{pipeline} against {evaluation.reference_name}",
                 advised_power=gate.advised_power,
+                row_descriptions=evaluation.worst_rows,
             ),
             f"gate/{pipeline}",
             home=sluice_state.home,

@@ -1,9 +1,8 @@
 """Creates the HTML report of a verdict, with numbers, plots and secondary tests."""
 
 import base64
+from collections.abc import Mapping
 from html import escape
-
-import numpy as np
 
 from sluice.base.digests import short
 from sluice.base.format_number import format_number
@@ -18,6 +17,7 @@ from sluice.evaluation.secondary_tests import (
     run_secondary_tests,
 )
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.worst_rows import find_worst_rows
 from sluice.reports.page import Tone, html_page, table, tag
 from sluice.verdicts.verdict import Verdict
 
@@ -31,8 +31,6 @@ _TONE: dict[str, Tone] = {
     "insufficient": "unsure",
 }
 _STYLE = "img{max-width:100%;height:auto;background:#fff;border-radius:6px}"
-_NUM_WORST_ROWS = 8
-"""Maximum number of listed rows with a negative gain, beginning with the lowest gain."""
 
 
 def gate_page(
@@ -43,6 +41,7 @@ def gate_page(
     *,
     title: str,
     advised_power: float,
+    row_descriptions: Mapping[str, str] | None = None,
 ) -> str:
     """Return the HTML document.
 
@@ -53,9 +52,11 @@ def gate_page(
         reference: Losses of the reference.
         title: Title in plain text, such as the names of the two files.
         advised_power: Target power, which is marked in the power plot [rate].
+        row_descriptions: Descriptions of the worst rows by label, such as paths of images.
     """
     heading = f"Promotion gate: {title}"
     tone = _TONE[verdict.outcome]
+    worst_rows = _worst_rows(candidate, reference, verdict.unit, row_descriptions or {})
     parts = [
         f"<h1>{escape(heading)} {tag(verdict.outcome, tone)}</h1>",
         f'<p class="soft">Candidate {escape(short(verdict.candidate))} against '
@@ -73,7 +74,7 @@ def gate_page(
         _image(loss_over_time_png(candidate, reference, unit=verdict.unit), "cumulative gain"),
         _image(difficulty_png(candidate, reference, unit=verdict.unit), "gain by difficulty"),
         "<h2>Rows with the largest deterioration</h2>",
-        f'<div class="card">{_worst_rows(candidate, reference, verdict.unit)}</div>',
+        f'<div class="card">{worst_rows}</div>',
         "<h2>Power of the comparison</h2>",
         _image(power_png(verdict, power=advised_power), "probability of a promotion by true gain"),
         "<h2>Secondary tests</h2>",
@@ -183,13 +184,14 @@ def _secondary_tests(v: Verdict, tests: SecondaryTests) -> str:
     return table(("test", "result", ""), [[escape(cell) for cell in row] for row in rows])
 
 
-def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
+def _worst_rows(
+    candidate: LossTable, reference: LossTable, unit: str, descriptions: Mapping[str, str]
+) -> str:
+    worst = find_worst_rows(candidate, reference)
     reference = reference.aligned_to(candidate)
     candidate_arm, reference_arm = ArmLosses.of(candidate), ArmLosses.of(reference)
     gain_N = mean_gain(candidate_arm, reference_arm)
-    lowest_N = np.argsort(gain_N, kind="stable")[:_NUM_WORST_ROWS]
-    worst_rows = [row for row in lowest_N if gain_N[row] < 0]
-    if not worst_rows:
+    if not worst.size:
         return "<p>The candidate is not worse on any row.</p>"
     rows = [
         [
@@ -203,10 +205,12 @@ def _worst_rows(candidate: LossTable, reference: LossTable, unit: str) -> str:
                     gain_N,
                 )
             ),
+            *([escape(descriptions.get(str(candidate.label_N[row]), ""))] if descriptions else []),
         ]
-        for row in worst_rows
+        for row in worst
     ]
-    names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]")
+    example = ("example",) if descriptions else ()
+    names = ("fold", "row", "candidate loss", "reference loss", f"gain [{unit}]", *example)
     return table(names, rows, numbers=frozenset({2, 3, 4}))
 
 

@@ -25,6 +25,9 @@ class HardExample(Record):
     """One example with a high loss, and its unusual features."""
 
     row: str = Field(description="Index label of the row.")
+    description: str = Field(
+        "", description="Value of the display column of the workload; empty without one."
+    )
     loss: float = Field(description="Loss of the example, in the workload's loss unit.")
     times_median: float = Field(description="Loss of the example divided by the median loss.")
     unusual_features: tuple[UnusualFeature, ...] = Field(

@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sluice.findings.check_outcome import HardExample, UnusualFeature
+from sluice.findings.row_descriptions import describe_rows
 
 _MIN_DEVIATIONS = 2.0
 """Minimum distance of an unusual value from the median of its column [deviations]."""
@@ -34,6 +35,7 @@ def find_hard_examples(
     feature_columns: tuple[str, ...],
     *,
     count: int,
+    display_column: str | None = None,
 ) -> tuple[HardExample, ...]:
     """Return the examples with the highest loss, each with its unusual features.
 
@@ -52,6 +54,7 @@ def find_hard_examples(
         frame: Feature frame.
         feature_columns: Columns to examine; columns that the frame lacks are skipped.
         count: Maximum number of examples to return.
+        display_column: Column that describes the rows to a reader.
     """
     finite_indices = np.flatnonzero(np.isfinite(loss_N))
     descending = np.argsort(-loss_N[finite_indices], kind="stable")
@@ -59,16 +62,20 @@ def find_hard_examples(
     if hardest_indices.size == 0:
         return ()
     unusual_features = find_unusual_features(hardest_indices, rows, frame, feature_columns)
+    descriptions = describe_rows(frame, rows[hardest_indices], display_column)
     median = float(np.median(loss_N[finite_indices]))
     return tuple(
         HardExample(
             row=_label(frame.index[rows[i]]),
+            description=description,
             loss=float(loss_N[i]),
             # A ratio to a median at or below 0 has no meaning.
             times_median=float(loss_N[i]) / median if median > 0 else float("nan"),
             unusual_features=features,
         )
-        for i, features in zip(hardest_indices, unusual_features, strict=True)
+        for i, description, features in zip(
+            hardest_indices, descriptions, unusual_features, strict=True
+        )
     )
 
 

@@ -76,6 +76,7 @@ class ImageFolderWorkload(Workload):
     raw_schema = Schema(columns=_RAW, index_name="image", index_kind="int")
     feature_schema = Schema(columns=(*_RAW, _CLASS), index_name="image", index_kind="int")
     feature_columns = ("brightness",)
+    display_column = "path"
     target_column = _CLASS.name
     horizon_rows = 0
 

@@ -61,6 +61,7 @@ class TextClassifierWorkload(Workload):
     raw_schema = Schema(columns=_RAW, index_name="text_key", index_kind="int")
     feature_schema = Schema(columns=(*_RAW, *_FEATURES), index_name="text_key", index_kind="int")
     feature_columns = ("words", "unknown")
+    display_column = "text"
     target_column = "class"
     horizon_rows = 0
     feature_expectations: tuple[Expectation, ...] = ()

@@ -163,6 +163,10 @@ class Workload(ABC):
     and ``horizon_rows`` in clusters. All rows of a cluster must be in the same split of a fold:
     train, validation or test rows."""
 
+    display_column: str | None = None
+    """Column of the feature frame that describes a row to a reader, such as the path of an image.
+    Reports show it beside the label of the row."""
+
     loss_unit: str = TaskDefault(  # type: ignore[assignment]
         regression="target units squared", classification="nats"
     )

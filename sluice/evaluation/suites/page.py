@@ -117,8 +117,12 @@ def _suite_section(result: SuiteResult, report: SuiteReport, examples: int) -> l
         png = rows_png(result, threshold=report.threshold, unit=report.unit)
         parts.append(_image(png, f"losses on the rows of {result.name}"))
     example_rows = result.examples(examples)
-    names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason"]
-    table_rows = [_table_row(row) for row in example_rows]
+    # After the reason, where it may be long without moving the columns of numbers.
+    example = ["example"] if any(row.description for row in example_rows) else []
+    names = ["row", "change", "suspect", "candidate", "reference", "baseline", "reason", *example]
+    table_rows = [
+        [*_table_row(row), *([escape(row.description)] if example else [])] for row in example_rows
+    ]
     num_omitted = len(result.rows) - len(example_rows)
     parts.append(
         f'<div class="card">{table(names, table_rows, numbers=frozenset({3, 4, 5}))}'

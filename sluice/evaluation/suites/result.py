@@ -23,6 +23,9 @@ class RowResult(Record):
     """Result of one scored row; losses are means over seeds [loss units]."""
 
     label: str
+    description: str = Field(
+        "", description="Value of the display column of the workload; empty without one."
+    )
     fold_id: int
     change: Change = Field(description="Change from the reference to the candidate.")
     suspect: Suspect = Field(

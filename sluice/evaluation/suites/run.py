@@ -22,6 +22,7 @@ from sluice.evaluation.suites.suite import HighestLoss, Suite, SuiteVersion
 from sluice.evaluation.suites.suite_arm import SuiteArm, mark_mistakes
 from sluice.evaluation.unseen_members import row_labels
 from sluice.findings.hard_examples import find_unusual_features
+from sluice.findings.row_descriptions import describe_rows
 from sluice.training.members import Member
 from sluice.workloads.workload import Workload
 
@@ -195,6 +196,7 @@ def _row_results(
     unusual = find_unusual_features(
         position_M, frame_position_N.astype(np.int64), frame, workload.feature_columns
     )
+    descriptions = describe_rows(frame, frame_position_N[position_M], workload.display_column)
     reasons = {row.label: row.reason for row in suite.rows}
     candidate_M, reference_M = (arm.losses.loss_SN.mean(axis=0) for arm in unbiased_arms)
     baseline_N = arms[2].losses.loss_SN.mean(axis=0)
@@ -206,6 +208,7 @@ def _row_results(
         results.append(
             RowResult(
                 label=label,
+                description=descriptions[m],
                 fold_id=int(candidate_losses.fold_N[row]),
                 change=_change(is_wrong=is_wrong, was_wrong=was_wrong),
                 suspect=("data" if is_always_wrong_N[row] else "model") if is_wrong else "none",

@@ -17,7 +17,10 @@ from sluice.data.rows.protocol import (
 )
 from sluice.failfast.data.constant_columns import find_constant_features, find_constant_target
 from sluice.failfast.data.fold_order import find_leaking_fold
-from sluice.failfast.data.missing_classes import find_missing_classes
+from sluice.failfast.data.missing_classes import (
+    find_classes_missing_in_splits,
+    find_missing_classes,
+)
 from sluice.failfast.data.raw_schema import find_broken_schema
 from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
@@ -43,8 +46,9 @@ def check_features(
 
     Checks the schema, the index labels, the number of rows, the folds (within the table, without
     leaks), that every declared class occurs, and the examples of the first fold, and returns the
-    first failure. Otherwise returns the worst outcome of four more checks: a constant target, a
-    target among the features, constant features, and independent rows in a systematic order.
+    first failure. Otherwise returns the worst outcome of five more checks: a constant target, a
+    class without train or test rows, a target among the features, constant features, and
+    independent rows in a systematic order.
 
     Args:
         workload: Declares the schema and builds the examples.
@@ -87,6 +91,7 @@ def check_features(
         finding
         for finding in (
             find_constant_target(workload, train.targets),
+            find_classes_missing_in_splits(workload, frame, folds),
             find_target_copies(workload, frame, train, settings),
             find_constant_features(workload, frame, train_rows, settings),
             find_unshuffled_rows(workload, frame),

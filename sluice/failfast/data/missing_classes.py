@@ -1,9 +1,10 @@
-"""Finds declared classes that occur in no row."""
+"""Finds declared classes that occur in no row, or in no row of a split."""
 
 import numpy as np
 import pandas as pd
 
 from sluice.base.pluralize import pluralize
+from sluice.data.folds import Fold
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.image_folder import ImageFolderWorkload
 from sluice.workloads.workload import Workload
@@ -29,13 +30,10 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
         return None
     missing = [name for number, name in enumerate(classes) if number not in present]
     is_one = len(missing) == 1
-    named = ", ".join(map(repr, missing[:_MAX_NAMES]))
-    if len(missing) > _MAX_NAMES:
-        named += f" and {len(missing) - _MAX_NAMES:,} more"
-    subject, verb = ("class", "has") if is_one else ("the classes", "have")
+    subject, verb = _name_classes(missing), "has" if is_one else "have"
     return CheckOutcome(
         outcome="fail",
-        summary=f"Every class in 'classes' must have an example, but {subject} {named} {verb} "
+        summary=f"Every class in 'classes' must have an example, but {subject} {verb} "
         f"none among {pluralize(len(frame), 'row')}.{_describe_folders(workload, missing)}",
         numbers={"rows": len(frame), "classes": len(classes), "missing": len(missing)},
         fault="raw schema mismatch",
@@ -45,6 +43,66 @@ def find_missing_classes(workload: Workload, frame: pd.DataFrame) -> CheckOutcom
         if is_one
         else "Provide examples of these classes, or remove them from 'classes' of the workload.",
     )
+
+
+def find_classes_missing_in_splits(
+    workload: Workload, frame: pd.DataFrame, folds: tuple[Fold, ...]
+) -> CheckOutcome | None:
+    """Return a warning for classes without a train row in a fold, or without any test row.
+
+    Args:
+        workload: Declares the task, ``classes`` and the target column.
+        frame: Feature frame, in which every class occurs.
+        folds: Folds of the frame.
+    """
+    classes = tuple(map(str, workload.classes))
+    if workload.task != "classification" or not classes:
+        return None
+
+    def names_without_rows(rows: pd.DataFrame) -> list[str]:
+        present = _present_positions(rows, workload.target_column, len(classes))
+        if present is None:
+            return []
+        return [name for number, name in enumerate(classes) if number not in present]
+
+    for fold in folds:
+        missing = names_without_rows(frame.iloc[fold.train.start : fold.train.stop])
+        if missing:
+            return _warn_of_classes(
+                f"Fold {fold.fold_id} has no train row of {_name_classes(missing)}. A network "
+                "cannot learn a class without examples.",
+                numbers={"fold": fold.fold_id, "classes": len(classes), "missing": len(missing)},
+            )
+    test_rows = pd.concat([frame.iloc[fold.test.start : fold.test.stop] for fold in folds])
+    missing = names_without_rows(test_rows)
+    if not missing:
+        return None
+    return _warn_of_classes(
+        f"No test row is of {_name_classes(missing)}. The verdict does not measure how well a "
+        "model predicts a class without test rows.",
+        numbers={"classes": len(classes), "missing": len(missing)},
+    )
+
+
+def _warn_of_classes(summary: str, *, numbers: dict[str, int]) -> CheckOutcome:
+    return CheckOutcome(
+        outcome="warn",
+        summary=summary,
+        numbers=numbers,
+        fault="too few rows",
+        cause="The class is rare, or the rows are sorted by class.",
+        fix="Provide more examples of the class, plan larger train and test windows, or, if rows "
+        "are independent, order them with in_hash_order.",
+    )
+
+
+def _name_classes(names: list[str]) -> str:
+    """Return "class 'a'" or "the classes 'a', 'b' and 3 more"."""
+    if len(names) == 1:
+        return f"class {names[0]!r}"
+    named = ", ".join(map(repr, names[:_MAX_NAMES]))
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return f"the classes {named}{more}"
 
 
 def _present_positions(frame: pd.DataFrame, column: str, num_classes: int) -> set[int] | None:

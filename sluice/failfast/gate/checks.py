@@ -89,6 +89,7 @@ def _mini_training(inputs: GateInputs) -> CheckOutcome:
         inputs.frame,
         inputs.workload.feature_columns,
         count=inputs.settings.hard_examples,
+        display_column=inputs.workload.display_column,
     )
     return replace(finding, examples=hardest)
 

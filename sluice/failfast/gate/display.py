@@ -149,7 +149,10 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
         title="Hardest examples of the mini training",
         title_justify="left",
     )
+    is_described = any(example.description for example in examples)
     table.add_column("row", no_wrap=True)
+    if is_described:
+        table.add_column("example", overflow="fold")
     table.add_column("loss", justify="right")
     table.add_column("x median loss", justify="right")
     table.add_column("unusual features")
@@ -159,6 +162,7 @@ def examples_table(examples: tuple[HardExample, ...]) -> Table:
         )
         table.add_row(
             escape(example.row),
+            *([escape(example.description)] if is_described else []),
             f"{example.loss:.4g}",
             f"{example.times_median:.1f}" if math.isfinite(example.times_median) else "-",
             escape(unusual) or "none",

@@ -10,7 +10,7 @@ from typing import Any
 from sluice.eventlog.event_lines import encode_numbers
 from sluice.failfast.result import GateReport
 
-SCHEMA_VERSION = "2.1"
+SCHEMA_VERSION = "2.2"
 """The minor version changes when fields are added, the major version on breaking changes."""
 
 _NUMBER = "#/$defs/Number"

@@ -10,6 +10,7 @@ TokenFault = Literal[
     "all targets ignored",
     "inverted padding mask",
     "future token leak",
+    "targets not shifted",
     "duplicate BOS token",
 ]
 
@@ -65,6 +66,18 @@ TOKEN_FAULTS: tuple[Fault, ...] = (
         ),
         cause="The attention has no causal mask, or a layer mixes all positions.",
         fix="Use a causal mask in the attention, or restrict the layer to past positions.",
+        detectors=("tracer",),
+    ),
+    _fault(
+        id="targets-not-shifted",
+        name="targets not shifted",
+        severity="error",
+        description=(
+            "A language model is trained to return the token that it receives, not the next one: "
+            "the loss decreases to zero, and the generated text repeats one token."
+        ),
+        cause="The targets of the loss are the input tokens at the same positions.",
+        fix="Use the tokens from the second one on as targets: logits[:, :-1] with ids[:, 1:].",
         detectors=("tracer",),
     ),
     _fault(

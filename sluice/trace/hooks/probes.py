@@ -128,6 +128,7 @@ class NetworkProbes:
                     probe=kind,
                     changed=effect.num_changed,
                     largest_effect=effect.largest_effect,
+                    earlier_effect=effect.earlier_effect,
                     real_effect=effect.real_token_effect,
                     parameters=tuple(
                         sink.objects.parameters.get_or_add(p).index for p in effect.parameters

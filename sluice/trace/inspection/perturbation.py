@@ -29,7 +29,7 @@ _MAX_ROWS = 8
 the rows is unknown, or if weights are perturbed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PerturbationEffect:
     """Effect of a perturbation on the compared outputs, relative to the largest output."""
 
@@ -40,6 +40,9 @@ class PerturbationEffect:
     real_token_effect: float = float("nan")
     """Largest change of a compared output if real tokens are perturbed instead of padding. Measured
     only by ``perturb_padding``; otherwise NaN."""
+    earlier_effect: float = float("nan")
+    """Largest change of an output before the first changed position. NaN unless the output at that
+    position is compared, too."""
     parameters: tuple[nn.Parameter, ...] = ()
     """Perturbed parameters."""
 
@@ -112,7 +115,6 @@ def _perturb_second_half(
     """
     num_positions = values.shape[position_dim]
     num_unchanged = num_positions // 2
-    num_compared = num_unchanged + with_first_changed
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
@@ -131,14 +133,26 @@ def _perturb_second_half(
             return None
         shape = tuple(new_values.shape[:2])
         pairs = [
-            (one.narrow(position_dim, 0, num_compared), other.narrow(position_dim, 0, num_compared))
+            pair
             for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
             if torch.equal(output, again)
-            for one, other in pair_outputs(output, new_output, shape)
+            for pair in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
             return None
-        return PerturbationEffect(num_positions - num_unchanged, _relative_effect(pairs))
+
+        def effect_on_first(count: int) -> float:
+            first_positions = [
+                (one.narrow(position_dim, 0, count), other.narrow(position_dim, 0, count))
+                for one, other in pairs
+            ]
+            return _relative_effect(first_positions)
+
+        return PerturbationEffect(
+            num_changed=num_positions - num_unchanged,
+            largest_effect=effect_on_first(num_unchanged + with_first_changed),
+            earlier_effect=effect_on_first(num_unchanged) if with_first_changed else float("nan"),
+        )
 
 
 def _vectors_by_position(
@@ -220,7 +234,11 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
         half_effects = [effect(*pair) for pair in zip(real_outputs, real_halves, strict=True)]
         largest = float("nan") if any(map(math.isnan, half_effects)) else max(half_effects)
         # The effect of padding is compared at the same positions as that of the first half.
-        return PerturbationEffect(int(pads.sum()), effect(padding_outputs, real_halves[0]), largest)
+        return PerturbationEffect(
+            num_changed=int(pads.sum()),
+            largest_effect=effect(padding_outputs, real_halves[0]),
+            real_token_effect=largest,
+        )
 
 
 def perturb_weights(
@@ -259,7 +277,9 @@ def perturb_weights(
         if not pairs:
             return None
         parameters = tuple(network.get_parameter(name) for name in names)
-        return PerturbationEffect(len(names), _relative_effect(pairs), parameters=parameters)
+        return PerturbationEffect(
+            num_changed=len(names), largest_effect=_relative_effect(pairs), parameters=parameters
+        )
 
 
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:

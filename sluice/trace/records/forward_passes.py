@@ -73,6 +73,11 @@ class ProbeRecord(Record):
     largest_effect: float = Field(
         description="Largest change of a compared output, as a share of the largest output."
     )
+    earlier_effect: float = Field(
+        float("nan"),
+        description="Largest change of an output before the first changed token, as a share of the "
+        "largest output. NaN for probes other than 'own tokens'.",
+    )
     real_effect: float = Field(
         float("nan"),
         description="Largest change of a compared output if real tokens are changed instead of "

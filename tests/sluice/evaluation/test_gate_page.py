@@ -13,6 +13,7 @@ from sluice.evaluation.gate_plots import (
 )
 from sluice.evaluation.secondary_tests import SecondaryTestSettings, run_secondary_tests
 from sluice.evaluation.settings import GateSettings
+from sluice.evaluation.worst_rows import find_worst_rows
 from sluice.reports.page import first_tag
 from sluice.verdicts.guard_outcome import GuardOutcome
 from tests.sluice.evaluation.loss_samples import table, two_recipes
@@ -26,14 +27,14 @@ def judged(candidate, reference):
     return compare(candidate, reference, GateSettings(), horizon_rows=1, unit="nats")
 
 
-def page(candidate, reference, *, guards=(), title="a & b") -> str:
+def page(candidate, reference, *, guards=(), title="a & b", row_descriptions=None) -> str:
     verdict = judged(candidate, reference)
     companions = run_secondary_tests(
         verdict, candidate, reference, SecondaryTestSettings(resamples=100), horizon_rows=1
     )
     return gate_page(
         verdict.with_guards(guards), companions, candidate, reference, title=title,
-        advised_power=0.8,
+        advised_power=0.8, row_descriptions=row_descriptions,
     )  # fmt: skip
 
 
@@ -63,6 +64,16 @@ def test_guards_are_shown_with_their_results():
     assert first_tag(said) == ("REJECT", "bad")
     assert "metric &lt;f1&gt;" in said
     assert "<f1>" not in said
+
+
+def test_worst_rows_are_described():
+    candidate, reference = pair(1.0)
+    worst = str(candidate.label_N[find_worst_rows(candidate, reference)[0]])
+
+    said = page(candidate, reference, row_descriptions={worst: "cats/<7>.png"})
+
+    assert "cats/&lt;7&gt;.png" in said
+    assert "example" not in page(candidate, reference)
 
 
 @pytest.mark.slow

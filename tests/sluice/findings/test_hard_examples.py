@@ -94,3 +94,11 @@ def test_an_ordinary_value_of_a_one_hot_column_is_not_unusual(frame, loss):
 
     assert [s.feature for s in hard[0].unusual_features] == []
     assert [s.feature for s in hard[1].unusual_features] == ["flag"]  # 1 on one row of 150
+
+
+def test_examples_are_described_by_the_display_column(frame, loss):
+    frame["path"] = [f"photos/{row}.png" for row in range(200)]
+
+    hard = find_hard_examples(loss, ROWS, frame, ("a",), count=2, display_column="path")
+
+    assert [example.description for example in hard] == ["photos/120.png", "photos/50.png"]

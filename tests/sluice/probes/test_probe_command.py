@@ -137,6 +137,13 @@ def test_faults_leave_with_one_and_say_what_to_do(capsys):
     assert "do: Serve the tokenizer that was stored" in said
 
 
+def test_a_named_probe_without_a_result_leaves_with_one(capsys):
+    code, found = answers([f"{HERE}:Echo", "--only", "causality"], capsys)
+
+    assert found["causality"]["outcome"] == "skipped"
+    assert code == 1
+
+
 @pytest.mark.parametrize(("workload", "outcome"), [("Speech", "pass"), ("Indiscreet", "fail")])
 def test_a_workload_of_tokens(workload, outcome, capsys):
     only = "causality,padding,gradients,modes,shards"

@@ -60,6 +60,24 @@ def test_the_page_shows_guards_counts_missing_rows_and_examples(report):
     assert "&lt;script&gt;" in page
 
 
+def test_rows_are_described_by_the_display_column():
+    class Described(type(WORKLOAD)):
+        display_column = "path"
+
+    described = run_suites(
+        [filed(named(45, 50, 60))],
+        arms(flat(2), flat(2), flat(1)),
+        Described(WORKLOAD.settings),
+        frame().assign(path=[f"day <{row}>" for row in range(len(frame()))]),
+        members(),
+        SuiteSettings(),
+    )
+
+    page = suites_page(described, title="t", examples=9)
+
+    assert [f"day &lt;{row}&gt;" in page for row in (45, 50, 60, 61)] == [True, True, True, False]
+
+
 def test_without_suites_the_page_says_so(report):
     empty = report.model_copy(update={"results": (), "guards": ()})
 

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from sluice.config.poc_settings import PocSettings
-from sluice.data.folds import Fold, RowRange
+from sluice.data.folds import Fold, FoldSettings, RowRange, walk_forward
 from sluice.data.schema import Column, Schema
 from sluice.failfast.data.feature_frame import check_features
-from sluice.failfast.data.missing_classes import find_missing_classes
+from sluice.failfast.data.missing_classes import (
+    find_classes_missing_in_splits,
+    find_missing_classes,
+)
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
 from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
@@ -158,6 +161,46 @@ def test_every_declared_class_must_have_an_example(attributes, expected: str) ->
         assert all(finding.response)
     else:
         assert finding.outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("rows_of_high", "expected"),
+    [
+        ((slice(0, 4), slice(600, 604)), ""),
+        ((slice(600, 604),), "Fold 0 has no train row of class 'high'."),
+        ((slice(0, 4),), "No test row is of class 'high'."),
+    ],
+)
+def test_every_class_must_have_train_and_test_rows(rows_of_high, expected) -> None:
+    workload = Labelled()
+    frame = pd.DataFrame({"target": np.arange(700) % 2})
+    for rows in rows_of_high:
+        frame.loc[frame.index[rows], "target"] = 2
+
+    finding = find_classes_missing_in_splits(
+        workload,
+        frame,
+        walk_forward(len(frame), FoldSettings(num_folds=2, first_test_share=0.5), horizon_rows=1),
+    )
+
+    assert (finding.summary if finding else "").startswith(expected)
+    assert bool(finding) == bool(expected)
+    if finding:
+        assert (finding.outcome, finding.fault) == ("warn", "too few rows")
+
+
+def test_rare_classes_lead_to_a_warning_of_the_check() -> None:
+    class Rare(Labelled):
+        def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
+            frame = super().compute_features(raw)
+            labels = np.minimum(frame["target"].to_numpy(), 1)
+            labels[-1] = 2
+            return frame.assign(target=labels)
+
+    finding = checked(Rare())
+
+    assert finding.outcome == "warn"
+    assert "has no train row of class 'high'" in finding.summary
 
 
 @pytest.mark.parametrize(
