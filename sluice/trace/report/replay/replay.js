@@ -60,7 +60,7 @@ function scaleOf(lines, isShare) {
   if (!values.length) return null;
   let low = values[0], high = values[0];
   for (const value of values) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (isShare || (low === 0 && high === 0)) { // the lowest tick is 0, the highest tick is the maximum
+  if (isShare || (low === 0 && high === 0)) { // from 0, with a margin
     const top = high || 1;
     return { low: -top / 12, high: (top * 13) / 12, isLog: false };
   }
@@ -75,8 +75,23 @@ function scaleOf(lines, isShare) {
   return { low: low - margin, high: high + margin, isLog };
 }
 
-function ticksOf({ low, high }) { // rounding errors around 0 become 0
-  return [0, 1, 2, 3].map((i) => low + ((high - low) * (i + 0.25)) / 3.5).map((tick) => (Math.abs(tick) < 1e-9 * (high - low) ? 0 : tick));
+function ticksOf({ low, high, isLog }) { // three to seven round numbers: [position on the scale, label]
+  const ticks = [];
+  if (isLog) { // a logarithmic scale spans more than two powers of ten
+    const every = Math.ceil((high - low) / 4);
+    for (let power = Math.ceil(low); power <= high; power += every) ticks.push([power, shorten(10 ** power, 1)]);
+    return ticks;
+  }
+  const rough = (high - low) / 6, unit = 10 ** Math.floor(Math.log10(rough));
+  const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough * (1 - 1e-9));
+  const digits = 1 + Math.ceil(Math.log10(Math.max(Math.abs(low), Math.abs(high)) / step));
+  for (let count = Math.ceil(low / step); count * step <= high; count++) ticks.push([count * step, shorten(count * step, digits)]);
+  return ticks;
+}
+
+function shorten(value, digits) {
+  const rounded = Number(value.toPrecision(Math.min(Math.max(digits, 1), 15))), size = Math.abs(rounded);
+  return size !== 0 && (size < 1e-3 || size >= 1e5) ? rounded.toExponential().replace("+", "") : String(rounded);
 }
 
 function chart(title, lines) {
@@ -107,10 +122,10 @@ function drawChart({ canvas, lines, names, values, scale }) {
     return TOP + (height - TOP - BOTTOM) * (1 - Math.min(Math.max(share, 0), 1));
   };
   if (scale) {
-    for (const tick of ticksOf(scale)) {
-      const value = scale.isLog ? 10 ** tick : tick;
-      draw.beginPath(); draw.moveTo(LEFT, y(value)); draw.lineTo(width - RIGHT, y(value)); draw.stroke();
-      draw.textAlign = "right"; draw.fillText(format(Number(value.toPrecision(3))), LEFT - 6, y(value) + 4);
+    for (const [position, label] of ticksOf(scale)) {
+      const tickY = y(scale.isLog ? 10 ** position : position);
+      draw.beginPath(); draw.moveTo(LEFT, tickY); draw.lineTo(width - RIGHT, tickY); draw.stroke();
+      draw.textAlign = "right"; draw.fillText(label, LEFT - 6, tickY + 4);
     }
   }
   draw.textAlign = "left"; draw.fillText("1", LEFT, height - 5);
@@ -251,7 +266,8 @@ function showEvents() {
     for (const event of sequence.events) {
       element("span", line, event, event.startsWith("skip") ? "skip" : event.startsWith("step") ? "end" : "");
     }
-    element("small", line, `${sequence.count.toLocaleString("en")} steps with these events, from step ${sequence.first.toLocaleString("en")} to ${sequence.last.toLocaleString("en")}`, "soft");
+    element("small", line, sequence.count === 1 ? `step ${sequence.first.toLocaleString("en")} alone has these events`
+      : `${sequence.count.toLocaleString("en")} steps with these events, from step ${sequence.first.toLocaleString("en")} to ${sequence.last.toLocaleString("en")}`, "soft");
   }
   if (!sequences.length) element("p", box, "no events were recorded for this step", "soft");
 }

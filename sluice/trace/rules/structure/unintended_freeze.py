@@ -29,7 +29,7 @@ class UnintendedFreezeSettings(Settings):
         2, ge=1, description="Minimum number of frozen weight matrices for a finding."
     )
     min_values: int = Field(
-        256,
+        100,
         ge=1,
         description="Minimum number of values of a weight matrix for the largest one to identify "
         "the initialization.",

@@ -188,26 +188,39 @@ def test_tensorboard_receives_the_same_points(trace_of, tmp_path):
 
 @needs_chromium
 @pytest.mark.slow
-def test_the_axis_of_a_share_starts_at_0(trace_of, tmp_path):
+def test_axes_have_round_numbers_and_shares_start_at_0(trace_of, tmp_path):
     sync = pytest.importorskip("playwright.sync_api")
     trace_of(program())
     (path,) = write_replays(tmp_path / "traces")
+    curves = [[12.1, 4.3], [2.38e11, 1e3], [1.0001, 1.0002], [-3, 5], [0.00109, 0.000906], [0, 0]]
     with sync.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(path.as_uri())
-        ticks = page.evaluate(
-            "[0, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
+        labels = page.evaluate(
+            "(curves) => curves.map((values) => [values.map((value) => [1, value])])"
+            ".map((lines) => ticksOf(scaleOf(lines, false)).map((tick) => tick[1]))",
+            curves,
         )
-        zero = page.evaluate("ticksOf(scaleOf([[[1, 0], [2, 0]]], false))")
+        shares = page.evaluate(
+            "[1, 0.02, 0.7].map((top) => ticksOf(scaleOf([[[1, 0], [2, top]]], true)))"
+        )
         drawn = page.evaluate(
             "charts.filter((c) => c.title.startsWith('share')).map((c) => ticksOf(c.scale))"
         )
         browser.close()
 
+    assert labels == [
+        ["4", "6", "8", "10", "12"],
+        ["1000", "1e6", "1e9"],
+        ["1.0001", "1.00012", "1.00014", "1.00016", "1.00018", "1.0002"],
+        ["-2", "0", "2", "4"],
+        ["9e-4", "9.5e-4", "0.001", "0.00105"],
+        ["0", "0.2", "0.4", "0.6", "0.8", "1"],
+    ]
     assert len(drawn) == 1
-    assert ticks == [pytest.approx([0, t / 3, 2 * t / 3, t]) for t in (1, 0.02, 0.7)]
-    assert [each[0] for each in [*ticks, zero, *drawn]] == [0] * 5
+    assert [ticks[0] for ticks in [*shares, *drawn]] == [[0, "0"]] * 4
+    assert [ticks[-1][1] for ticks in shares] == ["1", "0.02", "0.6"]
 
 
 @needs_chromium

@@ -68,6 +68,21 @@ def test_a_body_never_loaded_and_never_unfrozen_needs_confirmation(trace_of, tha
         )
 
 
+def test_a_small_frozen_backbone_with_initial_values_needs_confirmation(trace_of):
+    """Its first convolution has 144 values."""
+
+    def program():
+        body = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.Flatten())
+        model = nn.Sequential(body.requires_grad_(requires_grad=False), nn.Linear(512, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        draws = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            images = torch.randn(8, 1, 8, 8, generator=draws)
+            train_step(optimizer, model(images).square().mean())
+
+    assert ("unintended freeze", "confirm") in fault_severities(trace_of(program))
+
+
 @pytest.mark.parametrize("is_module", [True, False])
 def test_a_misspelled_freeze_needs_confirmation(trace_of, is_module):
     def program():
