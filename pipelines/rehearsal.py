@@ -60,7 +60,7 @@ def with_rehearsal(
         )
     seconds = time.perf_counter() - began
     mark = "[green]ok[/green]" if is_good else "[red]no[/red]"
-    console.print(f"  {mark}  {'rehearsal':<24} {seconds:6.1f} s", highlight=False)
+    console.print(f"  {mark}  {'rehearsal':<42} {seconds:6.1f} s", highlight=False)
     return report.model_copy(
         update={
             "rehearsal": text,

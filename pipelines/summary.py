@@ -5,6 +5,7 @@ from operator import itemgetter
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from sluice.assets.resources import SluiceState
 from sluice.base.command_lines import make_commands_runnable
@@ -32,32 +33,28 @@ def print_summary(
     headline = make_commands_runnable(_headline(report), [pipeline], program=program)
     console.print(headline, highlight=False)
     why = make_commands_runnable(report.reason, [pipeline], program=program)
-    console.print(f"  why      {escape(why)}", highlight=False)
+    _print_field(console, "why", why)
     for symptom in report.symptoms:
         if symptom not in report.reason:
             advice = make_commands_runnable(symptom, [pipeline], program=program)
-            console.print(f"  training {escape(advice)}", highlight=False)
+            _print_field(console, "training", advice)
     if not report.gate_passed and report.remedy:
         advice = make_commands_runnable(report.remedy, [pipeline], program=program)
-        console.print(f"  do       {escape(advice)}", highlight=False)
+        _print_field(console, "do", advice)
     if not report.created:
-        console.print(
-            "  same     Nothing has changed since that version: same data, config, code and "
-            "weights; no new version was registered.",
-            highlight=False,
+        _print_field(
+            console,
+            "same",
+            "Nothing has changed since that version: same data, config, code and weights; no new "
+            "version was registered.",
         )
     with SluiceState.at(home).ledger() as ledger:
         version = ledger.version(report.pipeline, report.version)
-    console.print(f"  digest   {short(version.candidate)}", highlight=False)
-    console.print(escape(_duration(report)), highlight=False)
+    _print_field(console, "digest", short(version.candidate))
+    _print_field(console, "took", _duration(report))
     if report.rehearsal:
         style = "" if report.rehearsal_good else "bold red"
-        console.print(
-            f"  rollout  {report.rehearsal}",
-            markup=False,
-            highlight=False,
-            style=style,
-        )
+        _print_field(console, "rollout", report.rehearsal, style=style)
     console.print()
     console.print(_metrics(report))
     console.print()
@@ -69,6 +66,19 @@ def print_summary(
     width = max(len(command) for command, _ in commands)
     for command, purpose in commands:
         console.print(f"  {escape(command):<{width}}   {purpose}", highlight=False, soft_wrap=True)
+
+
+def _print_field(console: Console, label: str, text: str, *, style: str = "") -> None:
+    """Print a label and its text; on a terminal, the text is wrapped in its own column."""
+    if not console.is_terminal:
+        line = Text(f"  {label:<8} {text}", style=style)
+        console.print(line, highlight=False, soft_wrap=True)
+        return
+    field = Table.grid(padding=0)
+    field.add_column(width=11)
+    field.add_column(overflow="fold")
+    field.add_row(Text(f"  {label}", style=style), Text(text, style=style))
+    console.print(field)
 
 
 def next_commands(report: RunReport, pipeline: str) -> list[tuple[str, str]]:
@@ -134,4 +144,4 @@ def _duration(report: RunReport) -> str:
     stages = sorted(report.stage_seconds.items(), key=itemgetter(1), reverse=True)
     longest = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in stages[:_NUM_LONGEST])
     of_which = f", of which {longest}" if longest else ""
-    return f"  took     {report.wall_seconds:.1f} s wall time{of_which}"
+    return f"{report.wall_seconds:.1f} s wall time{of_which}"

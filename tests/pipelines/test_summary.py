@@ -61,12 +61,14 @@ def test_the_headline_says_what_is_in_production() -> None:
     assert _headline(report(production=2)).endswith("version 2 stays in production.")
 
 
-def summary(folder: Path, **changes: object) -> str:
+def summary(folder: Path, *, is_terminal: bool = False, width: int = 300, **changes: object) -> str:
     """Return what is printed at the end of a run of version 1."""
     home = Home.from_environment({"SLUICE_HOME": str(folder)}, cwd=folder)
     with SluiceState.at(home).ledger() as ledger:
         promote_chain(ledger, ArtifactStore(home.artifacts), 1)
-    console = Console(width=300, record=True, file=io.StringIO())
+    console = Console(
+        width=width, record=True, file=io.StringIO(), force_terminal=is_terminal, color_system=None
+    )
     finished = report(pipeline=MODEL, version=1, **changes)
     print_summary(finished, home, console, pipeline="demand.yaml", program="sluice")
     return console.export_text()
@@ -97,3 +99,18 @@ def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) ->
     assert "took     13.4 s wall time, of which training 9.0 s, evaluation 2.0 s, checks 1.0 s" in (
         text
     )
+
+
+LONG_REASON = f"{'word ' * 20}end. Report: /home/me/.sluice/reports/{'x' * 40}.html"
+
+
+def test_a_terminal_wraps_long_texts_in_their_own_column(tmp_path: Path) -> None:
+    lines = summary(tmp_path, is_terminal=True, width=60, reason=LONG_REASON).splitlines()
+
+    first = next(number for number, line in enumerate(lines) if line.startswith("  why      word"))
+    assert all(len(line) <= 60 for line in lines[first : first + 5])
+    assert lines[first + 1].startswith(" " * 11 + "word")
+
+
+def test_a_file_receives_each_text_as_one_line(tmp_path: Path) -> None:
+    assert f"  why      {LONG_REASON}\n" in summary(tmp_path, width=60, reason=LONG_REASON)
