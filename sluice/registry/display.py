@@ -342,6 +342,8 @@ _LABELS: Mapping[str, str] = {
     "lacking": "missing evidence",
     "remedy": "advice at the decision",
     "symptoms": "training",
+    "p_value": "p-value",
+    "fold_id": "fold",
 }
 """Labels of the fields of the evidence whose names are unclear, by field name."""
 
@@ -349,7 +351,7 @@ _LABELS: Mapping[str, str] = {
 def _label(name: str) -> str:
     if name.startswith(_TABLE_PREFIX):
         return f"digest of {name.removeprefix(_TABLE_PREFIX)}".replace("_", " ")
-    return _LABELS.get(name, name.replace("_", " "))
+    return _LABELS.get(name, name.removeprefix("num_").replace("_", " "))
 
 
 def _table(*columns: str) -> Table:

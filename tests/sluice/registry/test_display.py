@@ -53,6 +53,7 @@ def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
         "symptoms": ["Stopped too early."],
         "tables": {"losses": "ab12" * 16},
         "worse_metrics": [{"metric": "mae", "low": float("nan")}],
+        "num_clusters": 731,
     }
     refused = receipt.model_copy(
         update={
@@ -73,5 +74,7 @@ def test_the_evidence_has_a_direction_short_digests_and_no_text_twice(
     assert "above 0 is better" in pages[0]
     assert "digest of losses: ab12ab12ab12 " in pages[0]
     assert "nan" not in pages[0]
+    assert "clusters 731" in pages[0]
+    assert "num clusters" not in pages[0]
     assert pages[0].count("Stopped too early.") == 1
     assert pages[1].count("Stopped too early.") == 1
