@@ -60,7 +60,7 @@ NETWORK_FAULTS: tuple[Fault, ...] = (
             "Pass batch_first=True to recurrent, attention and transformer layers, and compute "
             "nothing over axis 0. Keep statistics of the data in buffers, as batch norm does."
         ),
-        detectors=("POC gate",),
+        detectors=("POC gate", "tracer"),
     ),
     _fault(
         id="nondeterministic-predictions",

@@ -12,8 +12,13 @@ from sluice.trace.inspection.perturbation import (
     PerturbationEffect,
     perturb_later_tokens,
     perturb_later_values,
+    perturb_other_rows,
     perturb_padding,
     perturb_weights,
+)
+from sluice.trace.inspection.sequence_layers import (
+    find_row_input,
+    layers_with_positions_first,
 )
 from sluice.trace.inspection.targets import (
     find_copied_input,
@@ -80,6 +85,7 @@ class NetworkProbes:
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
             self._run_once(inspected, "later tokens", probe)
+        self._run_rows_probe(inspected, network)
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
@@ -91,6 +97,19 @@ class NetworkProbes:
             if reached:
                 probe = functools.partial(perturb_weights, network, arguments, names, reached)
                 self._run_once(inspected, "weights", probe)
+
+    def _run_rows_probe(self, inspected: InspectedPass, network: nn.Module) -> None:
+        """Probe whether rows mix, if a layer may take the rows of the input for positions."""
+        last_loss = self._sink.local.thread.losses.last
+        output, targets = (None, None) if last_loss is None else (last_loss[1](), last_loss[2]())
+        if output is None or targets is None:
+            return
+        arguments = (inspected.args, inspected.kwargs)
+        values = find_row_input(arguments, output, targets)
+        layers = () if values is None else layers_with_positions_first(network, values)
+        if layers:
+            probe = functools.partial(perturb_other_rows, network, arguments, values)
+            self._run_once(inspected, "rows", probe, modules=layers)
 
     def _parameters_without_gradient(
         self, inspected: InspectedPass, network: nn.Module
@@ -106,7 +125,9 @@ class NetworkProbes:
                 names.append(name)
         return names
 
-    def _run_once(self, inspected: InspectedPass, kind: Any, probe: Any) -> None:
+    def _run_once(
+        self, inspected: InspectedPass, kind: Any, probe: Any, *, modules: tuple[str, ...] = ()
+    ) -> None:
         """Run a probe of a network and record its effect, unless this kind was run before."""
         sink, key = self._sink, (inspected.entry.index, kind)
         if key in self._finished_probes:
@@ -133,5 +154,6 @@ class NetworkProbes:
                     parameters=tuple(
                         sink.objects.parameters.get_or_add(p).index for p in effect.parameters
                     ),
+                    modules=modules,
                 ),
             )

@@ -180,6 +180,45 @@ def _values_by_position(
         yield from _vectors_by_position(one, other, shape)
 
 
+def perturb_other_rows(
+    network: nn.Module, call_args: CallArguments, values: Tensor
+) -> PerturbationEffect | None:
+    """Replace every second row by the one before it, and compare the outputs of the other rows.
+
+    Args:
+        network: Network to copy.
+        call_args: Arguments of the network.
+        values: Input whose first dimension is the rows of the batch.
+
+    Returns:
+        The effect; None if it cannot be measured, as with a single row.
+    """
+    if not can_copy(network, call_args) or values.shape[0] < 2:
+        return None
+    with disposable_copy(network) as network_copy:
+        if network_copy is None:
+            return None
+        few_args, kept_rows = _truncate_rows(call_args, values)
+        new_values = values.detach()[kept_rows].clone()
+        # Exchanged rows would not change an attention without an encoding of positions.
+        new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
+        plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
+        perturbed = run_copy(network_copy, _replace_rows(few_args, values, new_values, kept_rows))
+        if plain is None or repeated is None or perturbed is None:
+            return None
+        if not len(plain) == len(repeated) == len(perturbed):
+            return None
+        num_rows = len(new_values)
+        pairs = [
+            (output[::2], new_output[::2])
+            for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
+            if torch.equal(output, again) and output.shape[:1] == (num_rows,)
+        ]
+        if not pairs:
+            return None
+        return PerturbationEffect(num_changed=num_rows // 2, largest_effect=_relative_effect(pairs))
+
+
 def perturb_padding(network: nn.Module, call_args: CallArguments) -> PerturbationEffect | None:
     """Perturb the embeddings of padding, then those of real tokens; None if that is not possible.
 

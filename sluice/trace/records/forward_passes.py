@@ -62,14 +62,18 @@ class ProbeRecord(Record):
     networks whose targets are the input tokens: a network that shifts them does not change there.
     padding: the embeddings of padding are changed, and in another pass those of real tokens; the
     outputs at other real positions are compared; outputs without positions as a whole.
+    rows: every second row of a batch is replaced by the one before it; the outputs of the others
+    are compared. Only for networks with a layer that may take the rows of the input for positions.
     weights: parameters without a gradient are changed; the outputs that the loss depends on are
     compared.
     """
 
     step: int
     network: int
-    probe: Literal["later tokens", "own tokens", "padding", "weights"]
-    changed: int = Field(description="Number of changed positions or parameters (not a flag).")
+    probe: Literal["later tokens", "own tokens", "padding", "rows", "weights"]
+    changed: int = Field(
+        description="Number of changed positions, rows or parameters (not a flag)."
+    )
     largest_effect: float = Field(
         description="Largest change of a compared output, as a share of the largest output."
     )
@@ -84,3 +88,7 @@ class ProbeRecord(Record):
         "padding, as a share of the largest output. NaN for probes other than 'padding'.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")
+    modules: tuple[str, ...] = Field(
+        (),
+        description="Layers that may take rows for positions; empty for probes other than 'rows'.",
+    )

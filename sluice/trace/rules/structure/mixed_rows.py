@@ -1,0 +1,54 @@
+"""Detects recurrent and attention layers that take the rows of a batch for positions."""
+
+from pydantic import Field
+
+from sluice.base.settings import Settings
+from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.trace import Trace
+from sluice.trace.rules._helpers.parameters import list_names
+
+
+class MixedRowsSettings(Settings):
+    """Thresholds of the rule ``MIXED_ROWS``."""
+
+    min_effect: float = Field(
+        1e-3,
+        gt=0,
+        description="Minimum change of an output when other rows change, relative to the largest "
+        "output, for a finding. Smaller changes may be rounding.",
+    )
+
+
+def _judge(rule: Rule[MixedRowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+    names = {n.index: n.name for m in trace.memberships for n in m.networks}
+    return tuple(
+        rule.finding(
+            severity="error",
+            step=probe.step + 1,
+            what=f"{names.get(probe.network, 'a network')}: other rows of the batch change the "
+            f"output of a row by {probe.largest_effect:.1%} in evaluation mode. Layers that read "
+            f"sequences: {list_names(probe.modules)}.",
+            cause="These layers take the first dimension of their input for positions, but it is "
+            "the rows of the batch: the network reads a sequence of unrelated rows.",
+            fix="Create the layers with batch_first=True, and give them inputs of shape (rows, "
+            "positions, features).",
+            num_changed=probe.changed,
+            largest_effect=probe.largest_effect,
+        )
+        for probe in trace.probes
+        if probe.probe == "rows" and probe.largest_effect > rule.settings.min_effect
+    )
+
+
+MIXED_ROWS = Rule(
+    name="no output depends on other rows of the batch",
+    fault="batch dependence",
+    priority=145,
+    requires="A recurrent or attention layer with batch_first=False or an input without positions, "
+    "a loss with one target per row, and a copy of the network that can be probed.",
+    contradicted_by="Rows that belong together intentionally, such as the points of one set.",
+    abstains="Outputs have positions, or a batch has as many rows as positions, so that the "
+    "dimensions cannot be told apart.",
+    settings=MixedRowsSettings(),
+    judge=_judge,
+)
