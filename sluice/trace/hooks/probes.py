@@ -85,7 +85,7 @@ class NetworkProbes:
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)
             self._run_once(inspected, "later tokens", probe)
-        self._run_rows_probe(inspected, network)
+        self._run_rows_probe(inspected, network, loss)
         if find_padding(arguments) is not None:
             probe = functools.partial(perturb_padding, network, arguments)
             self._run_once(inspected, "padding", probe)
@@ -98,15 +98,15 @@ class NetworkProbes:
                 probe = functools.partial(perturb_weights, network, arguments, names, reached)
                 self._run_once(inspected, "weights", probe)
 
-    def _run_rows_probe(self, inspected: InspectedPass, network: nn.Module) -> None:
+    def _run_rows_probe(
+        self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None
+    ) -> None:
         """Probe whether rows mix, if a layer may take the rows of the input for positions."""
-        last_loss = self._sink.local.thread.losses.last
-        output, targets = (None, None) if last_loss is None else (last_loss[1](), last_loss[2]())
-        if output is None or targets is None:
-            return
         arguments = (inspected.args, inspected.kwargs)
-        values = find_row_input(arguments, output, targets)
-        layers = () if values is None else layers_with_positions_first(network, values)
+        values = None if loss is None else find_row_input(arguments, loss)
+        if values is None:
+            return
+        layers = layers_with_positions_first(network, values)
         if layers:
             probe = functools.partial(perturb_other_rows, network, arguments, values)
             self._run_once(inspected, "rows", probe, modules=layers)

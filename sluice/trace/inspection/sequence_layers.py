@@ -2,12 +2,17 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from sluice.trace.inspection.autograd_graph import graph_nodes
 from sluice.trace.inspection.padding import tensor_arguments
 
+_MAX_LOSS_NODES = 64
+"""Number of autograd nodes, nearest to the loss, among which the loss function is searched."""
 
-def find_row_input(call_args: Any, output: Tensor, targets: Tensor) -> Tensor | None:
+
+def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
     """Return the input whose first dimension is the rows of the batch; None if none certainly is.
 
     Each row must have one output and one target, so that neither has positions. The second
@@ -15,18 +20,30 @@ def find_row_input(call_args: Any, output: Tensor, targets: Tensor) -> Tensor | 
 
     Args:
         call_args: Arguments of the network.
-        output: First argument of the loss.
-        targets: Targets of the loss.
+        loss: Loss before its backward pass; its graph is read, not executed.
     """
-    num_rows = targets.shape[0] if targets.dim() else 0
-    if not num_rows or output.dim() > 2 or output.shape[:1] != targets.shape[:1]:
+    shapes = _find_loss_shapes(loss)
+    if shapes is None:
+        return None
+    output_shape, target_shape = shapes
+    num_rows = target_shape[0] if target_shape else 0
+    if not num_rows or len(output_shape) > 2 or output_shape[:1] != target_shape[:1]:
         return None
     for values in tensor_arguments(call_args):
         if values.dim() not in (2, 3) or values.shape[0] != num_rows:
             continue
         length = values.shape[1]
-        if length != num_rows and targets.shape[1:2] != (length,):
+        if length != num_rows and target_shape[1:2] != (length,):
             return values
+    return None
+
+
+def _find_loss_shapes(loss: Tensor) -> tuple[torch.Size, torch.Size] | None:
+    """Return the shapes of the input and the targets that the nearest loss function saved."""
+    for node in graph_nodes(loss, max_nodes=_MAX_LOSS_NODES):
+        saved = getattr(node, "_saved_self", None), getattr(node, "_saved_target", None)
+        if isinstance(saved[0], Tensor) and isinstance(saved[1], Tensor):
+            return saved[0].shape, saved[1].shape
     return None
 
 

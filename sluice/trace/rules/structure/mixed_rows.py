@@ -48,7 +48,7 @@ MIXED_ROWS = Rule(
     "a loss with one target per row, and a copy of the network that can be probed.",
     contradicted_by="Rows that belong together intentionally, such as the points of one set.",
     abstains="Outputs have positions, or a batch has as many rows as positions, so that the "
-    "dimensions cannot be told apart.",
+    "dimensions cannot be distinguished.",
     settings=MixedRowsSettings(),
     judge=_judge,
 )
