@@ -21,8 +21,8 @@ _MAX_TABLE_ROWS = 20
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
     """Print a summary of an event log; return whether the log is valid and complete.
 
-    A log is incomplete when its last line is torn, when a fold or the experiment has no end event,
-    or when a fold is missing: after a crash, or while the run continues.
+    A log is incomplete when its last line is torn, when a gate, a fold or the experiment has no end
+    event, or when a fold is missing: after a crash, or while the run continues.
 
     Without a target the names of the metrics are unknown; a ``fold_complete`` without a number
     named ``test_*`` and an ``experiment_complete`` without one named ``mean_*`` are notes only.
