@@ -98,9 +98,9 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
 
 
 def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
-    """Return the minimum number of rows with which every fold has ``min_train_rows`` train rows.
+    """Return the minimum number of rows for ``min_train_rows`` train rows and a test row per fold.
 
-    Only the first fold is checked, because later folds have more train rows.
+    The train rows of the first fold are checked only, because later folds have more train rows.
     """
     return next(
         num_rows
