@@ -262,7 +262,7 @@ class SplitSync:
 
         Args:
             kind: Kind of the problem.
-            problem: The problem in a sentence; "" if there is none, as for ``clear_problem``.
+            problem: The problem in a sentence; "" clears it, as ``clear_problem`` does.
         """
         if problem == self._problems.get(kind, ""):
             return
@@ -273,7 +273,7 @@ class SplitSync:
         self._log_event("problem" if problem else "solved", problem or kind)
 
     def clear_problem(self, kind: str) -> None:
-        """Record that there is no problem of a kind (any more)."""
+        """Record that there is no problem of one kind."""
         self.set_problem(kind, "")
 
     def _lacks_challenger(self) -> bool:
