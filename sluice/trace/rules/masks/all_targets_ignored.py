@@ -37,7 +37,7 @@ class AllTargetsIgnoredSettings(Settings):
         8,
         ge=1,
         description="Minimum number of text rows in a batch without a target, for a single such "
-        "batch to be an error. With so many rows it is not a coincidence.",
+        "batch to be an error. With that number of rows it is not a coincidence.",
     )
 
 
