@@ -211,7 +211,7 @@ def test_a_target_is_required_for_a_table_and_refused_for_images(tmp_path: Path)
 
     with pytest.raises(SettingsError, match=r"data\.csv to predict is unknown"):
         create(tmp_path, "data.csv", None)
-    with pytest.raises(SettingsError, match=r"it has no column 'label'"):
+    with pytest.raises(SettingsError, match=r"there is no column 'label'"):
         create(tmp_path, "photos", "label")
 
 
