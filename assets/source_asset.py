@@ -29,14 +29,14 @@ def source_inputs(workload: Workload) -> dict[str, dg.AssetIn]:
 
 
 def require_readable_source(workload: Workload) -> None:
-    """Raise an error if the rows of a workload can be read only in the user's Dagster project.
+    """Raise an error if the source of a workload is an asset whose rows are not provided here.
 
     Raises:
-        SourceError: The source is an asset.
+        SourceError: The source is an asset, and the call is outside of ``provided_source``.
     """
     key = source_key(workload)
     if key is not None:
-        rows_of_asset(key)
+        rows_of_asset(key)  # raises the error if no rows are provided
 
 
 @contextlib.contextmanager

@@ -153,8 +153,8 @@ def engine_sections(engine_result: Any, columns: Sequence[str]) -> str:
     )
     view: Any = DefaultJinjaPageView()
     return "\n".join(
-        view.render(document, template="section.j2", section=section, loop=at, section_loop=at)
-        for at, section in (({"index": i}, _escaped(s)) for i, s in enumerate(sections, start=1))
+        view.render(document, template="section.j2", section=section, loop=loop, section_loop=loop)
+        for loop, section in (({"index": i}, _escaped(s)) for i, s in enumerate(sections, start=1))
     )
 
 
@@ -170,7 +170,7 @@ def _escaped(block: Any) -> Any:
     }
     if block.get("content_block_type") == "header":
         heading = escaped["header"]["string_template"]
-        # The engine doubles each '$' here and once more in its view.
+        # The renderer has already doubled each '$', and the view doubles it again: undo the first.
         heading["template"] = html.escape(heading["template"].replace("$$", "$"))
     return escaped
 

@@ -18,7 +18,7 @@ from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
 _MIN_PIECES_FOR_TENTHS = 20
-"""Number of pieces of a stage from which on a line is printed after each tenth of the pieces."""
+"""Minimum number of pieces of a stage, for a line to be printed after each tenth of the pieces."""
 _MAX_SILENT_S = 15.0
 """Time since the last printed line after which the next finished piece prints a line [s]."""
 

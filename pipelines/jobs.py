@@ -83,7 +83,7 @@ def review_job(pipeline: str) -> UnresolvedAssetJobDefinition:
         review_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, REVIEW]),
         description="Runs the gate on live rows whose labels have arrived; after a rollback, makes "
-        "a regression suite of the failed rows.",
+        "a regression suite of the rows on which the challenger failed.",
         executor_def=one_process,
     )
 

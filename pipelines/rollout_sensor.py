@@ -21,10 +21,11 @@ POLL_INTERVAL_S = 5
 REVIEW_EVERY_S = 600
 """Interval of reviews during a rollout whose requests have row keys [s]."""
 PROMOTE_EVERY_S = 300
-"""Interval after which a promotion whose run failed is requested again [s]; a run key starts one
-run only."""
+"""Interval at which the promotion is requested again until the rollout leaves this phase [s]. A run
+key starts one run only, so a failed run is repeated at the next request."""
 FAILED_ROWS_REVIEW_EVERY_S = 86_400
-"""Interval of the reviews after a rollback [s]: the failed rows reach the source later."""
+"""Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
+the source days after their requests."""
 MAX_FAILED_ROWS_REVIEWS = 7
 """Maximum number of reviews after the first one, which a rollback starts."""
 
@@ -49,8 +50,8 @@ def rollout_sensor(
         minimum_interval_seconds=POLL_INTERVAL_S,
         description="Reads the observations of the servers and applies the rules of the rollout: "
         "advance, wait, pause or roll back. Starts the promotion job after the last step (again "
-        "when its run failed), and the reviews of labels and failed rows. Waits for a required "
-        "approval.",
+        f"every {PROMOTE_EVERY_S // 60} minutes until the version is promoted), and the reviews of "
+        "labels and failed rows. Waits for a required approval.",
     )
     def sensor(
         context: dg.SensorEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
@@ -144,7 +145,7 @@ def review_and_promotion_requests(
         config = {"version": rollout.version}
         return [
             dg.RunRequest(
-                run_key=f"{rollout.id}:held {int(elapsed_s // PROMOTE_EVERY_S)}",
+                run_key=f"{rollout.id}:promotion {int(elapsed_s // PROMOTE_EVERY_S)}",
                 job_name=promotion_name(pipeline),
                 run_config={"ops": {f"{pipeline}__{PRODUCTION}": {"config": config}}},
                 tags=tags,

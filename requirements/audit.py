@@ -1,7 +1,7 @@
-"""Ask a service for known vulnerabilities of the locked packages, and say so when it was not asked.
+"""Queries a service for known vulnerabilities of the locked packages.
 
-An old release that is known to be vulnerable is asked for besides. A service that
-knows nothing of that one knows no advisories, and its silence about the others is not a pass.
+The query also contains a control: an old release that is known to be vulnerable. If the service
+reports no vulnerability of the control, it has no advisories, and the audit does not pass.
 """
 
 import argparse
@@ -17,17 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ("lock.txt", "torch.txt", "dev.txt")
 OSV_URL = "https://api.osv.dev/v1/query"
 KNOWN_VULNERABLE = "django==2.0"
-"""In no lock. It has dozens of advisories, the first of 2018."""
+"""Control of the query. No lock file contains it. It has dozens of advisories since 2018."""
 
 CLEAN, VULNERABLE, NOT_AUDITED = 0, 1, 3
 TIMEOUT_S = 900
 
 
 def ask(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] | str:
-    """Return what the service knows of each package, or why it could not be asked."""
+    """Return the entry of each package from the service, or why the query failed."""
     with tempfile.TemporaryDirectory() as folder:
         control, answer = Path(folder, "control.txt"), Path(folder, "answer.json")
-        # Nothing is downloaded; a hash is demanded all the same.
+        # pip-audit requires a hash, although nothing is downloaded.
         control.write_text(f"{KNOWN_VULNERABLE} --hash=sha256:{'0' * 64}\n")
         files = [word for path in (*requirements, control) for word in ("-r", str(path))]
         command = [
@@ -51,7 +51,7 @@ def ask(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] |
 
 
 def audit(requirements: Sequence[Path], *, osv_url: str) -> tuple[int, str]:
-    """Return the exit code and what to print."""
+    """Return the exit code and the text to print."""
     found = ask(requirements, osv_url=osv_url)
     if isinstance(found, str):
         return NOT_AUDITED, f"Not audited: {osv_url}: {found}"
@@ -68,7 +68,7 @@ def audit(requirements: Sequence[Path], *, osv_url: str) -> tuple[int, str]:
         for p in asked
         for v in p.get("vulns", [])
     ]
-    # Two entries of one package and version are two markers of the lock.
+    # A lock file may contain a package and version twice, with different environment markers.
     asked_names = {(p["name"], p.get("version")) for p in asked if "skip_reason" not in p}
     if not asked_names:
         return NOT_AUDITED, "Not audited: no package was asked for. Are the lock files empty?"

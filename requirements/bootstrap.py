@@ -1,8 +1,9 @@
-"""Make ``.venv`` exactly as the lock files say, or do nothing when it already is (REPRO-5).
+"""Installs exactly what the lock files contain into ``.venv``; does nothing if it is up to date.
 
-Run by every make target through setup.sh; needs only the standard library of Python 3.11.
-What was built is written to ``.venv/sluice-setup.json`` last, so a set-up that was interrupted is
-known and made anew by the next. Two set-ups at once wait for each other.
+Run by every make target through setup.sh; needs only the standard library of Python 3.11. The
+digests of what was installed are written to ``.venv/sluice-setup.json`` after each installation.
+The next set-up thus detects an interrupted one and starts again. A set-up waits while another one
+is running.
 """
 
 import contextlib
@@ -21,14 +22,16 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-USER_MISTAKE = 2
-BROKEN = 3
+EXIT_USER_ERROR = 2
+"""Exit code if the user must change something on this machine: Python, the disk or ``.venv``."""
+EXIT_INSTALL_FAILED = 3
+"""Exit code if an installer failed."""
 LOG_LINES_SHOWN = 30
 CHECK_MACHINE = "Is the network up and the disk not full? Run the same command again."
 
 
 class SetupFailed(Exception):
-    """Set-up cannot go on; the message says what to do."""
+    """The set-up cannot continue; the message states what to do."""
 
     def __init__(self, message: str, *, exit_code: int) -> None:
         super().__init__(message)
@@ -36,9 +39,9 @@ class SetupFailed(Exception):
 
 
 def environment_key(root: Path) -> str:
-    """Return what the installed packages depend on, as one digest.
+    """Return a digest of everything that decides which packages are installed.
 
-    The place counts too: an environment cannot be moved.
+    It includes the path of the checkout, because an environment cannot be moved.
     """
     sha = hashlib.sha256(f"{root}\n{sys.version}\n{sys.base_prefix}\n".encode())
     for name in ("lock.txt", "dev.txt", "torch.txt", "torch-cpu.txt", "bootstrap.py"):
@@ -47,18 +50,18 @@ def environment_key(root: Path) -> str:
 
 
 def project_key(root: Path) -> str:
-    """Return what the installed project itself depends on, as one digest."""
+    """Return a digest of everything that decides how the project itself is installed."""
     return hashlib.sha256((root / "pyproject.toml").read_bytes()).hexdigest()
 
 
 def torch_file(report: dict[str, Any], cpu_lock: str) -> str:
-    """Return which lock file holds the build of torch that pip would pick on this machine.
+    """Return the lock file with the build of torch to install on this machine.
 
-    The CPU build is chosen only when its bytes are known; any other build is left aside, and the
-    ordinary one is installed.
+    The CPU build is chosen only if pip would install it and torch-cpu.txt contains its hash. In all
+    other cases the build of torch.txt is installed.
 
     Args:
-        report: What ``pip install --dry-run --report`` says about torch.
+        report: Report of ``pip install --dry-run --report`` for torch.
         cpu_lock: Text of torch-cpu.txt.
     """
     picked = report["install"][0]
@@ -83,8 +86,8 @@ class Environment:
         """Bring the environment up to date with the lock files and pyproject.toml.
 
         Args:
-            with_project: False stops after the locked packages, which is all `make lock` needs
-                and all it can have while pyproject.toml is ahead of the lock files.
+            with_project: Whether Sluice itself is installed as well. `make lock` does not need it,
+                and cannot install it while the lock files do not yet match pyproject.toml.
 
         Raises:
             SetupFailed: Something is missing on this machine, or an installer failed.
@@ -92,7 +95,8 @@ class Environment:
         if not self._steps(with_project=with_project):
             return
         with self._locked():
-            steps = self._steps(with_project=with_project)  # another may have done them meanwhile
+            # Another set-up may have made the steps while this one waited.
+            steps = self._steps(with_project=with_project)
             for number, (title, step) in enumerate(steps, start=1):
                 with _progress(f"[{number}/{len(steps)}] {title}"):
                     step()
@@ -122,15 +126,15 @@ class Environment:
         os.replace(temporary, self._state)
 
     def _clear(self) -> None:
-        """Remove an outdated or half-made environment, but never one that we did not make."""
+        """Remove an outdated or incomplete environment, but never one of another program."""
         if self.folder.is_dir() and any(self.folder.iterdir()) and not self._state.exists():
             raise SetupFailed(
                 f"{self.folder} exists and was not made by this Makefile. "
                 "Move it away or remove it, then run again.",
-                exit_code=USER_MISTAKE,
+                exit_code=EXIT_USER_ERROR,
             )
         self.folder.mkdir(exist_ok=True)
-        self._write_state(environment="unfinished")  # removing may be interrupted too
+        self._write_state(environment="unfinished")  # the removal may be interrupted as well
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -145,18 +149,19 @@ class Environment:
             raise SetupFailed(
                 f"{sys.executable} has no venv module with pip. Install it (on Debian: "
                 "apt-get install python3-venv), or name another Python: make PYTHON=...",
-                exit_code=USER_MISTAKE,
+                exit_code=EXIT_USER_ERROR,
             )
         self._clear()
-        # Started from inside an environment, its base interpreter is the one that stays.
+        # If this script runs in a virtual environment, use its base interpreter: the environment
+        # may be removed.
         python = getattr(sys, "_base_executable", None) or sys.executable
         self._call([python, "-m", "venv", str(self.folder)])
 
     def _install_locked(self) -> None:
         requirements = self.root / "requirements"
         torch = torch_file(self._torch_report(), (requirements / "torch-cpu.txt").read_text())
-        # --no-deps: the locks are complete, and `pip check` afterwards says so.
-        # Only wheels: a source package would fetch build tools that no hash covers.
+        # --no-deps: the lock files are complete, which `pip check` verifies afterwards.
+        # Only wheels: a source package would download build tools without a hash.
         files = [str(requirements / name) for name in ("lock.txt", "dev.txt", torch)]
         self._pip(
             *("install", "--require-hashes", "--no-deps", "--only-binary=:all:"),
@@ -169,7 +174,8 @@ class Environment:
         pin = re.search(r"^torch==[^ ;\\]+", text, flags=re.MULTILINE)
         assert pin is not None
         path = self.folder / "torch-report.json"
-        # Without hashes here, or pip would prefer the link that carries one.
+        # Do not pass hashes: pip would prefer the file that matches one, even if another build is
+        # the one for this machine.
         self._pip("install", "--dry-run", "--no-deps", "--report", str(path), pin[0])
         report: dict[str, Any] = json.loads(path.read_text())
         return report
@@ -197,7 +203,7 @@ class Environment:
             raise SetupFailed(
                 "\n".join(lines[-LOG_LINES_SHOWN:])
                 + f"\nThis failed: {' '.join(command)}\nAll output is in {self._log}. {fix}",
-                exit_code=BROKEN,
+                exit_code=EXIT_INSTALL_FAILED,
             )
 
     @contextlib.contextmanager
@@ -222,7 +228,7 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         print(f"Cannot set up {environment.folder}: {error}.", file=sys.stderr)
         print("Free the disk or make the folder writable, then run again.", file=sys.stderr)
-        return USER_MISTAKE
+        return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print("\ninterrupted; the next run repairs the set-up", file=sys.stderr)
         return 130

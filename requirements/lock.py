@@ -1,11 +1,13 @@
-"""Write the lock files: every package of every extra, pinned with its hashes (REPRO-5).
+"""Writes the lock files: every package of every extra, pinned with its hashes.
 
-``lock.txt`` holds what Sluice and its extras need to run, and ``dev.txt`` what only the extras
-``dev`` and ``docs`` bring: the tools of a checkout stay out of what serves. Neither has torch,
-which comes from one of two files, chosen by bootstrap.py: ``torch-cpu.txt`` pins the CPU build,
-``torch.txt`` the ordinary one and the CUDA packages that only it needs. They cannot be one pin with
-both hashes: pip then prefers the file whose link carries its hash, which a wheel in a folder does
-not. The resolver sees the ordinary build only, so the hash of the CPU build is kept here.
+``lock.txt`` contains the packages that Sluice and its extras need to run. ``dev.txt`` contains the
+packages that only the extras ``dev`` and ``docs`` need, so that a server does not install them.
+
+torch is in two separate files, from which bootstrap.py chooses: ``torch-cpu.txt`` pins the CPU
+build, ``torch.txt`` the default build with the CUDA packages that only it needs. One pin with both
+hashes would not work: pip prefers a file whose link in the package index contains a matching hash,
+and wheels in a folder have no such link. The resolver finds only the default build, so the hash of
+the CPU build is a constant here.
 """
 
 import argparse
@@ -20,11 +22,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = "requirements/constraints.txt"
 TOOL_EXTRAS = frozenset({"dev", "docs"})
-"""Extras for the work on a checkout, which nothing needs to run."""
+"""Extras for the development of Sluice, which are not needed to run it."""
 OLDEST_PYTHON = "3.11"
 TORCH_VERSION = "2.13.0"
 CPU_TORCH_HASHES = ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
-"""SHA-256 of the +cpu wheels we know: CPython 3.11, Linux on x86_64."""
+"""SHA-256 of the known +cpu wheels: CPython 3.11, Linux on x86_64."""
 
 _CUDA_NAME = re.compile(r"(nvidia-.+|cuda-.+|triton)$")
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)==([^ ;\\]+)")
@@ -43,7 +45,7 @@ ABOUT = {
 
 
 class Pin(NamedTuple):
-    """One locked package: its name, version, the packages that need it, and its lines."""
+    """One locked package: its name, version, the packages that require it, and its lines."""
 
     name: str
     version: str
@@ -69,12 +71,12 @@ def read_pins(text: str) -> tuple[Pin, ...]:
 
 
 def split_torch(pins: Sequence[Pin]) -> tuple[tuple[Pin, ...], tuple[Pin, ...]]:
-    """Return everything but torch, and the ordinary torch with what only it needs on Linux.
+    """Return the pins without torch and CUDA, and those of torch and the CUDA packages.
 
-    A package is CUDA-only when its name says so, or when nothing but CUDA-only packages need it.
+    A package belongs to CUDA if its name indicates it, or if only CUDA packages require it.
 
     Raises:
-        ValueError: torch is missing, or pinned to a version whose CPU build is not known.
+        ValueError: torch is missing, or pinned to a version whose CPU build is unknown.
     """
     versions = [pin.version for pin in pins if pin.name == "torch"]
     if versions != [TORCH_VERSION]:
@@ -102,8 +104,8 @@ def write_locks(folder: Path, pins: Sequence[Pin], *, to_run: Set[str]) -> None:
     """Write the four lock files.
 
     Args:
-        folder: Where to.
-        pins: Of every extra.
+        folder: Folder of the lock files.
+        pins: Pins of all extras.
         to_run: Names of the packages that are needed without the extras ``dev`` and ``docs``.
     """
     others, torch = split_torch(pins)
@@ -123,11 +125,11 @@ def compile_pins(
     """Resolve pyproject.toml for all platforms.
 
     Args:
-        root: The checkout.
-        uv: The resolver.
-        extras: Of the project, to resolve with it.
-        present: Pins that stay where they can.
-        upgrade: Take newer versions than those.
+        root: Folder of the checkout.
+        uv: Path of uv, the resolver.
+        extras: Extras of the project to include.
+        present: Text of the present pins, which are kept if possible.
+        upgrade: Whether to replace them by newer versions.
     """
     resolved = root / "requirements" / ".resolved.txt"
     resolved.write_text(present)
@@ -146,7 +148,7 @@ def compile_pins(
 
 
 def main() -> None:
-    """Write the lock files next to this one."""
+    """Write the lock files into the folder of this file."""
     parser = argparse.ArgumentParser(description="Write the lock files from pyproject.toml.")
     parser.add_argument("--upgrade", action="store_true", help="take newer versions too")
     upgrade = parser.parse_args().upgrade

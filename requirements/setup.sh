@@ -1,5 +1,6 @@
 #!/bin/sh
-# Find a Python that can run Sluice, then let bootstrap.py make .venv as the lock files say.
+# Finds a Python that can run Sluice, and runs bootstrap.py with it, which installs the packages of
+# the lock files into .venv.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 tried=""

@@ -184,13 +184,13 @@ def report(version: str, sha: str | None) -> dict:
     ("version", "sha", "file"),
     [
         ("2.13.0+cpu", "a" * 64, "torch-cpu.txt"),
-        ("2.13.0+cpu", "b" * 64, "torch.txt"),  # a CPU build whose bytes nobody vouched for
+        ("2.13.0+cpu", "b" * 64, "torch.txt"),  # a CPU build whose hash is not locked
         ("2.13.0+cpu", None, "torch.txt"),
         ("2.13.0", "a" * 64, "torch.txt"),
         ("2.13.0+cu130", "a" * 64, "torch.txt"),
     ],
 )
-def test_the_cpu_build_is_taken_only_when_its_bytes_are_known(version, sha, file):
+def test_the_cpu_build_is_installed_only_if_its_hash_is_locked(version, sha, file):
     cpu_lock = lock.cpu_pin(["c" * 64, "a" * 64])
 
     assert bootstrap.torch_file(report(version, sha), cpu_lock) == file

@@ -40,13 +40,13 @@ def init(
 ) -> None:
     """Write a pipeline for your data: NAME.yaml, NAME.py and test_NAME.py.
 
-    The data are inspected, and every guess is written as a comment beside the line that it
-    concerns: the task, the order of the rows, the columns that are inputs and those left out.
+    The data are inspected. Comments in the files state the reason of each guess: the task, the
+    order of the rows, the columns that are inputs and those left out.
     The files are yours to edit. No file is overwritten.
     """
-    from sluice.scaffold.create import create_beside
+    from sluice.scaffold.create import create_for_init
 
-    created = create_beside(Path.cwd(), data, target=target, name=name)
+    created = create_for_init(Path.cwd(), data, target=target, name=name)
     if as_json:
         print_json(
             {

@@ -21,8 +21,8 @@ _MAX_TABLE_ROWS = 20
 def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
     """Print a summary of an event log; return whether the log is valid and complete.
 
-    A log is incomplete when its last line is torn, when a fold or the experiment has no end event,
-    or when a fold is missing: after a crash, or while the run continues.
+    A log is incomplete when its last line is torn, when a gate, a fold or the experiment has no end
+    event, or when a fold is missing: after a crash, or while the run continues.
 
     Without a target the names of the metrics are unknown; a ``fold_complete`` without a number
     named ``test_*`` and an ``experiment_complete`` without one named ``mean_*`` are notes only.
@@ -53,7 +53,7 @@ def validate_file(log: Path, target: str | None, *, as_json: bool) -> bool:
 
 
 def log_page(report: LogReport) -> RenderableType:
-    """Return the report for a terminal: events by type, problems, verdict."""
+    """Return the report for a terminal: events by type, problems, conclusion."""
     counts = Table("event", box=box.SIMPLE_HEAD, pad_edge=False)
     counts.add_column("count", justify="right")
     for event, count in report.counts.items():
@@ -67,7 +67,7 @@ def log_page(report: LogReport) -> RenderableType:
         parts.append(_table("non-finite", report.non_finite, report.num_non_finite))
     if report.gaps:
         parts.append(_table("incomplete", report.gaps, len(report.gaps)))
-    return Group(*parts, _verdict(report))
+    return Group(*parts, _conclusion(report))
 
 
 def _headline(target: str) -> str:
@@ -94,7 +94,7 @@ def _table(title: str, problems: tuple[LogProblem, ...], total: int) -> Table:
     return table
 
 
-def _verdict(report: LogReport) -> Text:
+def _conclusion(report: LogReport) -> Text:
     text = Text()
     if report.torn_line is not None:
         text.append("The last line is torn, as after a crash: ")

@@ -69,15 +69,15 @@ def _subject(target: str, seed: int) -> "Subject":
     if ":" in target and not Path(target).exists():
         return Subject(
             workload=load_workload(target, {}, where=target),
-            model=ModelSettings(),
-            training=TrainSettings(),
+            model_settings=ModelSettings(),
+            train_settings=TrainSettings(),
             seed=seed,
         )
     pipeline = find_pipeline(target, defs_folder())
     return Subject(
         workload=resolve(pipeline).workload,
-        model=pipeline.model,
-        training=pipeline.training,
+        model_settings=pipeline.model,
+        train_settings=pipeline.training,
         seed=seed,
     )
 

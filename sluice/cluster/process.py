@@ -45,8 +45,8 @@ WORKER_ENVIRONMENT = {
 and the hash seed can change the rounding of a result, so they must be equal in all workers."""
 
 _STOP_TIMEOUT_S = 3.0
-"""Time that a worker has to clean up after SIGTERM, before it is killed [s]. A worker handles the
-signal only between two operations."""
+"""Time that a worker has to clean up after SIGTERM, before it is killed [s]. Python handles signals
+only between bytecode instructions, so a long call in C delays the exit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

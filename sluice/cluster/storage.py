@@ -180,7 +180,9 @@ def _failed_reads(
                 read_content = stream.read()
         except Exception as error:  # worker boundary: client libraries of clouds may raise anything
             return f"{type(error).__name__}: {error}"
-        return "" if read_content == content else "it reads different content"
+        if read_content == content:
+            return ""
+        return "the file has different content there, so another storage is mounted at this path"
 
     failures = []
     for machine in call_on_every_machine(read):

@@ -129,7 +129,7 @@ class PocSettings(Settings):
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Number of features from which on a table counts as wide. In a wide table, "
+        description="Minimum number of features of a wide table. In a wide table, "
         "constant features are common (image borders, rare categories) and only warn if at most "
         "half of the features are constant.",
     )
@@ -137,15 +137,15 @@ class PocSettings(Settings):
         0.9999,
         gt=0.9,
         le=1,
-        description="Absolute correlation of a feature with the target from which on the feature "
-        "counts as a copy, and the check fails.",
+        description="Minimum absolute correlation of a feature with the target, for the feature to "
+        "count as a copy. Then the check fails.",
     )
     near_target_copy_correlation: float = Field(
         0.99,
         gt=0.5,
         le=1,
-        description="Absolute correlation of a feature with the target from which on the feature "
-        "nearly equals the target, and the check warns.",
+        description="Minimum absolute correlation of a feature with the target, for the feature to "
+        "nearly equal the target. Then the check warns.",
     )
     split_rows: int = Field(
         1024,

@@ -98,9 +98,10 @@ def walk_forward(num_rows: int, settings: FoldSettings, *, horizon_rows: int) ->
 
 
 def rows_needed(settings: FoldSettings, *, horizon_rows: int, min_train_rows: int) -> int:
-    """Return the minimum number of rows with which every fold has ``min_train_rows`` train rows.
+    """Return the minimum number of rows.
 
-    Only the first fold is checked, because later folds have more train rows.
+    Every fold then has at least ``min_train_rows`` train rows and one test row. Only the train rows
+    of the first fold are checked, because later folds have more.
     """
     return next(
         num_rows

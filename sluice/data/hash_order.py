@@ -15,8 +15,8 @@ import pandas as pd
 from sluice.base.errors import ContractError
 
 _KEY_BITS = 53
-"""Number of bits of a key. Every number format of a table represents integers of this size
-exactly."""
+"""Number of bits of a key. Many tables store numbers as float64, which represents integers of up to
+this size exactly."""
 
 
 def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> pd.DataFrame:
@@ -57,10 +57,13 @@ def in_hash_order(rows: pd.DataFrame, columns: Sequence[str], *, name: str) -> p
         c for c in columns if c not in (*missing_columns, *numeric_columns, *text_columns)
     ]
     if missing_columns or unusable_columns or not columns:
-        problems = {"missing": missing_columns, "of another type or with gaps": unusable_columns}
+        problems = {
+            "missing": missing_columns,
+            "of another type or with missing values": unusable_columns,
+        }
         listed = [f"{what}: {', '.join(names)}" for what, names in problems.items() if names]
         raise ContractError(
-            "A key requires numeric columns, or text columns without gaps; "
+            "A key requires numeric columns, or text columns without missing values; "
             f"{'; '.join(listed) or 'got no columns'}.",
             fix="Pass the columns that identify a row.",
         )

@@ -45,7 +45,8 @@ class RandomFeatures:
     """Random Fourier features of rows: numbers as normal scores, categories as one-hot vectors.
 
     Source:
-        Rahimi & Recht (2007), NeurIPS 20; Gretton et al. (2012), JMLR 13, the discrepancy.
+        Random features: Rahimi & Recht (2007), NeurIPS 20. Maximum mean discrepancy: Gretton et al.
+        (2012), JMLR 13.
     """
 
     numeric_positions: tuple[int, ...]
@@ -74,7 +75,8 @@ class RandomFeatures:
         """Draw the features for the columns of a reference.
 
         The kernel width is the root mean square distance of two rows of the reference. The mean
-        square follows from the shares of the codes; the common median needs pairs of rows.
+        square follows from the shares of the codes. The usual median heuristic would need the
+        distances of pairs of rows.
         """
         rng = np.random.default_rng(seed)
         numeric = tuple(at for at, column in enumerate(columns) if column.kind == "numeric")

@@ -114,7 +114,7 @@ class GateReport(Record):
 
     @property
     def outcome(self) -> Literal["pass", "fail", "insufficient"]:
-        """The gate's verdict: "fail" takes precedence over "insufficient"."""
+        """Outcome of the gate: "fail" takes precedence over "insufficient"."""
         if self.passed:
             return "pass"
         outcomes = {result.outcome for result in self.results}

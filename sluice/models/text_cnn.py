@@ -41,10 +41,12 @@ class TextCnn(nn.Module):
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Return the outputs (B, O)."""
         is_token_B1L = mask[:, None, :]
-        # Padding is 0 before every convolution, like the positions beyond the end of a text.
+        # Padding tokens are zeroed before every convolution, like the zeros that Conv1d itself pads
+        # with.
         hidden_BHL = self.drop(self.embedding(ids)).transpose(1, 2) * is_token_B1L
         for convolution in self.convolutions:
             hidden_BHL = torch.relu(convolution(hidden_BHL)) * is_token_B1L
-        # After a ReLU no value is below 0, so a masked position is never the only maximum.
+        # After a ReLU no value is below 0, so the zeros of masked positions do not change the
+        # maximum.
         output: Tensor = self.head(self.drop(hidden_BHL.amax(dim=2)))
         return output

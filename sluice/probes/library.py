@@ -127,8 +127,8 @@ def _gradients(subject: Subject) -> ProbeResult:
 
 
 def _schedule(subject: Subject) -> ProbeResult:
-    steps = math.ceil(len(subject.train) / subject.training.batch_rows)
-    return probe_train_settings(subject.training, steps_per_epoch=steps)
+    steps = math.ceil(len(subject.train) / subject.train_settings.batch_rows)
+    return probe_train_settings(subject.train_settings, steps_per_epoch=steps)
 
 
 def _modes(subject: Subject) -> ProbeResult:
@@ -136,11 +136,13 @@ def _modes(subject: Subject) -> ProbeResult:
 
 
 def _seeds(subject: Subject) -> ProbeResult:
-    return probe_seeds(subject.workload, subject.model, subject.training, seed=subject.seed)
+    return probe_seeds(
+        subject.workload, subject.model_settings, subject.train_settings, seed=subject.seed
+    )
 
 
 def _shards(subject: Subject) -> ProbeResult:
-    num_rows, batch_rows = len(subject.train), subject.training.batch_rows
+    num_rows, batch_rows = len(subject.train), subject.train_settings.batch_rows
     y = subject.train.targets
     has_one_label_per_row = y.dim() == 1 or (y.dim() == 2 and y.shape[1] == 1)
     return probe_shards(

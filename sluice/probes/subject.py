@@ -33,8 +33,8 @@ class Subject:
     """
 
     workload: Workload
-    model: ModelSettings
-    training: TrainSettings
+    model_settings: ModelSettings
+    train_settings: TrainSettings
     seed: int
 
     @cached_property
@@ -77,4 +77,4 @@ class Subject:
     def network(self) -> Scaled:
         """The untrained network, with fixed scalings of its inputs and outputs."""
         with wrap_user_errors("build_model of the workload"):
-            return prepare_model(self._fitted[0], self.model, self.train, seed=self.seed)
+            return prepare_model(self._fitted[0], self.model_settings, self.train, seed=self.seed)

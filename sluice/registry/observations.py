@@ -62,7 +62,7 @@ class Observations:
             StorageError: The database cannot be written.
             SamplesRefused: The database cannot store the samples; state and counts are stored.
         """
-        state, window = report.state, report.window
+        state, counts = report.state, report.counts
         with self._database.write() as connection:
             _put(
                 connection,
@@ -70,9 +70,9 @@ class Observations:
                 {"model": state.model, "server": state.server},
                 {"at": state.at, "payload": state.model_dump_json()},
             )
-            if window is not None:
-                key = {"rollout": window.rollout, "epoch": window.epoch, "server": state.server}
-                _put(connection, arm_counts, key, {"payload": window.model_dump_json()})
+            if counts is not None:
+                key = {"rollout": counts.rollout, "epoch": counts.epoch, "server": state.server}
+                _put(connection, arm_counts, key, {"payload": counts.model_dump_json()})
             if self._max_age is not None:
                 delete_expired(connection, state.model, before=state.at - self._max_age)
         # In a second transaction, so that an invalid row key of a client does not lose the counts.

@@ -24,7 +24,7 @@ SELECT c.relname, c.relkind = 'r' AS is_table,
     ) OR EXISTS (
         SELECT FROM pg_policy p WHERE p.polrelid = c.oid AND NOT p.polpermissive
     )) AS has_policies,
-    EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid)) AS has_family
+    EXISTS (SELECT FROM pg_inherits i WHERE c.oid IN (i.inhparent, i.inhrelid)) AS is_inherited
 FROM pg_class c WHERE pg_table_is_visible(c.oid) AND c.relname IN :names ORDER BY c.relname
 """
 _SQLITE_CATALOG = """
@@ -35,7 +35,7 @@ _QUERIES = {"postgresql": _POSTGRESQL_CATALOG, "sqlite": _SQLITE_CATALOG}
 _PROBLEMS = {
     "has_rules": "has rewrite rules",
     "has_policies": "shows some rows to some users only (row level security)",
-    "has_family": "takes part in table inheritance",
+    "is_inherited": "takes part in table inheritance",
 }
 
 

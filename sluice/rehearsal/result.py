@@ -82,9 +82,7 @@ class Rehearsal(Record):
     failed: int
     failure: str = Field(description="Error of the first failed request; empty without one.")
     problems: tuple[str, ...] = Field(description="Problems that the server reported.")
-    limits: dict[GuardName, float] = Field(
-        description="Evidence from which on a guard rolls back, by guard."
-    )
+    limits: dict[GuardName, float] = Field(description="Minimum evidence for a rollback, by guard.")
     drift_limit: float
     transitions: tuple[Transition, ...]
     samples: tuple[RehearsalSample, ...]

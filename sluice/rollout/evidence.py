@@ -18,6 +18,8 @@ from sluice.rollout.observations import ArmCounts, BothArms, TrafficCounts
 from sluice.rollout.settings import RolloutSettings
 
 GuardName = Literal["errors", "timeouts", "not_finite", "slower"]
+"""Fault that a guard counts: errors, timeouts, non-finite predictions ("not_finite"), or responses
+slower than the latency limit, which follows from production's p95 ("slower")."""
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)
 _HOUR_S = 3600.0
 

@@ -91,7 +91,7 @@ class ServerReport(Record):
     """Report of one server: its state, its counts since the rollout step began, and new samples."""
 
     state: ServerState
-    window: TrafficCounts | None = Field(
+    counts: TrafficCounts | None = Field(
         None, description="Counts of the step; None without a rollout."
     )
     samples: tuple[Sample, ...] = ()

@@ -99,7 +99,7 @@ class GuardReading(Record):
     evidence: float = Field(
         description="E-value against the hypothesis that the challenger is not worse."
     )
-    limit: float = Field(description="Evidence from which on the rollout rolls back.")
+    limit: float = Field(description="Minimum evidence for a rollback.")
     challenger: int = Field(
         description="Number of the challenger's faults in this step that count as evidence."
     )

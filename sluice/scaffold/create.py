@@ -14,6 +14,8 @@ from sluice.scaffold.project import PipelineNames, write_files
 from sluice.scaffold.table_inspection import inspect_table
 from sluice.scaffold.table_template import table_files
 
+_REASONS_NOTE = "Comments in the files state the reason of each guess."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewPipeline:
@@ -29,8 +31,8 @@ class NewPipeline:
     """Name of each column that is not an input, and the reason."""
 
 
-def create_beside(folder: Path, data: Path, *, target: str | None, name: str) -> NewPipeline:
-    """Write a pipeline for data into a folder.
+def create_for_init(folder: Path, data: Path, *, target: str | None, name: str) -> NewPipeline:
+    """Write a pipeline for data into a folder, with the file names of ``sluice init``.
 
     Args:
         folder: Folder of the new files.
@@ -43,13 +45,13 @@ def create_beside(folder: Path, data: Path, *, target: str | None, name: str) ->
         SettingsError: The name is invalid, or the target is missing or not a column.
         ContractError: A file exists, or the data are not sufficient for a model.
     """
-    return create_pipeline(folder, data, target=target, names=PipelineNames.beside_data(name))
+    return create_pipeline(folder, data, target=target, names=PipelineNames.for_init(name))
 
 
 def create_pipeline(
     folder: Path, data: Path, *, target: str | None, names: PipelineNames
 ) -> NewPipeline:
-    """Write a pipeline with the given file names; see ``create_beside``."""
+    """Write a pipeline with the given file names; see ``create_for_init``."""
     guess = _inspect(data, target)
     relative_path = Path(os.path.relpath(data, folder)).as_posix()
     if isinstance(guess, TableGuess):
@@ -68,8 +70,8 @@ def _inspect(data: Path, target: str | None) -> TableGuess | ImageGuess:
     if data.is_dir():
         if target is not None:
             raise SettingsError(
-                f"{data} is a folder, whose images have the names of their subfolders as classes; "
-                f"it has no column '{target}'.",
+                f"{data} is a folder of images. Their classes are the names of the subfolders, so "
+                f"there is no column '{target}'.",
                 fix="Remove --target, or pass a CSV, Parquet or JSON lines file.",
             )
         return inspect_images(data)
@@ -114,7 +116,7 @@ def _describe_table(guess: TableGuess) -> _Description:
         task=str(guess.task.value),
         summary=f"{str(guess.task.value).capitalize()} of '{guess.target}' "
         f"({guess.task.reason}), {pluralize(guess.num_rows, 'row')} {order}, "
-        f"{pluralize(len(columns), 'input')}. Each guess has its reason beside it.",
+        f"{pluralize(len(columns), 'input')}. {_REASONS_NOTE}",
         inputs=columns,
         left_out=tuple((each.name, each.reason) for each in guess.left_out),
     )
@@ -124,5 +126,5 @@ def _describe_images(guess: ImageGuess) -> _Description:
     return _Description(
         task="classification",
         summary=f"Classification of {pluralize(guess.num_rows, 'image')} into "
-        f"{len(guess.classes)} classes. Each guess has its reason beside it.",
+        f"{len(guess.classes)} classes. {_REASONS_NOTE}",
     )

@@ -36,7 +36,7 @@ class PipelineNames:
     """Command that runs the pipeline."""
 
     @classmethod
-    def beside_data(cls, name: str) -> "PipelineNames":
+    def for_init(cls, name: str) -> "PipelineNames":
         """Return the names of files that ``sluice init`` writes: NAME.yaml, NAME.py, test_NAME.py.
 
         Raises:

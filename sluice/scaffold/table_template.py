@@ -36,7 +36,7 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
             "",
             "",
             f"class {class_name(names.name)}(TableWorkload):",
-            f'    """One row of {_one_line(guess.data)}. Every guess has its reason beside it; '
+            f'    """One row of {_one_line(guess.data)}. Comments state the reason of each guess; '
             'edit what is wrong."""',
             "",
             with_comment(

@@ -86,7 +86,7 @@ class Reporter:
             return
         samples = self._buffer.take()
         report = ServerReport(
-            state=self._state(draining), window=self._router.traffic_counts(), samples=samples
+            state=self._state(draining), counts=self._router.traffic_counts(), samples=samples
         )
         self._writing = in_background(lambda: self._sink.write(report), name="reporting")
         try:
@@ -95,15 +95,15 @@ class Reporter:
         except TimeoutError:
             self._note_failure(f"no answer within {self._settings.registry_timeout_s:g} s")
         except SamplesRefused as error:  # samples are dropped: they would be refused again
-            self._split_sync.note("reports", "")
-            self._split_sync.note("samples", str(error))
+            self._split_sync.clear_problem("reports")
+            self._split_sync.set_problem("samples", str(error))
         except Exception as error:  # the server survives any error of the registry
             self._buffer.give_back(samples)
             self._note_failure(f"{type(error).__name__}: {error}")
         else:
-            self._split_sync.note("reports", "")
+            self._split_sync.clear_problem("reports")
             if samples:
-                self._split_sync.note("samples", "")
+                self._split_sync.clear_problem("samples")
 
     async def _is_previous_written(self, *, timeout_s: float) -> bool:
         if self._writing is None or self._writing.done():
@@ -116,7 +116,7 @@ class Reporter:
 
     def _note_failure(self, why: str) -> None:
         self._metrics.report_failures.inc()
-        self._split_sync.note(
+        self._split_sync.set_problem(
             "reports",
             "Reports to the registry fail. A rollout in progress cannot advance, and its lease "
             f"expires on this server. Error: {why}",

@@ -6,7 +6,7 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 
 class ResponseWriter:
-    """Transport for one response of uvicorn, which writes the head and the body separately."""
+    """Transport for one response. Joins the head and the body, which uvicorn writes separately."""
 
     __slots__ = ("_cycle", "_head", "_transport")
 
@@ -20,12 +20,15 @@ class ResponseWriter:
         self._transport = transport
         self._cycle = cycle
         self._head: bytes | None = None
+        """Head that is not written yet. None before the head; b"" after it was written."""
 
     def write(self, data: bytes) -> None:
         """Write data. The head is kept until the next write, and then written with its data."""
         if self._head is not None:
             data, self._head = self._head + data, b""
-        elif self._cycle.response_started:  # not "100 Continue", for which the client waits
+        # The data is the head of the response. "100 Continue" comes before the response and is
+        # written at once, because the client waits for it.
+        elif self._cycle.response_started:
             self._head = data
             return
         if data:

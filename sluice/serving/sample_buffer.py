@@ -28,24 +28,24 @@ class SampleBuffer:
         Args:
             per_s: Maximum rate of sampled requests [1/s]. 0 disables sampling, also of failures.
         """
-        self._random_samples = RateLimit(per_s=per_s, burst=_BURST_SAMPLES) if per_s > 0 else None
-        self._failures = RateLimit(per_s=_FAILURES_PER_S, burst=_BURST_FAILURES)
+        self._sample_limit = RateLimit(per_s=per_s, burst=_BURST_SAMPLES) if per_s > 0 else None
+        self._failure_limit = RateLimit(per_s=_FAILURES_PER_S, burst=_BURST_FAILURES)
         self._waiting: deque[Sample] = deque(maxlen=_MAX_WAITING)
 
     def should_sample(self, now: float) -> bool:
         """Return whether a request at ``now`` [s, monotonic] is sampled; count it if it is."""
-        return self._random_samples is not None and self._random_samples.take(now)
+        return self._sample_limit is not None and self._sample_limit.take(now)
 
     def is_exhausted(self, now: float) -> bool:
         """Return whether no request of any client can be sampled at ``now`` [s, monotonic]."""
-        return self._random_samples is None or self._random_samples.is_empty(now)
+        return self._sample_limit is None or self._sample_limit.is_empty(now)
 
     def should_keep_failure(self, now: float) -> bool:
         """Return whether a request that failed at ``now`` [s, monotonic] is sampled, and count it.
 
         Failed requests have their own, higher rate limit.
         """
-        return self._random_samples is not None and self._failures.take(now)
+        return self._sample_limit is not None and self._failure_limit.take(now)
 
     def add(self, sample: Sample) -> None:
         """Add a sample."""

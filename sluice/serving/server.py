@@ -102,7 +102,7 @@ def open_serving(
         log_event=log_event,
     )
     if problem:
-        split_sync.note("challenger", problem)
+        split_sync.set_problem("challenger", problem)
     reporter = None
     if reports is not None:
         reporter = Reporter(

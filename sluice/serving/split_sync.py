@@ -118,8 +118,8 @@ class SplitSync:
         except RegistryInconsistent as error:
             self._metrics.source_up.set(1)
             self._metrics.registry_findings.set(error.num_findings)
-            self.note("source", "")
-            self.note(
+            self.clear_problem("source")
+            self.set_problem(
                 "registry",
                 "Registry entries about what to serve contradict each other, so the last "
                 f"consistent version serves: {error}",
@@ -127,7 +127,7 @@ class SplitSync:
         except Exception as error:  # the server survives any error of its source
             self._metrics.source_failures.inc()
             self._metrics.source_up.set(0)
-            self.note(
+            self.set_problem(
                 "source",
                 "The traffic split cannot be read, so the last known split stays in force: "
                 f"{error}",
@@ -135,8 +135,8 @@ class SplitSync:
         else:
             self._metrics.source_up.set(1)
             self._metrics.registry_findings.set(0)
-            self.note("source", "")
-            self.note("registry", "")
+            self.clear_problem("source")
+            self.clear_problem("registry")
             self._on_split(read_split)
         await self._update_table()
         self._update_status()
@@ -168,7 +168,7 @@ class SplitSync:
             return
         if is_newer(new, self._known_split):
             if new.challenger != self._known_split.challenger:
-                self.note("challenger", "")  # the problem was that of the previous challenger
+                self.clear_problem("challenger")  # the problem was that of the previous challenger
             if _arm_key(new) != _arm_key(
                 self._known_split
             ):  # a renewed lease is no reason to retry
@@ -176,13 +176,13 @@ class SplitSync:
             self._known_split = new
         elif new != self._known_split:
             self._metrics.stale_splits.inc()
-            self.note(
+            self.set_problem(
                 "stale",
                 f"A traffic split of epoch {new.epoch} was ignored, because a different split of "
                 f"epoch {self._known_split.epoch} is known.",
             )
             return
-        self.note("stale", "")
+        self.clear_problem("stale")
 
     async def _update_table(self) -> None:
         """Set the router's table for the known split, unless it is already set.
@@ -213,14 +213,14 @@ class SplitSync:
             new_table, problem = future.result()
         except Exception as error:  # user code may raise anything; the last good table stays
             self._retry_at = time.monotonic() + self._settings.load_retry_s
-            self.note(
+            self.set_problem(
                 "production",
                 f"Production {short(known.production)} does not load, so the last good version "
                 f"serves: {type(error).__name__}: {error}",
             )
             return
-        self.note("production", "")
-        self.note("challenger", problem)
+        self.clear_problem("production")
+        self.set_problem("challenger", problem)
         if problem:
             backoff = min(2**self._num_failures, _MAX_BACKOFF)
             self._retry_at = time.monotonic() + self._settings.load_retry_s * backoff
@@ -257,20 +257,24 @@ class SplitSync:
             self._pending_table.no_longer_needed.set()
             self._pending_table = None
 
-    def note(self, about: str, problem: str) -> None:
-        """Record a problem of one kind; "" records that it is solved. Only changes are logged.
+    def set_problem(self, kind: str, problem: str) -> None:
+        """Record the current problem of one kind. Only changes are logged.
 
         Args:
-            about: Kind of the problem.
-            problem: The problem in a sentence.
+            kind: Kind of the problem.
+            problem: The problem in a sentence; "" clears it, as ``clear_problem`` does.
         """
-        if problem == self._problems.get(about, ""):
+        if problem == self._problems.get(kind, ""):
             return
         if problem:
-            self._problems[about] = problem
+            self._problems[kind] = problem
         else:
-            del self._problems[about]
-        self._log_event("problem" if problem else "solved", problem or about)
+            del self._problems[kind]
+        self._log_event("problem" if problem else "solved", problem or kind)
+
+    def clear_problem(self, kind: str) -> None:
+        """Record that there is no problem of one kind."""
+        self.set_problem(kind, "")
 
     def _lacks_challenger(self) -> bool:
         """Return whether the split has a challenger that the router's table does not have."""
@@ -283,17 +287,19 @@ class SplitSync:
         table = self._router.table
         split = self._router.in_force(table.split)
         if split != table.split:
-            self.note("lease", "The lease of the rollout has expired: production serves alone.")
+            self.set_problem(
+                "lease", "The lease of the rollout has expired: production serves alone."
+            )
         else:
-            self.note("lease", "")
+            self.clear_problem("lease")
         self._metrics.epoch.set(split.epoch)
         self._metrics.share.set(split.share if table.challenger is not None else 0)
         self._metrics.version.labels("production").set(table.production.deployed.version)
         is_loading = self._lacks_challenger() and "challenger" not in self._problems
-        self.note("loading", LOADING if is_loading else "")
+        self.set_problem("loading", LOADING if is_loading else "")
         challenger = table.challenger
         problem = "" if challenger is None else challenger.deployed.problem
-        self.note("challenger process", problem)
+        self.set_problem("challenger process", problem)
         self._metrics.version.labels("challenger").set(
             0 if challenger is None else challenger.deployed.version
         )

@@ -22,12 +22,12 @@ async def follow_tokens(serving: Serving, watch: TokenFileWatch) -> None:
             # In a thread, because reading from a network file system may be slow.
             tokens = await asyncio.wrap_future(in_background(watch.refresh, name="tokens"))
         except SluiceError as error:
-            serving.split_sync.note(
+            serving.split_sync.set_problem(
                 "tokens",
                 f"The token file cannot be used, so the previous tokens stay in force: {error}",
             )
             continue
-        serving.split_sync.note("tokens", "")
+        serving.split_sync.clear_problem("tokens")
         if tokens is not None:
             serving.set_tokens(tokens)
             serving.log.info("tokens", what=f"{pluralize(len(tokens.grants), 'token')} in force.")

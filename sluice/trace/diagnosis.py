@@ -6,7 +6,7 @@ from pydantic import Field
 
 from sluice.base.settings import Record
 from sluice.findings.catalogue import FaultName
-from sluice.trace.faults import CONSEQUENCES
+from sluice.trace.fault_consequences import CONSEQUENCES
 from sluice.trace.finding import TraceFinding
 
 SEVERITY_LABELS = {"error": "error", "confirm": "needs confirmation", "warning": "warning"}

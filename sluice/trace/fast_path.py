@@ -107,14 +107,14 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         thread = local.thread
-        running, prediction = thread.backward, thread.prediction
-        if prediction.position < 0 or not sink.is_on or running.is_running:
+        backward_state, prediction = thread.backward, thread.prediction
+        if prediction.position < 0 or not sink.is_on or backward_state.is_running:
             return hook(tensors, *args, **kwargs)
         try:
             is_matched = (
                 type(tensors) is Tensor  # iterating over a generator would consume it
                 and prediction.codes[prediction.position] in sink.events.backward_codes
-                and not running.is_scaled
+                and not backward_state.is_scaled
                 and tensors.numel() == 1
             )
             if is_matched:
@@ -130,15 +130,16 @@ def _wrap_backward(sink: EventSink, predictor: StepPredictor, original: Any, hoo
             is_matched = False
         if not is_matched:
             return hook(tensors, *args, **kwargs)
-        running.is_running = True
+        backward_state.is_running = True
         try:
             original(tensors, *args, **kwargs)
         finally:
-            running.is_running = False
+            backward_state.is_running = False
         if prediction.position >= 0:
             prediction.position += 1
         else:  # the program did something else during the pass
-            sink.run_safely(sink.bus.publish, BackwardEnded(thread, tensors, running.is_scaled))
+            ended = BackwardEnded(thread, tensors, backward_state.is_scaled)
+            sink.run_safely(sink.bus.publish, ended)
         return None
 
     return backward

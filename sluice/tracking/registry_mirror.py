@@ -91,7 +91,10 @@ def mirror_history(
         def deliver(event: HistoryEvent) -> Delivery:
             entry = event.entry
             if entry.action in skipped:
-                return Delivery(ok=True, reason=f"Not mirrored: {entry.action} has no results.")
+                return Delivery(
+                    ok=True,
+                    reason=f"Not mirrored: '{entry.action}' changes nothing on this server.",
+                )
             try:
                 return send(ledger.version(model, entry.to_version), entry)
             except SluiceError as error:
@@ -133,7 +136,8 @@ def _tracked_run(
 ) -> TrackedRun:
     """Return the run for a history entry; only the entry of a new version has scalars.
 
-    The run of a new version has the verdict as a tag, promoted or not, and its reason as the notes.
+    The run of a new version is tagged with the verdict, even if the version was not promoted. Its
+    notes are the reason of the verdict.
     """
     is_move = entry.revision is not None  # the entry changes the version in production
     lineage = version.lineage

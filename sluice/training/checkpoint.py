@@ -51,7 +51,7 @@ def save_checkpoint(folder: Path, state: TrainState, *, subject: Mapping[str, An
     """Write ``state`` and remove all but the last two checkpoints.
 
     Args:
-        folder: Folder that holds only the checkpoints of one fold run.
+        folder: Folder of one fold run, which also contains its event log.
         state: The state to write.
         subject: Everything that determines the result bit for bit (settings, data, seed), by name,
             as plain JSON. ``load_checkpoint`` refuses a checkpoint with another subject.

@@ -22,7 +22,7 @@ class CheckpointWriter:
     When they are written does not affect the result of the training.
 
     Args:
-        folder: Folder that holds only the checkpoints of this training.
+        folder: Folder of the training, which may also contain its event log.
         subject: Everything that determines the result bit for bit (settings, data, seed), by name,
             as plain JSON.
         every_epochs: Interval between checkpoints [epochs]. If None, a checkpoint is due when the

@@ -28,8 +28,8 @@ _NUM_TREES, _NUM_PERMUTATIONS, _NUM_GRID_POINTS = 100, 8, 21
 _EDGE_SHARE = 0.05
 """Share of a parameter's scale, at each end, in which a best value counts as being at the edge."""
 _MIN_DECREASE = 0.05
-"""Decrease of the expected loss towards an edge above which the range is too narrow, as a share of
-the interquartile range of the losses. A smaller decrease is noise."""
+"""Minimum decrease of the expected loss towards an edge, for the range to count as too narrow
+[share of the interquartile range of the losses]. A smaller decrease is noise."""
 
 
 class SensitivityPoint(Record):

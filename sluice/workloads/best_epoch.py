@@ -30,6 +30,8 @@ def best_epoch(scores: Mapping[int, float]) -> int:
             cause="Training diverged from the start, or the validation targets are not finite."
             if scores
             else "No epoch was validated.",
-            fix="Lower the learning rate and inspect the losses of the first epoch.",
+            fix="Lower the learning rate and inspect the losses of the first epoch."
+            if scores
+            else "Validate at least one epoch, and pass its loss.",
         )
     return min(finite_scores)[1]

@@ -73,7 +73,7 @@ class Number(InputColumn):
 
     @property
     def raw_column(self) -> Column:
-        """Column of floats, which may have gaps if ``fill`` is set."""
+        """Column of floats, which may have missing values if ``fill`` is set."""
         return Column(name=self.name, nullable=self.fill is not None)
 
     @property
@@ -85,7 +85,7 @@ class Number(InputColumn):
         return (number, Column(name=f"{self.name}_missing", constant=True))
 
     def compute(self, raw: pd.DataFrame) -> Features:
-        """Return the numbers, with gaps filled, and the indicator."""
+        """Return the numbers, with missing values filled, and the indicator."""
         values = _series(raw, self.name).to_numpy(np.float64, na_value=np.nan)
         if self.fill is None:
             return {self.name: values}
@@ -159,7 +159,7 @@ class Text(InputColumn):
 
     @property
     def raw_column(self) -> Column:
-        """Column of texts, which may have gaps."""
+        """Column of texts, which may have missing values."""
         return Column(name=self.name, kind="string", nullable=True)
 
     @property
@@ -294,8 +294,8 @@ def as_labels(series: "pd.Series[Any]") -> "pd.Series[Any]":
 def as_label(value: object) -> str:
     """Return a value as a text.
 
-    Floats are formatted without a trailing ".0", because a column of integers with gaps is read as
-    floats.
+    Floats are formatted without a trailing ".0", because a column of integers with missing values
+    is read as floats.
     """
     return f"{value:.15g}" if isinstance(value, float | np.floating) else str(value)
 

@@ -160,7 +160,8 @@ def _as_tensor(value: Any, name: str) -> Tensor:
     if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
         raise ContractError(
             f"{name} must be finite, and contains NaN or infinity.",
-            cause="A column of the train rows has gaps, or is constant and was divided by.",
-            fix="Fill or drop the gaps in compute_features.",
+            cause="A column of the train rows has missing values, or is constant and was used as a "
+            "divisor.",
+            fix="Fill or drop the missing values in compute_features.",
         )
     return tensor

@@ -71,7 +71,7 @@ def describe_frame(
         folds: None for four folds in time order, and two folds of independent rows.
 
     Raises:
-        ContractError: A column has gaps, or can be neither an input nor a target.
+        ContractError: A column has missing values, or can be neither an input nor a target.
     """
     inputs = [name for name in frame.columns if name != target] if features is None else features
     if target in inputs or not inputs:

@@ -123,7 +123,8 @@ class KeyPartitions(Settings):
             is_widened: Whether to add the rows of another key, to find out if the values change.
 
         Raises:
-            ContractError: The column is missing or has gaps, or a key has a label twice.
+            ContractError: The column does not exist or has missing values, or a key has a label
+                twice.
         """
         if self.column not in raw.columns or raw[self.column].isna().any():
             problem = "has missing values" if self.column in raw.columns else "is missing"

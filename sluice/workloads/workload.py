@@ -247,7 +247,9 @@ class Workload(ABC):
 
     @abstractmethod
     def compute_features(self, raw: pd.DataFrame) -> pd.DataFrame:
-        """Return features, target and auxiliary columns, one row per example, without gaps.
+        """Return features, target and auxiliary columns, one row per example.
+
+        No value may be missing.
 
         Features of a row may use only this row and earlier rows; the target may use later rows.
         Rows keep their index labels from ``raw``.

@@ -1,4 +1,4 @@
-"""ROLL-2, DATA-5: what a rollout asks of Dagster is asked again when its run came to nothing."""
+"""ROLL-2, DATA-5: the runs that a rollout requests are requested again until they succeed."""
 
 from collections.abc import Iterator
 from datetime import timedelta

@@ -35,7 +35,7 @@ def cell_table(cells: Sequence[ScenarioRates]) -> Table:
     """Return the promotion rates of all scenarios [%], with Wilson intervals.
 
     The column ``seeds`` has the numbers of seeds of candidate and reference, ``share`` the share
-    of the variance that comes from seeds.
+    of the variance, without the noise, that comes from seed effects.
     """
     table = Table(box=box.SIMPLE_HEAD, title="Promotions [%]", title_justify="left")
     for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false, gate", "power"):

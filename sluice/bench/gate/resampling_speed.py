@@ -32,23 +32,22 @@ class ResamplingSpeed(Record):
 def measure_resampling(
     *, num_seeds: int, num_rows: int, resamples: int, seed: int
 ) -> ResamplingSpeed:
-    """Bootstrap one arm of seeds against a rule with both implementations, and return their times.
+    """Measure both implementations for a candidate with seeds and a deterministic reference.
 
-    Equal standard deviations of the resampled means show that both draw from the same
-    distribution.
+    The standard deviations of the resampled gains are returned to compare the implementations.
     """
     from arch.bootstrap import CircularBlockBootstrap
 
     rng = np.random.default_rng(seed)
     loss_SN = rng.normal(size=(num_seeds, num_rows)) + rng.normal(size=(num_seeds, 1)) * 0.01
     candidate = ArmLosses(loss_SN=loss_SN, is_deterministic=False)
-    rule = ArmLosses(loss_SN=np.zeros((1, num_rows)), is_deterministic=True)
+    reference = ArmLosses(loss_SN=np.zeros((1, num_rows)), is_deterministic=True)
     fold_N = np.zeros(num_rows, np.int64)
     length = shortest_block(num_rows, 1)
 
     started = time.perf_counter()
     own_R = resampled_gains(
-        candidate, rule, fold_N, block_length=length, resamples=resamples, rng=rng
+        candidate, reference, fold_N, block_length=length, resamples=resamples, rng=rng
     )
     own_seconds = time.perf_counter() - started
 

@@ -4,7 +4,7 @@ Candidate and reference differ by a time effect shared by all seeds (dependent, 
 clustered volatility, summed over overlapping horizons), by seed effects of each arm, and by noise
 of every seed on every row.
 
-Shape legend: S = seeds, N = rows, K = shocks behind N rows.
+Shape legend: S = seeds, N = rows, K = shocks: one per burn-in step and per row.
 """
 
 import math
@@ -37,11 +37,17 @@ class GateScenario(Record):
     horizon_rows: int = Field(1, ge=1, description="Rows summed into one target [rows].")
     num_seeds: int = Field(8, ge=2, description="Seeds of each arm.")
     seed_share: float = Field(
-        0.5, ge=0, lt=1, description="Share of the gain's true variance that comes from seeds."
+        0.5,
+        ge=0,
+        lt=1,
+        description="Share of the gain's true variance, without the noise, that comes from seed "
+        "effects.",
     )
     num_rows: int = Field(1000, ge=30)
     num_folds: int = Field(4, ge=1)
-    deterministic: bool = Field(False, description="The reference is a rule without seeds.")
+    deterministic: bool = Field(
+        False, description="Whether the reference is deterministic, as a simple rule without seeds."
+    )
 
     @property
     def row_variance(self) -> float:
@@ -50,12 +56,14 @@ class GateScenario(Record):
         Exact, because the mean is a weighted sum of uncorrelated shocks of variance 1.
         """
         response_K = self._filtered(np.eye(1, self.num_rows + _BURN_IN)[0])
-        reach_K = np.concatenate(([0.0], np.cumsum(response_K)))
+        # K + 1 values, the first of which is 0.
+        cumulative_response = np.concatenate(([0.0], np.cumsum(response_K)))
         # The shock at position k affects the rows from k on; those of the burn-in are dropped.
         at_K = np.arange(self.num_rows + _BURN_IN)
         last = self.num_rows + _BURN_IN - at_K
         first = np.maximum(_BURN_IN - at_K, 0)
-        return float(((reach_K[last] - reach_K[first]) ** 2).sum()) / self.num_rows**2
+        response_sum_K = cumulative_response[last] - cumulative_response[first]
+        return float((response_sum_K**2).sum()) / self.num_rows**2
 
     @property
     def seed_sd(self) -> float:
@@ -90,12 +98,15 @@ class GateScenario(Record):
         return self._filtered(_shocks(rng, self.num_rows + _BURN_IN, self.tails))[_BURN_IN:]
 
     def candidate(self, rng: np.random.Generator, mean_N: NDArray[np.float64]) -> LossTable:
-        """Return the losses of one training of a recipe, around its mean loss (N,)."""
+        """Return the losses (S, N) of a candidate whose expected loss on each row is ``mean_N``."""
         loss_SN = mean_N + self._seeds(rng, self.num_seeds)
         return self._table(loss_SN, "candidate", seeds=tuple(range(self.num_seeds)))
 
     def reference(self, rng: np.random.Generator, mean_N: NDArray[np.float64]) -> LossTable:
-        """Return the losses of the reference, around its mean loss (N,)."""
+        """Return the losses of the reference, whose expected loss on each row is ``mean_N``.
+
+        Their shape is (S, N), or (1, N) without seeds if the reference is deterministic.
+        """
         if self.deterministic:
             return self._table(mean_N[None], "reference", seeds=())
         loss_SN = mean_N + self._seeds(rng, self.num_seeds)

@@ -20,7 +20,7 @@ _VOCAB_SIZE = 5_000
 
 
 class PaddingSpeed(Record):
-    """Speed of a training step by the padding, in tokens that are not padding."""
+    """Speed of a training step for each kind of padding. Padding tokens are not counted."""
 
     max_len_tokens_per_s: float = Field(
         description="Speed with documents padded to 1,024 tokens, in the fastest epoch [tokens/s]."

@@ -1,4 +1,4 @@
-"""Speed of every row source, compared with the shortest loop that reads the same rows."""
+"""Speed of every row source, compared with a minimal loop that reads the same rows."""
 
 import random
 import tarfile

@@ -1,4 +1,4 @@
-"""Speed of the trainer relative to the shortest correct loop with torch's DataLoader.
+"""Speed of the trainer relative to a minimal correct loop with torch's DataLoader.
 
 Both read the same row sources batch by batch: a table in memory, token ids padded to the longest of
 the batch, and images in a memory-mapped file; in this process and with loader processes. Their
@@ -154,7 +154,7 @@ def _trainer(case: _Case, settings: TrainSettings) -> nn.Module:
 
 
 def _loop(case: _Case, settings: TrainSettings) -> nn.Module:
-    """Run the shortest loop with the same result."""
+    """Run a minimal loop with the same result."""
     model, rows, val = copy.deepcopy(case.model), case.train, case.val
     optimizer = torch.optim.AdamW(
         model.parameters(), weight_decay=settings.weight_decay, fused=True

@@ -31,7 +31,7 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Few references and rows: for a quick check, not for reported figures.",
+                help="Use few references and rows, for a quick check. Do not report these results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -43,7 +43,7 @@ def register(group: typer.Typer) -> None:
             str,
             typer.Option(
                 "--seeds",
-                help="Comma-separated seeds. 0,1,2 are for development; figures are reported on "
+                help="Comma-separated seeds. 0,1,2 are for development; results are reported for "
                 "100,101,102, which no threshold was chosen on. Healthy programs also run with "
                 "the next two.",
             ),

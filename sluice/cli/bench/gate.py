@@ -29,8 +29,8 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="Few scenarios with 100 simulations: for a quick check, not for reported "
-                "figures.",
+                help="Use few scenarios with 100 simulations, for a quick check. Do not report "
+                "these results.",
             ),
         ] = False,
         simulations: Annotated[
@@ -136,7 +136,7 @@ def measure_resampling_speeds(*, resamples: int) -> list[Speed]:
     return [
         Speed(name=work, value=speeds.own_seconds, unit="s", target=1.0),
         Speed(
-            name="the same through the loop of arch, ratio",
+            name="run time of the loop of arch / of Sluice",
             value=speeds.ratio,
             unit="x",
             target=5.0,

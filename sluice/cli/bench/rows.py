@@ -24,14 +24,17 @@ def register(group: typer.Typer) -> None:
         quick: Annotated[
             bool,
             typer.Option(
-                "--quick", help="Less data and fewer rounds: for a quick check, not for figures."
+                "--quick",
+                help="Use less data and fewer rounds, for a quick check. Do not report these "
+                "results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Measure how fast rows are read: every source, the order of rows, padding of texts.
+        """Measure the speed of every row source, of shuffling rows, and of padded texts.
 
-        Each source is compared with the shortest loop that reads the same rows.
+        Each source is compared with a minimal loop that reads the same rows without Sluice. The
+        padding of texts is measured in trainings.
         """
         _show(measure_rows(quick=quick), as_json=as_json)
 
@@ -42,7 +45,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.rows.row_sources import measure_feistel, measure_sources
 
     speed = measure_feistel(num_rows=10**10, seed=_SEED, repeats=100 if quick else 1_000)
-    yield _at_least("order of 10^10 rows, without a table", speed, "rows/s", 20e6)
+    yield _at_least("shuffled order of 10^10 rows, without an index array", speed, "rows/s", 20e6)
     rounds = 3 if quick else 9
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -58,7 +61,7 @@ def measure_rows(*, quick: bool) -> Iterator[Record | Speed]:
         )
     yield padding
     yield _at_least("padding to the longest / to the maximum", padding.longest_ratio, "x", 1.5)
-    yield _at_least("the same, bucketed by length", padding.bucketed_ratio, "x", 1.5)
+    yield _at_least("padding of length buckets / to the maximum", padding.bucketed_ratio, "x", 1.5)
 
 
 def _show(measurements: Iterator[Record | Speed], *, as_json: bool) -> None:

@@ -25,7 +25,7 @@ def register(group: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--quick",
-                help="One process per program: for a quick check, not for reported figures.",
+                help="Run one process per program, for a quick check. Do not report these results.",
             ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

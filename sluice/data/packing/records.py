@@ -20,8 +20,8 @@ _TABLE_RECORDS, _TABLE_BYTES = 1_024, 2**20
 """Number of records, and their size [bytes], at which the collected records become a table."""
 
 _MAX_LINE_BYTES = 256 * 2**20
-"""Length from which on a line is refused [bytes]. A file without line breaks would fill the memory.
-"""
+"""Lines of this length or more are refused [bytes]. A file without line breaks would fill the
+memory."""
 
 _CSV_BLOCK_BYTES = 4 * 2**20
 """Size of the blocks in which a CSV file is parsed. Types are inferred from the first block."""

@@ -23,7 +23,7 @@ class NpyWriter:
     """Writes an array whose length is not known in advance, part by part.
 
     Args:
-        file: Empty file whose position can be changed.
+        file: Empty binary file, open for writing and seekable.
         dtype: Type of the numbers; stored in little-endian byte order.
         row_shape: Shape of one entry; () for an array of one axis.
     """

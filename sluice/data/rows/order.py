@@ -2,7 +2,7 @@
 
 Up to ``MAX_SHUFFLED_ROWS`` rows the order is a shuffled table in memory. For more rows, a table
 would need 8 bytes per row (80 GB for 10^10 rows), so the order is a Feistel permutation: any part
-of it is computed from the positions alone, without a table.
+of it is computed from the positions alone, without an index array.
 """
 
 from typing import Protocol
@@ -57,7 +57,7 @@ class TableOrder:
 
 
 class FeistelOrder:
-    """Pseudo-random permutation of ``range(num_rows)`` without a table.
+    """Pseudo-random permutation of ``range(num_rows)`` without an index array.
 
     A position is written as two digits (left, right) in mixed radix ``a`` and ``b``, both near
     the square root of N. Each round adds a hash of one digit to the other one, which is

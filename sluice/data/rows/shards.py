@@ -187,7 +187,10 @@ class _OpenShard:
         return numbers
 
     def _column(self, number: int, name: str) -> NDArray[Any]:
-        """Return a column of a batch: a view of the file, or a copy for gaps and booleans."""
+        """Return a column of a batch as a view of the file.
+
+        A column of booleans or with missing values is copied.
+        """
         if (number, name) not in self._views:
             column = self.batches[number].column(name)
             if column.null_count or str(column.type) == "bool":

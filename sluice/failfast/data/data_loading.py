@@ -40,7 +40,7 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
 
     Args:
         raw: Result of ``load_rows``.
-        schema: The workload's ``raw_schema``; its non-nullable columns must have no gaps.
+        schema: The workload's ``raw_schema``; its non-nullable columns must have no missing values.
         settings: ``min_rows`` and ``max_duplicate_share``.
 
     Cost:
@@ -79,8 +79,8 @@ def check_data_loading(raw: pd.DataFrame, schema: Schema, settings: PocSettings)
             fault="too few rows",
             cause="The source has too few rows, a filter or a join drops rows, or a column is "
             "mostly empty.",
-            fix="Load more rows, fill or omit the column with most gaps, or lower min_rows in the "
-            "poc settings.",
+            fix="Load more rows, fill or omit the column with most missing values, or lower "
+            "min_rows in the poc settings.",
         )
     return CheckOutcome(
         outcome="pass",
@@ -204,8 +204,8 @@ def _halves_distinguish_rows(codes: list[NDArray[np.uint64]]) -> bool:
 
 
 def _emptiest_column(raw: pd.DataFrame, required_columns: list[str], is_complete: _Mask) -> str:
-    """Return the end of a message that names the column with most gaps; "" without any gap."""
+    """Return the end of a message that names the column with most missing values, or ""."""
     if is_complete.all():
         return ""
-    gaps = raw[required_columns].isna().sum()
-    return f"; '{gaps.idxmax()}' is empty in {pluralize(int(gaps.max()), 'row')}"
+    num_missing = raw[required_columns].isna().sum()
+    return f"; '{num_missing.idxmax()}' is empty in {pluralize(int(num_missing.max()), 'row')}"

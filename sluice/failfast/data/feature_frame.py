@@ -241,8 +241,8 @@ def _find_unusable_values(
                     summary=f"Fold {fold.fold_id}, {split}: {name} must be finite, and is not in "
                     f"the example of row {examples.rows[index]} (label {label}).",
                     fault="feature schema mismatch",
-                    cause="A feature or target has gaps or overflows, and is not declared in "
-                    "feature_schema, which would have reported it.",
+                    cause="A feature or target has missing values or overflows, and is not "
+                    "declared in feature_schema, which would have reported it.",
                     fix="Fill or drop these rows in compute_features, and declare every feature "
                     "in feature_schema.",
                 )

@@ -104,7 +104,7 @@ def report_page(report: GateReport) -> RenderableType:
         )
     problems = [problem_text(r) for r in report.results if r.outcome not in ("pass", "skipped")]
     examples = [examples_table(r.examples) for r in report.results if r.examples]
-    return Group(table, *_skipped_lines(report), *problems, *examples, _verdict(report))
+    return Group(table, *_skipped_lines(report), *problems, *examples, _outcome_line(report))
 
 
 def _skipped_lines(report: GateReport) -> list[Text]:
@@ -180,7 +180,7 @@ def _result_line(result: CheckResult) -> Text:
     return line
 
 
-def _verdict(report: GateReport) -> Text:
-    verdict, style = ("passed", "green") if report.passed else ("failed", "bold red")
-    text = Text("The ").append(f"{report.level} gate {verdict}", style=style)
+def _outcome_line(report: GateReport) -> Text:
+    outcome, style = ("passed", "green") if report.passed else ("failed", "bold red")
+    text = Text("The ").append(f"{report.level} gate {outcome}", style=style)
     return text.append(f": {report.counts}, in {report.seconds:.1f} s.")

@@ -74,8 +74,8 @@ class GateLog:
                     fix=message.fix,
                 )
 
-    def write_verdict(self, report: GateReport) -> None:
-        """Write the verdict and the run time of the gate."""
+    def write_outcome(self, report: GateReport) -> None:
+        """Write the outcome and the run time of the gate."""
         self._write("gate_complete", outcome=report.outcome, seconds=report.seconds)
 
     def write_stop(self, reason: str, *, check: str) -> None:

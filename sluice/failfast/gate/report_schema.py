@@ -19,7 +19,7 @@ _NUMBER = "#/$defs/Number"
 def report_json(report: GateReport) -> str:
     """Return the output of ``sluice poc --json``: strict JSON that conforms to the schema.
 
-    The verdict and its reason are added to the fields of the report, so that readers need not
+    The outcome and its reason are added to the fields of the report, so that readers need not
     derive them.
     """
     document = {
@@ -40,7 +40,11 @@ def poc_report_schema() -> dict[str, Any]:
     report = _printed_schema(GateReport.model_json_schema(mode="serialization"))
     added = {
         "version": {"const": SCHEMA_VERSION, "description": "Version of this schema."},
-        "outcome": {"enum": ["pass", "fail", "insufficient"], "description": "The verdict."},
+        "outcome": {
+            "enum": ["pass", "fail", "insufficient"],
+            "description": "Outcome of the gate. 'insufficient': no check failed, but the evidence "
+            "does not suffice.",
+        },
         "passed": {"type": "boolean", "description": "Whether training may start."},
         "reason": {
             "type": "string",

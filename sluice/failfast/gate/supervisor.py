@@ -128,7 +128,7 @@ def supervise(
             raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        log.write_verdict(report)
+        log.write_outcome(report)
         return GateRun(report=report, log=log.path)
 
 

@@ -19,7 +19,8 @@ changes nearly all predictions."""
 
 _ROUNDING_STEPS = 4.0
 """Allowed rounding error of an output [machine epsilons times the largest absolute output]. It is
-added to the tolerance, because outputs of level 1e4 and deviation 1 have large rounding errors."""
+added to the tolerance, because outputs with mean 1e4 and standard deviation 1 have large rounding
+errors."""
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -55,14 +56,18 @@ def find_batch_dependence(
         Nine forward passes, eight of them with one example. Two more with half of the batch if the
         model does not accept a single example.
     """
-    with RandomStream(derive_seed(seed, "poc_asked_again")).active(), torch.inference_mode():
+    tolerance = _tolerance(output, settings)
+    with (
+        RandomStream(derive_seed(seed, "poc_repeated_prediction")).active(),
+        torch.inference_mode(),
+    ):
         repeated = model(batch.inputs)
-        if not _are_equal(output, repeated, output, settings):
+        if not _are_equal(output, repeated, tolerance):
             return _nondeterministic(output, repeated, batch, settings)
         positions, separate_output, context = _predict_separately(
             model, batch, tuple(output.shape[1:])
         )
-    if _are_equal(output[positions], separate_output, output, settings):
+    if _are_equal(output[positions], separate_output, tolerance):
         return None
     return _batch_dependent(model, output, positions, separate_output, context, batch, settings)
 
@@ -88,12 +93,16 @@ def _predict_separately(
     return all_positions, torch.cat([model(half) for half in halves]), "with half of the batch"
 
 
-def _are_equal(one: Tensor, two: Tensor, output: Tensor, settings: PocSettings) -> bool:
-    """Return whether two outputs are equal within tolerance and rounding; NaN is never equal."""
+def _tolerance(output: Tensor, settings: PocSettings) -> float:
+    """Return the allowed difference of two outputs, from the output for the whole batch."""
+    rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())
+    return settings.batch_independence_tolerance * _deviation(output) + rounding
+
+
+def _are_equal(one: Tensor, two: Tensor, tolerance: float) -> bool:
+    """Return whether two outputs are equal within the tolerance; NaN is never equal."""
     if one.shape != two.shape:
         return False
-    rounding = _ROUNDING_STEPS * torch.finfo(output.dtype).eps * float(output.abs().max())
-    tolerance = settings.batch_independence_tolerance * _deviation(output) + rounding
     return bool(((one.double() - two.double()).abs() <= tolerance).all())
 
 
@@ -109,7 +118,8 @@ def _nondeterministic(
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the model must return the same output for the same batch; "
-        f"{_largest_difference(output, repeated, output, batch, settings)} in a second call.",
+        f"{_largest_difference(output, repeated, batch, settings, deviation=_deviation(output))} "
+        "in a second call.",
         fault="nondeterministic predictions",
     )
 
@@ -126,37 +136,51 @@ def _batch_dependent(
     rows = batch.take(positions)
     suspect = _find_suspect_layer(model)
     cause = find_fault("batch dependence").cause
+    difference = _largest_difference(
+        output[positions], separate_output, rows, settings, deviation=_deviation(output)
+    )
     return CheckOutcome(
         outcome="fail",
         summary="In eval mode the output for an example must not depend on the rest of the batch; "
-        f"{_largest_difference(output[positions], separate_output, output, rows, settings)} when "
-        f"it is predicted {context}.",
+        f"{difference} when it is predicted {context}.",
         fault="batch dependence",
         cause=f"Most likely {suspect}. {cause}" if suspect else "",
     )
 
 
 def _largest_difference(
-    one: Tensor, two: Tensor, output: Tensor, batch: Examples, settings: PocSettings
+    one: Tensor, two: Tensor, batch: Examples, settings: PocSettings, *, deviation: float
 ) -> str:
-    """Describe the example with the largest difference."""
+    """Describe the example with the largest difference.
+
+    Args:
+        one: Outputs for the examples of ``batch``.
+        two: Other outputs for the same examples.
+        batch: The examples.
+        settings: ``batch_independence_tolerance``.
+        deviation: Standard deviation of the output for the whole batch.
+    """
     if one.shape != two.shape:
         return f"the output has the shape {format_shape(one)}, but {format_shape(two)}"
     difference = (one.double() - two.double()).abs().reshape(len(one), -1)
     difference = torch.where(difference.isnan(), math.inf, difference)
     row, column = divmod(int(difference.argmax()), difference.shape[1])
     pair = [float(values.reshape(len(one), -1)[row, column]) for values in (one, two)]
-    deviation = _deviation(output)
     largest = float(difference[row, column])
-    size = f"{largest / deviation:.4g} standard deviations" if deviation > 0 else f"{largest:.4g}"
+    comparison = f"{largest:.4g}, only rounding errors are allowed"
+    if deviation > 0:
+        comparison = (
+            f"{largest / deviation:.4g} standard deviations, at most "
+            f"{settings.batch_independence_tolerance:g} are allowed"
+        )
     return (
         f"the output of row {batch.rows[row]} is {pair[0]:.4g}, but {pair[1]:.4g} (a difference of "
-        f"{size}, at most {settings.batch_independence_tolerance:g} are allowed)"
+        f"{comparison})"
     )
 
 
 def _find_suspect_layer(model: nn.Module) -> str:
-    """Return the first layer that mixes the examples of (B, ...) inputs by default, or ""."""
+    """Describe the first layer whose settings make it mix the examples of a batch, or return ""."""
     for name, module in model.named_modules():
         if getattr(module, "batch_first", True) is False:
             return f"{name} ({type(module).__name__}) without batch_first=True"

@@ -1,8 +1,8 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
 Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
-the loss still holds the values without a gradient that were combined with each leaf tensor. These
-values are treated as the inputs of the model and passed to ``InputWatch``.
+the loss still holds the tensors that were combined with each leaf, such as x in x @ w. Those that
+require no gradient are treated as the inputs of the model and passed to ``InputWatch``.
 """
 
 import weakref
@@ -30,8 +30,8 @@ from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_MAX_DENSE_PASSES = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+_NUM_SAMPLED_STEPS = 128
+"""After the first passes, one pass is inspected at each of this number of steps with statistics,
 because a new model may appear. After that, passes are inspected ever more rarely."""
 _FIRST_PASSES = MAX_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
@@ -121,7 +121,7 @@ class FunctionalModelWatch:
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
         self._passes_left, self._inspected_step = _FIRST_PASSES, -1
-        self._sampler = LogSpacedSampler(_MAX_DENSE_PASSES)
+        self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
 
     def inspect_next(self) -> None:
         """Inspect the next backward pass."""

@@ -31,8 +31,8 @@ _FORM_LENGTH = 4
 """Number of autograd nodes, from the loss on, that identify the form of a loss."""
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
-_MAX_DENSE_PASSES = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+_NUM_SAMPLED_STEPS = 128
+"""After the first passes, one pass is inspected at each of this number of steps with statistics,
 because a later phase may use another loss. After that, passes are inspected ever more rarely."""
 _MAX_COMPARED_NODES = 32
 """Maximum number of nodes that are searched for a broadcast."""
@@ -88,7 +88,7 @@ class ManualLossWatch:
     def reset(self) -> None:
         """Clear all state."""
         self._passes_left = _FIRST_PASSES
-        self._sampler, self._inspected_step = LogSpacedSampler(_MAX_DENSE_PASSES), -1
+        self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         self._forms: set[tuple[type, ...]] = set()
 
     def on_loss(self, begins: ScalarBackwardBegins) -> None:

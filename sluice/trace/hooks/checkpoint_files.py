@@ -14,7 +14,7 @@ from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.records.environment import FileReadRecord, StateKind, StateSaveRecord
 from sluice.trace.sink import EventSink
 
-_MAX_DENSE_ROWS = 128
+_NUM_FIRST_CALLS = 128
 """Number of first calls of each function that are all recorded. Of later ones, ever fewer are."""
 
 
@@ -34,7 +34,7 @@ class _CheckpointWatch:
 
     def _reset(self) -> None:
         names = ("save", "state_dict", "load")
-        self._samplers = {name: LogSpacedSampler(_MAX_DENSE_ROWS) for name in names}
+        self._samplers = {name: LogSpacedSampler(_NUM_FIRST_CALLS) for name in names}
 
     def on_save(self, _: None, obj: Any, f: Any, *__: Any, **___: Any) -> None:
         if self._samplers["save"].advance():

@@ -7,7 +7,7 @@ from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
-_MAX_DENSE_ROWS = 128
+_NUM_FIRST_CHANGES = 128
 """Number of first changes of an optimizer's learning rates that are all recorded. Of later changes,
 ever fewer are recorded."""
 _JUMP_FACTOR = 2
@@ -27,7 +27,7 @@ def watch_learning_rates(sink: EventSink) -> None:
             return
         entry.learning_rates, previous = rates, entry.learning_rates
         if entry.index not in samplers:
-            samplers[entry.index] = LogSpacedSampler(_MAX_DENSE_ROWS)
+            samplers[entry.index] = LogSpacedSampler(_NUM_FIRST_CHANGES)
         if not {*map(type, (*rates, *previous))} <= {float, int}:
             return
         if samplers[entry.index].advance() or max(rates) > _JUMP_FACTOR * max(previous):

@@ -135,7 +135,7 @@ def loader_record(index: int, loader: Any) -> LoaderRecord:
         has_generator=loader.generator is not None,
         is_stream=isinstance(loader.dataset, IterableDataset),
         shuffles=sampler.shuffles,
-        sets_epoch=sampler.sets_epoch,
+        sets_epoch=sampler.has_set_epoch,
         seed=sampler.seed,
         replicas=sampler.replicas,
         rank=sampler.rank,

@@ -67,8 +67,8 @@ mode."""
 _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
-_MAX_DENSE_CALLS = 128
-"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
+_NUM_SAMPLED_STEPS = 128
+"""After the first calls, one call is inspected at each of this number of steps with statistics.
 After that, calls are inspected ever more rarely."""
 _MAX_SAMPLED_CALLS = 64
 """Number of first calls whose targets are sampled, for each loss function, network and gradient
@@ -119,7 +119,7 @@ class _CallCounter:
 
     def __init__(self) -> None:
         self.num_calls = 0
-        self.sampler = LogSpacedSampler(_MAX_DENSE_CALLS)
+        self.sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
         self.last_inspected_step = -1
 
 

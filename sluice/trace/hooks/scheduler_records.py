@@ -60,7 +60,10 @@ def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
 
 
 def _end(scheduler: Any) -> int:
-    """Return the number of steps until the rate stays constant or a cosine rises; 0 if unknown."""
+    """Return the number of steps until the learning rate stays constant or rises again.
+
+    0 if unknown.
+    """
     if isinstance(scheduler, SequentialLR):
         last = _end(scheduler._schedulers[-1])
         return int(scheduler._milestones[-1]) + last if last else 0

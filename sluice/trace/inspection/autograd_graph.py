@@ -16,7 +16,7 @@ _MAX_NODES = 4096
 _MAX_RESULTS = 16
 """Maximum number of masks that are returned, and of lookups."""
 _MASK_THRESHOLD = -1e4
-"""Value of an additive mask up to which a position is masked."""
+"""A position is masked if the additive mask has this value or a lower one."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
 """Saved masks of fused attention nodes, which do not save attention weights."""
 

@@ -36,7 +36,8 @@ class ColumnStatistics:
     def __init__(self, batch: Tensor, *, by_channel: bool = False) -> None:
         row_numel = batch[0].numel()
         self.is_flattened = not by_channel and (row_numel <= MAX_COLUMNS or batch.dim() < 3)
-        """Whether a column is a position in the flattened row, and not in one dimension."""
+        """Whether columns are positions in the flattened row; otherwise they are indices of one
+        dimension."""
         self._axis = 1 if by_channel else -1
         self._width = row_numel if self.is_flattened else batch.shape[self._axis]
         self._stride = -(-self._width // MAX_COLUMNS)

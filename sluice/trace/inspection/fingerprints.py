@@ -19,9 +19,9 @@ _INTEGER_DTYPES = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64
 _MAX_FIELDS = 8
 """Maximum number of tensors of a batch that are inspected; the first ones."""
 _MAX_PENDING = 2**16
-"""Number of pending row numbers from which on they are added to the fingerprints."""
+"""If at least this many row indices are pending, they are added to the fingerprints."""
 _NUM_FIRST = 32
-"""Maximum number of first row numbers that are stored."""
+"""Maximum number of first row indices that are stored."""
 _SKETCH_SIZE = 1024
 """Maximum number of values in a sketch. The sketch of a set without more distinct values is
 complete."""
@@ -116,7 +116,7 @@ def make_sketch(hashes: Tensor) -> SketchRecord:
 
 
 class OrderFingerprint:
-    """Fingerprints of a sequence of row numbers: one of its order, one independent of the order."""
+    """Fingerprints of a sequence of row indices: one of its order, one independent of the order."""
 
     def __init__(self) -> None:
         self._pending: list[int] = []

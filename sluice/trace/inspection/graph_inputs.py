@@ -1,7 +1,8 @@
 """Finds the inputs of a functional network (not an nn.Module) in the autograd graph of its loss.
 
-A node that multiplies a leaf by values without a gradient saves these values for its backward pass,
-and a node that looks up rows of a leaf saves their ids. These are the inputs of the network.
+A node that multiplies a leaf by a tensor without ``requires_grad`` saves this tensor for its
+backward pass, and a node that looks up rows of a leaf saves their ids. These are the inputs of the
+network.
 """
 
 from collections.abc import Sequence

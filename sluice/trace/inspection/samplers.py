@@ -16,7 +16,7 @@ class SamplerProperties:
     """Properties of a sampler, read from the attributes that torch and other libraries use."""
 
     shuffles: bool
-    sets_epoch: bool
+    has_set_epoch: bool
     """Whether the sampler has a method ``set_epoch``."""
     epoch: int
     """Epoch of the sampler; -1 if it has none."""
@@ -36,7 +36,7 @@ def sampler_properties(loader: Any) -> SamplerProperties:
             isinstance(s, _RANDOM_SAMPLERS) or getattr(s, "shuffle", False) is True
             for s in samplers
         ),
-        sets_epoch=any(callable(getattr(s, "set_epoch", None)) for s in samplers),
+        has_set_epoch=any(callable(getattr(s, "set_epoch", None)) for s in samplers),
         epoch=_first_integer(samplers, ("epoch",), -1),
         seed=_first_integer(samplers, ("seed",), -1),
         replicas=_first_integer(samplers, ("num_replicas", "num_processes"), 0),

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 GradientState = Literal["fresh", "none", "zero", "stale"]
+"""State of the gradients of an optimizer at its step: "fresh" (new since its last step), "none"
+(all absent), "zero" (all zero) or "stale" (unchanged since its last step)."""
 
 _MAX_SAMPLED = 2
 """Maximum number of parameters per optimizer whose gradients are sampled."""
@@ -21,15 +23,16 @@ _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that is sampled after backward passes."""
 
 _MAX_VALUE_CHECKS = 32
-"""Number of checks without a zero gradient after which gradients with an unchanged version are no
-longer read. They are read before, because ``.grad.data.zero_()`` does not change the version."""
+"""Gradients with an unchanged version are read, because ``.grad.data.zero_()`` does not change the
+version. After this number of reads without a zero gradient, they are no longer read."""
 
 
 _STATES: tuple[GradientState, ...] = ("fresh", "none", "zero", "stale")
 _PLAIN_FLAGS = {state: (state,) for state in _STATES}
 """Event flags of a step by the state of its gradients. A constant, to create no tuple per step."""
 _CARRIED_FLAGS = {state: (state, "carried") for state in _STATES}
-"""Event flags of a step that uses gradients of the previous step again, by state."""
+"""Event flags of a step whose gradients were not cleared since the last step, by their state. New
+gradients were then added to the old ones, or the old ones are used again."""
 
 
 class HasParameters(Protocol):
@@ -88,7 +91,7 @@ class GradientTracker:
                 continue
             is_none, version_now = False, grad._version
             if grad is not previous:
-                # The gradient was replaced without a recorded backward pass.
+                # A new tensor: the old gradient was cleared, even if no hook recorded it.
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
                 is_stale = False

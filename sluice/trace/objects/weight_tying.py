@@ -82,7 +82,11 @@ class TiedParameters:
             tie.paths = updated(first), updated(second)
 
     def broken(self) -> Iterator[tuple[Parameter, Parameter]]:
-        """Yield the two parameters of each broken tie; the newer one first."""
+        """Yield the two parameters of each broken tie.
+
+        The first one replaced the tied parameter in its module. The second one is the tied
+        parameter, or replaced it as well.
+        """
         for tie in self._ties:
             first, second = (path.current() for path in tie.paths)
             if (

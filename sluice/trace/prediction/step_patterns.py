@@ -63,8 +63,8 @@ class StepPatterns:
                 num_steps = len(step.losses) // 2  # step numbers and losses alternate
                 self._count(pattern, pattern.successor, num_steps - 1)
 
-    def reuses_gradients(self, pattern: StepPattern) -> bool:
-        """Return whether the step of a pattern uses gradients of the previous step again."""
+    def keeps_gradients(self, pattern: StepPattern) -> bool:
+        """Return whether gradients were not cleared before the step of a pattern."""
         # The last code before the sentinel is that of the optimizer step.
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags

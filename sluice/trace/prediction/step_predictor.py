@@ -161,9 +161,9 @@ class StepPredictor:
                 *matched,
             ]
             has_zero_grad = any(zero_grad_code in codes for codes in code_lists)
-            # If there is no zero_grad event, and steps do not reuse the gradients of earlier steps,
-            # the program clears gradients in a way that causes no event.
-            clears_silently = not has_zero_grad and not self._patterns.reuses_gradients(
+            # If there is no zero_grad event, and gradients are not kept from step to step, the
+            # program clears gradients in a way that causes no event.
+            clears_silently = not has_zero_grad and not self._patterns.keeps_gradients(
                 current if i < 0 else patterns[i]
             )
             if zero_grad_code in codes_since or (codes_since and clears_silently):

@@ -25,8 +25,8 @@ class EndedStep(NamedTuple):
     """End time [ns]; 0 for repeated steps."""
     began_ns: int
     """End time of the previous step in this thread [ns]."""
-    took_ns: int
+    since_recorded_step_ns: int
     """Time since the end of the last fully recorded step of any thread [ns]; 0 for repeated
     steps."""
     statistics_ns: int
-    """Part of ``took_ns`` spent on statistics [ns]."""
+    """Part of ``since_recorded_step_ns`` spent on statistics [ns]."""

@@ -11,8 +11,8 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""Number of events since the last step from which on repeated blocks are stored once. A step has
-this many events only if it contains a long evaluation."""
+"""If more events than this follow the last step, repeated blocks of events are stored once. A step
+has this many events only if it contains a long evaluation."""
 
 
 class EventRecorder:

@@ -85,7 +85,7 @@ class StepRecorder:
             if thread.index < 0:  # its first event was a step, so it has no index yet
                 self._events.assign_index(thread)
             now = self._clock()
-            took_ns = now - self._last_ns
+            since_recorded_step_ns = now - self._last_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
@@ -93,7 +93,7 @@ class StepRecorder:
             self._pending_steps.append(
                 (
                     self.last, thread.index, events, step.losses, step.clips, step.loss_scale,
-                    now, step.began_ns, took_ns, statistics_ns,
+                    now, step.began_ns, since_recorded_step_ns, statistics_ns,
                 )
             )  # fmt: skip
             thread.last_loss = step.losses[-1] if step.losses else None

@@ -17,7 +17,9 @@ class LoaderRecord(Record):
     has_generator: bool
     is_stream: bool = Field(description="Whether the dataset is an IterableDataset.")
     shuffles: bool = Field(description="Whether the sampler shuffles the rows.")
-    sets_epoch: bool = Field(description="Whether the sampler has a set_epoch() method.")
+    sets_epoch: bool = Field(
+        description="Whether the sampler has a set_epoch() method, called or not."
+    )
     seed: int = Field(description="Seed of the sampler; -1 if the sampler has no seed.")
     replicas: int = Field(description="Number of shards of the sampler; 0 if it does not shard.")
     rank: int = Field(description="Shard that the sampler yields; -1 if it does not shard.")
@@ -43,8 +45,8 @@ class BatchRecord(Record):
     step: int = Field(description="Number of optimizer steps before the batch.")
     fields: tuple[FieldRecord, ...] = Field(description="Statistics of each tensor of the batch.")
     rows: tuple[int, ...] = Field(
-        description="64-bit fingerprint of each row of the first tensor. Equal rows have equal "
-        "fingerprints in every loader, process and run."
+        description="64-bit fingerprint of the content of each row of the first tensor. Equal rows "
+        "have equal fingerprints in every loader, process and run."
     )
 
 
@@ -62,7 +64,10 @@ class SketchRecord(Record):
 class FloatFieldRecord(Record):
     """Values of one float tensor in an epoch, from the first rows of a loader's first batches."""
 
-    place: int = Field(description="Position of the tensor in the batch, from 0.")
+    place: int = Field(
+        description="Position of the tensor among the tensors of the batch, from 0. The tensor at "
+        "0 is the input."
+    )
     values: SketchRecord = Field(description="Sketch of the bit patterns of the values.")
     is_continuous: bool = Field(
         description="Whether at most 5% of the values repeat an earlier value of their column."
@@ -83,9 +88,14 @@ class EpochRecord(Record):
     num_indices: int = Field(
         description="Number of row indices from the sampler; 0 without a sampler."
     )
-    first: tuple[int, ...] = Field(description="The first row indices, at most 32.")
-    order: str = Field(description="Fingerprint of the row indices in their order.")
-    rows: str = Field(description="Fingerprint of the row indices that ignores their order.")
+    first: tuple[int, ...] = Field(
+        description="The first row indices from the sampler, at most 32."
+    )
+    order: str = Field(description="Digest of the row indices in their order.")
+    rows: str = Field(
+        description="Digest of the row indices that ignores their order. For the content of the "
+        "rows, see contents."
+    )
     row_numbers: SketchRecord = Field(description="Sketch of the row indices.")
     contents: SketchRecord = Field(
         description="Sketch of the row fingerprints of this epoch. Only the first batches of a "
@@ -100,7 +110,7 @@ class EpochRecord(Record):
         (),
         description="Values of the tensors of 32-bit or 64-bit floats. Empty in epochs after the "
         "first batches of the loader. Also empty if only the first tensor has these types: it is "
-        "the input, and no tensor can be a target of floats.",
+        "the input, so the batch has no float target.",
     )
     is_finished: bool = Field(description="Whether the iteration reached the end of the loader.")
 

@@ -21,7 +21,8 @@ class ColumnRecord(Record):
     largest: float
     step: float = Field(
         math.nan,
-        description="Root mean square of the change between consecutive samples; NaN if unknown.",
+        description="Root mean square of the change between consecutive samples; NaN if unknown. "
+        "Not related to optimizer steps.",
     )
 
 
@@ -34,7 +35,7 @@ class TokenRecord(Record):
     first: int = Field(description="Most frequent first token of the rows in the first batch.")
     num_rows: int = Field(0, description="Number of rows of all batches.")
     num_ignored: int = Field(
-        0, description="Number of batches (not tokens) that contain only -100, which is no token."
+        0, description="Number of batches (not of tokens) that contain only the ignore index -100."
     )
     num_first: int = Field(description="Number of rows that begin with the first token.")
     num_doubled: int = Field(
@@ -78,8 +79,8 @@ class InputRecord(Record):
     )
     dtype: str
     by_position: bool = Field(
-        description="Whether a column is a position in the flattened row, and not in a single "
-        "dimension."
+        description="Whether columns are positions in the flattened row; otherwise they are "
+        "indices of one dimension."
     )
     columns: tuple[ColumnRecord, ...] = Field(description="At most 64 columns, evenly spaced.")
     channels: tuple[ColumnRecord, ...] = Field(

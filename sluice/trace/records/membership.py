@@ -83,7 +83,9 @@ class NetworkRecord(Record):
     misspelled_attributes: tuple[MisspelledAttributeRecord, ...] = ()
     tying_settings: tuple[TyingSettingRecord, ...] = ()
     broken_ties: tuple[tuple[int, int], ...] = Field(
-        (), description="Pairs of parameters that were tied before; the newer one is first."
+        (),
+        description="Pairs of parameters that were tied before. The first one replaced the tied "
+        "parameter; the second one is the tied parameter, or replaced it as well.",
     )
 
 

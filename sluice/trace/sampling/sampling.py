@@ -121,7 +121,9 @@ class Sampling:
         is_due = False
         for row in steps:
             if row.ended_ns:
-                is_due = self.budget.add_step(step_ns=row.took_ns, cost_ns=row.statistics_ns)
+                is_due = self.budget.add_step(
+                    step_ns=row.since_recorded_step_ns, cost_ns=row.statistics_ns
+                )
             else:
                 self.budget.add_repeats(len(row.losses) // 2)
         self.samples_norms, self.samples_statistics = is_due, is_due and self.budget.is_full_sample

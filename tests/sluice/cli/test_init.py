@@ -21,7 +21,7 @@ def test_the_files_the_guess_and_the_next_command_are_printed(target, capsys):
     assert capsys.readouterr().out == (
         "Wrote flats.yaml, flats.py, test_flats.py.\n"
         "Regression of 'Price' (500 distinct numbers from 33.234 to 491.724), 500 rows "
-        "without a time order, 2 inputs. Each guess has its reason beside it.\n"
+        "without a time order, 2 inputs. Comments in the files state the reason of each guess.\n"
         "  left out: Id (identifier: a different integer in every row)\n"
         "  left out: country (constant, always 'DE')\n"
         "Next: sluice run flats.yaml\n"

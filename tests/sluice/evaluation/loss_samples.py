@@ -56,7 +56,7 @@ def two_recipes(
 ) -> tuple[LossTable, LossTable]:
     """Candidate and reference with a true gain, a time effect all seeds share, and seed effects.
 
-    ``seed_share`` is the seeds' share of the gain's true variance.
+    ``seed_share`` is the seeds' share of the gain's true variance, without the noise.
     """
     time_N = 0.3 * ar1(rng, rho, num_rows)
     row_variance = 0.09 * (1 + rho) / (1 - rho) / num_rows

@@ -11,7 +11,7 @@ import pytest
 
 from sluice.findings.catalogue import CATALOGUE, FaultName
 from sluice.rehearsal.faults import FAULT_NAMES, InjectedFault
-from sluice.trace.faults import CONSEQUENCES
+from sluice.trace.fault_consequences import CONSEQUENCES
 from sluice.trace.rules.library import RANK_RULES, RULES
 
 SLUICE = Path(__file__).parents[3] / "sluice"

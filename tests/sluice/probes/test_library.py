@@ -36,7 +36,7 @@ class WithoutPadding(Speech):
 )
 def test_a_skipped_padding_probe_states_the_reason(workload, seen, fix):
     model, training = ModelSettings(architecture="linear"), TrainSettings(max_epochs=1)
-    subject = Subject(workload=workload(), model=model, training=training, seed=0)
+    subject = Subject(workload=workload(), model_settings=model, train_settings=training, seed=0)
     (result,) = run_probes(subject, ["padding"])
 
     assert result.outcome == "skipped"

@@ -64,7 +64,7 @@ def report(
             production=ArmCounts(requests=10 * requests),
             challenger=ArmCounts(requests=requests, errors=requests // 2),
         )
-    return ServerReport(state=state, window=window, samples=kept)
+    return ServerReport(state=state, counts=window, samples=kept)
 
 
 def sample(number: int, rollout: str | None = None) -> Sample:

@@ -99,7 +99,7 @@ def report(
                 challenger=None if problem else now.version,
                 challenger_problem=problem,
             ),
-            window=TrafficCounts(
+            counts=TrafficCounts(
                 rollout=now.id,
                 epoch=now.epoch,
                 since=now.step_since,

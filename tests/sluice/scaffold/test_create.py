@@ -12,7 +12,7 @@ from PIL import Image
 
 from sluice.base.errors import ContractError, SettingsError, SourceError
 from sluice.config.pipeline import PipelineSettings
-from sluice.scaffold.create import create_beside
+from sluice.scaffold.create import create_for_init
 from sluice.scaffold.image_inspection import inspect_images
 from sluice.scaffold.project import write_files
 from sluice.scaffold.samples import make_sample
@@ -23,7 +23,7 @@ TEMPLATES = ("regression", "classification", "tabular", "text", "images")
 
 
 def create(folder: Path, data: str, target: str | None, name: str = "my_model"):
-    return create_beside(folder, folder / data, target=target, name=name)
+    return create_for_init(folder, folder / data, target=target, name=name)
 
 
 def images(folder: Path, *labels: str, number: int = 90, size=(20, 30)) -> None:
@@ -42,7 +42,7 @@ def test_the_generated_tests_pass_for_every_kind_of_data(tmp_path: Path) -> None
         sample = make_sample(template)
         (tmp_path / template).mkdir()
         write_files(tmp_path / template, sample.files)
-        create_beside(
+        create_for_init(
             tmp_path,
             tmp_path / template / sample.data,
             target=sample.target,
@@ -211,7 +211,7 @@ def test_a_target_is_required_for_a_table_and_refused_for_images(tmp_path: Path)
 
     with pytest.raises(SettingsError, match=r"data\.csv to predict is unknown"):
         create(tmp_path, "data.csv", None)
-    with pytest.raises(SettingsError, match=r"it has no column 'label'"):
+    with pytest.raises(SettingsError, match=r"there is no column 'label'"):
         create(tmp_path, "photos", "label")
 
 

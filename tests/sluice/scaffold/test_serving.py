@@ -15,7 +15,7 @@ from sluice.config.pipeline import read_pipeline
 from sluice.config.resolved import resolve
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.rollout.traffic_split import TrafficSplit
-from sluice.scaffold.create import create_beside
+from sluice.scaffold.create import create_for_init
 from sluice.serving.contract import CodecContract
 from sluice.serving.deployed import DeployedModel
 from sluice.workloads.workload import Workload
@@ -49,7 +49,7 @@ def modules() -> Iterator[None]:
 
 def workload_of(kind: str, folder: Path) -> Workload:
     target = write_csv(kind, folder / "data.csv")
-    create_beside(folder, folder / "data.csv", target=target, name=f"served_{kind}")
+    create_for_init(folder, folder / "data.csv", target=target, name=f"served_{kind}")
     return resolve(read_pipeline(folder / f"served_{kind}.yaml")).workload
 
 

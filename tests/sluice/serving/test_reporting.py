@@ -76,9 +76,9 @@ def test_reports_carry_state_counts_and_pairs_of_answers() -> None:
     assert (both.key, both.rollout, both.arm) == ("tuesday", "r-two", "challenger")
     assert (both.production, both.challenger) == (((9.0,), (11.0,)), ((13.0,),))
     assert last.state.draining
-    assert last.window is not None
+    assert last.counts is not None
     # The copy for the pair is no request.
-    assert (last.window.challenger.requests, last.window.production.requests) == (1, 0)
+    assert (last.counts.challenger.requests, last.counts.production.requests) == (1, 0)
     assert len({report.state.server for report in sink.reports}) == 1
 
 

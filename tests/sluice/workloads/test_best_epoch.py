@@ -43,8 +43,14 @@ def test_shuffled_scores_move_the_choice():
 
 
 @pytest.mark.parametrize(
-    ("scores", "cause"), [({}, "no scores at all"), ({1: NAN, 2: INF}, "2 scores, none finite")]
+    ("scores", "what", "fix"),
+    [
+        ({}, "no scores at all", "Validate at least one epoch"),
+        ({1: NAN, 2: INF}, "2 scores, none finite", "Lower the learning rate"),
+    ],
 )
-def test_nothing_to_choose_from_is_rejected(scores, cause):
-    with pytest.raises(ContractError, match=cause):
+def test_nothing_to_choose_from_is_rejected(scores, what, fix):
+    with pytest.raises(ContractError, match=what) as raised:
         best_epoch(scores)
+
+    assert raised.value.fix.startswith(fix)

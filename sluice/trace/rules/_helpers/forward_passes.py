@@ -22,7 +22,7 @@ def forward_events(sequence: StepSequence, network: int) -> tuple[tuple[int, Tra
     )
 
 
-def learning_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent, ...]:
+def training_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent, ...]:
     """Return the forward passes whose gradients are used by the step that ends a sequence.
 
     A backward pass must follow the forward pass, and its gradients must not be cleared before the
@@ -44,5 +44,5 @@ def learning_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
         if "grad" in event.flags
         and next((position for position in backward_positions if position > i), -1) > last_zero_grad
     ]
-    training = [event for event in forwards if "training" in event.flags]
-    return tuple(training or forwards)
+    in_train_mode = [event for event in forwards if "training" in event.flags]
+    return tuple(in_train_mode or forwards)

@@ -18,11 +18,11 @@ class GradientReachSettings(Settings):
         description="Minimum number of measured steps of an optimizer for a statement about its "
         "parameters.",
     )
-    min_later_measured_steps: int = Field(
+    min_measured_steps_of_late_optimizer: int = Field(
         5,
         ge=1,
-        description="Minimum number of measured steps of an optimizer that starts after the first "
-        "step, for a statement about its parameters.",
+        description="Minimum number of measured steps, for a statement about the parameters of an "
+        "optimizer that makes its first step later than others.",
     )
 
 
@@ -64,7 +64,7 @@ def unreached_by_optimizer(
     reached = {p for _, step in measured for p in step.parameters}
     if (
         membership is None
-        or len(measured) < settings.min_later_measured_steps
+        or len(measured) < settings.min_measured_steps_of_late_optimizer
         or not reached & optimized
     ):
         return frozenset()

@@ -1,4 +1,4 @@
-"""Finds the step from which on the loss stays above all losses before it."""
+"""Finds the first step at which the loss jumps above the losses before it and stays there."""
 
 import math
 import statistics

@@ -65,7 +65,7 @@ class LoaderShards:
         """Number of rows that two ranks share, and number of rows of the smaller shard.
 
         Of all pairs of ranks, the one with the largest share of common rows is used. Rows are
-        compared by content, because row numbers may belong to different tables.
+        compared by content, because row indices may belong to different tables.
         """
         limit = common_threshold([e.contents for e in self.epochs])
         sets = [values_up_to(limit, e.contents) for e in self.epochs]
@@ -84,7 +84,7 @@ class LoaderShards:
 
     @property
     def has_same_order(self) -> bool:
-        """Whether all ranks received the same row numbers in the same order."""
+        """Whether all ranks received the same row indices in the same order."""
         orders = {(e.order, e.num_indices) for e in self.epochs}
         return len(orders) == 1 and self.epochs[0].num_indices > 0
 

@@ -4,6 +4,7 @@ import itertools
 
 from pydantic import Field
 
+from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.batches import EpochRecord
@@ -56,16 +57,16 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
             rule.finding(
                 severity="error" if is_epoch_missing else "confirm",
                 step=repeated[0].step + 1,
-                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): {len(repeated)} of "
-                f"{len(pairs)} sampled epochs have the same order of rows as the sampled epoch "
-                "before.",
+                what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): in {len(repeated)} of "
+                f"{pluralize(len(pairs), 'comparison')}, a recorded epoch has the same order of "
+                "rows as the one recorded before it.",
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
                 if is_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",
-                num_same=len(repeated) + 1,
-                num_epochs=len(epochs),
+                num_repeated=len(repeated),
+                num_compared=len(pairs),
             )
         )
     return tuple(findings)
@@ -76,8 +77,10 @@ MISSING_SET_EPOCH = Rule(
     fault="repeated epoch order",
     priority=330,
     requires="Two epochs of a shuffling loader that is used for training.",
-    contradicted_by="Two epochs with different orders of row numbers.",
-    abstains="An epoch has one batch or fewer than eight rows, or no row numbers.",
+    contradicted_by="A sampler that keeps one order intentionally, such as for a reproducible "
+    "curriculum.",
+    abstains="An epoch has one batch or fewer than eight different row indices, or its sampler "
+    "yields none; or fewer than half of the recorded epochs repeat the order of the one before.",
     settings=MissingSetEpochSettings(),
     judge=_judge,
 )

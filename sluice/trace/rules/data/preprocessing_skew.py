@@ -72,7 +72,7 @@ class PreprocessingSkewSettings(Settings):
         "column or for a series whose level drifts [std of the training inputs]. A linear trend "
         "reaches a difference of 2 in the rows after training.",
     )
-    max_relative_step: float = Field(
+    max_relative_change: float = Field(
         1.2,
         gt=0,
         description="Maximum root mean square change between consecutive samples, for the level "
@@ -178,8 +178,9 @@ def _is_different(
     If consecutive samples are similar, as for prices, the level drifts. A different level after the
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
-    relative_steps = [c.step / c.std for c in evaluated if not math.isnan(c.step)]
-    if relative_steps and median(relative_steps) < settings.max_relative_step:
+    # ``step`` is the RMS change between consecutive samples.
+    relative_changes = [c.step / c.std for c in evaluated if not math.isnan(c.step)]
+    if relative_changes and median(relative_changes) < settings.max_relative_change:
         return (
             shift > settings.min_conclusive_shift
             or not settings.min_drift_log_scale < log_scale < settings.max_drift_log_scale
@@ -202,8 +203,9 @@ def _rescaled_columns(
 ) -> list[tuple[ColumnRecord, ColumnRecord]]:
     """Return columns that are both shifted and stretched, while most others are unchanged.
 
-    An example is a logarithm that is applied in one place only. A trend shifts a column and reduces
-    its variation in the rows after training; a rise in volatility stretches it.
+    An example is a logarithm that is applied in one place only. A trend shifts a column, but
+    reduces its variation in the rows after training; a rise in volatility only stretches it. So
+    both changes together, in few columns, indicate different preprocessing.
     """
     if len(pairs) < settings.min_columns_for_partial_change:
         return []

@@ -3,7 +3,7 @@
 from sluice.base.pluralize import pluralize
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.forward_passes import learning_forwards
+from sluice.trace.rules._helpers.forward_passes import training_forwards
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -18,12 +18,12 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         calls_network = [
             sequence
             for sequence in trace.sequences
-            if record.network >= 0 and learning_forwards(sequence, record.network)
+            if record.network >= 0 and training_forwards(sequence, record.network)
         ]
         calls_wrapper = [
             sequence
             for sequence in trace.sequences
-            if record.wrapper >= 0 and learning_forwards(sequence, record.wrapper)
+            if record.wrapper >= 0 and training_forwards(sequence, record.wrapper)
         ]
         if not calls_network or calls_wrapper:
             continue

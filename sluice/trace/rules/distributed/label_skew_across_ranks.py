@@ -17,8 +17,8 @@ class LabelSkewAcrossRanksSettings(Settings):
     min_expected_count: float = Field(
         5.0,
         gt=0,
-        description="Minimum expected number of rows with a label on the smallest rank, for the "
-        "label to count in the z-score.",
+        description="Minimum expected number of rows with a label, on the rank with the fewest "
+        "rows, for the label to count in the z-score.",
     )
     min_expected_count_if_missing: float = Field(
         20.0,

@@ -28,7 +28,11 @@ class MisplacedZeroGradSettings(Settings):
 
 
 def _clears_own_gradients(step: OptimizerStep) -> bool:
-    """Whether the gradients of the step's own batch are cleared before the step."""
+    """Whether the gradients of the step's own batch are cleared before the step.
+
+    The event kind "zero" is a call of zero_grad(). The flag "zero" of a step means that all
+    gradients are zero.
+    """
     lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
     zero_grad = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
     # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.

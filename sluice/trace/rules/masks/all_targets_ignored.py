@@ -24,21 +24,20 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Number of batches without a target below which they count as rare "
-        "exceptions. They are harmless if the loss is a sum.",
+        description="Minimum number of batches without a target, for an error if the loss is a "
+        "sum. Fewer are harmless.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Share of batches without a target below which they count as rare exceptions, "
-        "whatever their number.",
+        description="Minimum share of batches without a target, for an error if the loss is a sum.",
     )
     min_text_rows: int = Field(
         8,
         ge=1,
-        description="Number of text rows from which on even a single batch without a target is "
-        "not a coincidence.",
+        description="Minimum number of text rows in a batch without a target, for a single such "
+        "batch to be an error. With that number of rows it is not a coincidence.",
     )
 
 
@@ -140,10 +139,10 @@ def _detect_in_batches(
 def _detect_in_inputs(
     rule: Rule[AllTargetsIgnoredSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect batches in which all labels passed to a network that computes its loss are ignored."""
+    """Detect batches whose labels are all ignored, for networks that compute the loss."""
     for record in reversed(trace.inputs):
         for tokens in record.other_tokens if record.is_learning else ():
-            num_empty = tokens.num_ignored  # batches, not tokens
+            num_empty = tokens.num_ignored  # number of batches, not of tokens
             if num_empty and tokens.smallest == IGNORE_INDEX and tokens.largest >= 0:
                 return (
                     rule.finding(

@@ -26,9 +26,8 @@ def _judge(rule: Rule[FutureTokenLeakSettings], trace: Trace) -> tuple[TraceFind
             severity="error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: its targets are its input shifted by "
-            "one position, but other values at the last "
-            f"{pluralize(probe.changed, 'position')} of the input change earlier outputs by "
-            f"{probe.largest_effect:.1%}.",
+            f"one position, but replacing the last {pluralize(probe.changed, 'position')} of the "
+            f"input changes earlier outputs by {probe.largest_effect:.1%}.",
             cause="Each output sees the token or value that it predicts: the loss decreases, but "
             "the network cannot predict new ones.",
             fix="Use a causal mask in the attention, or restrict the layer to past positions.",
@@ -46,8 +45,9 @@ FUTURE_TOKEN_LEAK = Rule(
     priority=130,
     requires="A loss whose targets are the input shifted by one position, as the next tokens of a "
     "text or the next values of a series; and a copy of the network that can be probed.",
-    contradicted_by="Outputs that do not change when later tokens or values change.",
-    abstains="Targets are not the next tokens or values, or the network cannot be copied.",
+    contradicted_by="A network that may use later inputs, such as a bidirectional one that is not "
+    "used to predict new tokens or values.",
+    abstains="The change of the outputs is small enough to be rounding.",
     settings=FutureTokenLeakSettings(),
     judge=_judge,
 )

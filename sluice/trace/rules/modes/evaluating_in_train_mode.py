@@ -5,8 +5,8 @@ from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.forward_passes import (
     forward_events,
-    learning_forwards,
     trained_networks,
+    training_forwards,
 )
 
 
@@ -16,7 +16,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         training_loaders = {
             event.related_id
             for sequence in trace.sequences
-            for event in learning_forwards(sequence, network.index)
+            for event in training_forwards(sequence, network.index)
         }
         num_in_train_mode = num_in_eval_mode = first_step = 0
         for sequence in trace.sequences:
@@ -27,6 +27,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             ]
             if any("evaluating" in event.flags for event in held_out_passes):
                 num_in_eval_mode += sequence.count
+            # "sensitive training": dropout or batch norm is in training mode.
             if any(
                 {"training", "sensitive training"} <= set(event.flags) for event in held_out_passes
             ):

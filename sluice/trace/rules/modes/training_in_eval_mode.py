@@ -7,7 +7,7 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.events import StepSequence
 from sluice.trace.records.membership import NetworkRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.forward_passes import learning_forwards, trained_networks
+from sluice.trace.rules._helpers.forward_passes import trained_networks, training_forwards
 
 
 class TrainingInEvalModeSettings(Settings):
@@ -24,8 +24,9 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
         num_training = num_evaluating = first_step = 0
         for sequence in trace.sequences:
             flags = {
-                flag for event in learning_forwards(sequence, network.index) for flag in event.flags
+                flag for event in training_forwards(sequence, network.index) for flag in event.flags
             }
+            # "sensitive evaluating": dropout or batch norm is in evaluation mode.
             if {"evaluating", "sensitive evaluating"} <= flags:
                 num_evaluating += sequence.count
                 first_step = first_step or sequence.first_step
@@ -74,7 +75,7 @@ def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
 
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
-    learning = {id(event) for event in learning_forwards(sequence, network)}
+    training = {id(event) for event in training_forwards(sequence, network)}
     is_eval = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
@@ -82,7 +83,7 @@ def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
             was_evaluated = was_evaluated and is_eval and "restored" in event.flags
             is_eval = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
-            if id(event) in learning:
+            if id(event) in training:
                 return was_evaluated and "training" not in event.flags
             was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
     return False

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from statistics import mean, median, pstdev
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -18,8 +19,8 @@ class UnstableAdamMomentsSettings(Settings):
     window_steps: int = Field(
         100,
         ge=2,
-        description="Maximum number of measured steps before a burst. Their norms of the first "
-        "moment are the usual norms.",
+        description="Maximum length of the window before a burst [measured steps]. The norms of "
+        "the first moment in this window are the usual norms.",
     )
     min_steps: int = Field(
         20, ge=2, description="Minimum number of measured steps before a burst, for a finding."
@@ -53,8 +54,21 @@ class UnstableAdamMomentsSettings(Settings):
     )
 
 
-def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]) -> int:
-    """Return the step of the first burst, which ends far above the usual norms; 0 without one."""
+class _Burst(NamedTuple):
+    """Norms of the first moment that grow quickly, and end far above the usual norms."""
+
+    step: int
+    """Step at which the burst ends."""
+    norm: float
+    """Norm at this step."""
+    usual_norm: float
+    """Median of the usual norms before the burst."""
+
+
+def _first_burst(
+    settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]
+) -> _Burst | None:
+    """Return the first burst in the norms by step; None without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
         burst = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
@@ -68,8 +82,8 @@ def _first_burst(settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[in
         ]
         threshold = mean(earlier) + settings.min_z_score * pstdev(earlier)
         if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(earlier):
-            return norms[end][0]
-    return 0
+            return _Burst(norms[end][0], burst[-1], median(earlier))
+    return None
 
 
 def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -83,25 +97,23 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
             and "exp_avg" in o.moments
             and o.state_step > rule.settings.warmup_steps
         ]
-        step = _first_burst(rule.settings, norms)
-        if not step:
+        burst = _first_burst(rule.settings, norms)
+        if burst is None:
             continue
-        usual = median(norm for s, norm in norms if s < step)
-        current = next(norm for s, norm in norms if s == step)
         findings.append(
             rule.finding(
                 severity="warning",
-                step=step,
+                step=burst.step,
                 what=f"{optimizer_name(trace, optimizer)}: the norm of the first moment grew by "
                 f"more than {rule.settings.min_growth - 1:.0%} in each of "
-                f"{rule.settings.num_consecutive} consecutive measured steps, to {current:.3g}; "
-                f"its median before was {usual:.3g}.",
+                f"{rule.settings.num_consecutive} consecutive measured steps, to "
+                f"{burst.norm:.3g}. The median before the burst was {burst.usual_norm:.3g}.",
                 cause="Gradients grow faster than the optimizer can adapt: the next steps are "
                 "too large.",
                 fix="Lower the learning rate, clip gradients, or check the batches before this "
                 "step.",
-                norm=current,
-                usual=usual,
+                norm=burst.norm,
+                usual=burst.usual_norm,
             )
         )
     return tuple(findings)

@@ -54,7 +54,8 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
                 what=f"{optimizer_name(trace, optimizer.index)}: none of its {len(parameters)} "
                 f"parameters changed in {num_steps} steps, at a learning rate of up to "
                 f"{max(rates):.3g}.",
-                cause="The steps have no effect.",
+                cause="Gradients do not reach the step, or updates are too small for the dtype of "
+                "the weights.",
                 fix="Check whether gradients reach the step, and whether updates are large "
                 "enough for the dtype of the weights.",
                 num_parameters=len(parameters),

@@ -176,7 +176,7 @@ def _detect_declared(
 def _detect_replaced(
     rule: Rule[TiedWeightsBrokenSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
-    """Detect two parameters that replace a tied one before the first step."""
+    """Detect a tie that is broken before the first step because a parameter was replaced."""
     names, embeddings = parameter_names(trace), _embedding_weights(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}

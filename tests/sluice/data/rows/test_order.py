@@ -108,7 +108,7 @@ def test_rows_are_uniform_over_the_source_at_every_stage():
 
 
 def test_memory_does_not_grow_with_the_number_of_rows():
-    """At 10^10 rows a table would need 80 GB."""
+    """At 10^10 rows an index array would need 80 GB."""
     order = FeistelOrder(10**10, seed=0)
     order.part(0, 1000)
     tracemalloc.start()

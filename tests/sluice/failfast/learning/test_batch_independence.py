@@ -183,6 +183,17 @@ def test_nondeterministic_model_fails(planted, seed):
     assert "training=self.training" in finding.response[1]
 
 
+def test_without_a_deviation_only_rounding_errors_are_allowed():
+    class Constant(Net):
+        def forward(self, x):
+            return 0 * super().forward(x) + self.calls
+
+        def planted(self, x):
+            return stateful(self, x)
+
+    assert ", only rounding errors are allowed) in a second call" in checked(Constant).summary
+
+
 def at_least_two(_self, x):
     if len(x) < 2:
         raise ValueError("at least two examples are needed")
