@@ -101,7 +101,7 @@ def test_a_refusal_states_the_advice_and_the_unit_of_the_loss(tmp_path: Path) ->
     )
 
 
-LONG_REASON = f"{'word ' * 20}end. Report: /home/me/.sluice/reports/{'x' * 40}.html"
+LONG_REASON = f"{'word ' * 20}end. Report: /srv/.sluice/reports/{'x' * 40}.html"
 
 
 def test_a_terminal_wraps_long_texts_in_their_own_column(tmp_path: Path) -> None:
