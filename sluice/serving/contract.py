@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError
 from sluice.base.errors import PayloadError
 from sluice.base.settings import Record
 from sluice.serving.http_errors import BadRequest, InvalidInput, PayloadTooLarge, UnknownModel
-from sluice.workloads.codecs.request import CodecRequest, describe_invalid
+from sluice.workloads.codecs.request import CodecRequest, describe_fields, describe_invalid
 from sluice.workloads.codecs.window_requests import MAX_MAGNITUDE, PredictRequest, WindowReader
 
 _MAX_WINDOWS = 100_000
@@ -143,6 +143,7 @@ def read_request(
                 ) from None
         raise InvalidInput(
             describe_invalid(error, request_type),
+            cause=describe_fields(request_type),
             fix="See /openapi.json for the schema, and GET /model for the input.",
         ) from None
     if request.model is not None and request.model != model:

@@ -88,6 +88,16 @@ def describe_invalid(error: ValidationError, request_type: type[CodecRequest]) -
     )
 
 
+def describe_fields(request_type: type[CodecRequest]) -> str:
+    """Return which fields a body must have, and which it may have, in one sentence."""
+    required = [name for name, field in request_type.model_fields.items() if field.is_required()]
+    optional = [name for name in request_type.model_fields if name not in required]
+    return (
+        f"A request to this model has {', '.join(map(repr, required))}, and optionally "
+        f"{', '.join(map(repr, optional))}."
+    )
+
+
 def _suggest_field(problem: ErrorDetails, request_type: type[CodecRequest]) -> str:
     """Return " (did you mean 'x'?)" if a key is unknown, but similar to a field; otherwise ""."""
     name = problem["loc"][-1] if problem["type"] == "extra_forbidden" else None

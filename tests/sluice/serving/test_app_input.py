@@ -86,6 +86,14 @@ def test_a_bad_body_is_refused_with_its_place(
     assert problem["trace"] == answer.headers["x-trace-id"]
 
 
+def test_the_error_of_a_body_names_the_fields_of_a_request(server: Live) -> None:
+    answer = server.client.post("/predict", json={"x": [1.0, 2.0]}).json()
+
+    assert answer["why"] == (
+        "A request to this model has 'columns', 'windows', and optionally 'model', 'user', 'keys'."
+    )
+
+
 def test_a_value_too_large_for_the_model_is_a_client_error(server: Live) -> None:
     """Finite in single precision; what a model makes of it is not, so no model is asked."""
     answer = server.ask(3e38)
