@@ -18,6 +18,7 @@ from sluice.trace.inspection.perturbation import (
 )
 from sluice.trace.inspection.sequence_layers import (
     find_row_input,
+    is_matrix,
     layers_with_positions_first,
 )
 from sluice.trace.inspection.targets import (
@@ -109,7 +110,7 @@ class NetworkProbes:
         layers = layers_with_positions_first(network, values)
         if layers:
             probe = functools.partial(perturb_other_rows, network, arguments, values)
-            self._run_once(inspected, "rows", probe, modules=layers)
+            self._run_once(inspected, "rows", probe, modules=layers, is_matrix=is_matrix(values))
 
     def _parameters_without_gradient(
         self, inspected: InspectedPass, network: nn.Module
@@ -126,9 +127,12 @@ class NetworkProbes:
         return names
 
     def _run_once(
-        self, inspected: InspectedPass, kind: Any, probe: Any, *, modules: tuple[str, ...] = ()
+        self, inspected: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
     ) -> None:
-        """Run a probe of a network and record its effect, unless this kind was run before."""
+        """Run a probe of a network and record its effect, unless this kind was run before.
+
+        ``probe_fields`` are further fields of the record.
+        """
         sink, key = self._sink, (inspected.entry.index, kind)
         if key in self._finished_probes:
             return
@@ -154,6 +158,6 @@ class NetworkProbes:
                     parameters=tuple(
                         sink.objects.parameters.get_or_add(p).index for p in effect.parameters
                     ),
-                    modules=modules,
+                    **probe_fields,
                 ),
             )

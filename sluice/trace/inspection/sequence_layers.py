@@ -47,17 +47,20 @@ def _find_loss_shapes(loss: Tensor) -> tuple[torch.Size, torch.Size] | None:
     return None
 
 
+def is_matrix(values: Tensor) -> bool:
+    """Return whether an input is a matrix of numbers, which torch takes for one sequence."""
+    return values.dim() == 2 and values.is_floating_point()
+
+
 def layers_with_positions_first(network: nn.Module, values: Tensor) -> tuple[str, ...]:
     """Return the names of layers that may take the first dimension of an input for positions.
 
     These are recurrent and attention layers with ``batch_first=False``. If the input is a matrix of
-    numbers, they are all recurrent and attention layers, because torch takes a matrix for one
-    sequence.
+    numbers, they are all recurrent and attention layers.
     """
-    is_matrix = values.dim() == 2 and values.is_floating_point()
     return tuple(
         name or type(module).__name__
         for name, module in network.named_modules()
         if isinstance(module, nn.RNNBase | nn.MultiheadAttention)
-        and (is_matrix or not module.batch_first)
+        and (is_matrix(values) or not module.batch_first)
     )

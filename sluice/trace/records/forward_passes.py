@@ -88,6 +88,11 @@ class ProbeRecord(Record):
         "padding, as a share of the largest output. NaN for probes other than 'padding'.",
     )
     parameters: tuple[int, ...] = Field((), description="Indices of the changed parameters.")
+    is_matrix: bool = Field(
+        False,
+        description="Whether the changed input of the probe 'rows' is a matrix of numbers, which "
+        "torch takes for one sequence.",
+    )
     modules: tuple[str, ...] = Field(
         (),
         description="Layers that may take rows for positions; empty for probes other than 'rows'.",

@@ -23,7 +23,8 @@ def _judge(rule: Rule[MixedRowsSettings], trace: Trace) -> tuple[TraceFinding, .
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     return tuple(
         rule.finding(
-            severity="error",
+            # Rows of a matrix may be related intentionally, as the nodes of a graph.
+            severity="confirm" if probe.is_matrix else "error",
             step=probe.step + 1,
             what=f"{names.get(probe.network, 'a network')}: other rows of the batch change the "
             f"output of a row by {probe.largest_effect:.1%} in evaluation mode. Layers that read "
@@ -46,7 +47,7 @@ MIXED_ROWS = Rule(
     priority=145,
     requires="A recurrent or attention layer with batch_first=False or an input without positions, "
     "a loss with one target per row, and a copy of the network that can be probed.",
-    contradicted_by="Rows that belong together intentionally, such as the points of one set.",
+    contradicted_by="Rows that belong together intentionally, such as the nodes of one graph.",
     abstains="Outputs have positions, or a batch has as many rows as positions, so that the "
     "dimensions cannot be distinguished.",
     settings=MixedRowsSettings(),
