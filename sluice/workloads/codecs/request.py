@@ -104,5 +104,5 @@ def _suggest_field(problem: ErrorDetails, request_type: type[CodecRequest]) -> s
     is_short = isinstance(name, str) and len(name) <= _MAX_COMPARED_LENGTH
     if not is_short or len(problem["loc"]) > 1:
         return ""
-    matches = difflib.get_close_matches(str(name), request_type.model_fields, n=1)
+    matches = difflib.get_close_matches(str(name), request_type.model_fields, n=1, cutoff=0.7)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
