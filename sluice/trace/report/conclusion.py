@@ -141,7 +141,7 @@ def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
     )
     yield (
         _count("loader", trace.loaders),
-        "shuffling and workers (no DataLoader was used)",
+        "shuffling, workers and the mode of evaluations (no DataLoader was used)",
     )
     yield (
         _count("learning-rate scheduler", trace.schedulers),
