@@ -193,3 +193,49 @@ def validates_in_training_mode():
         with torch.no_grad():
             for x, _ in held_out:
                 model(x)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer that takes positions first, and a head for classes."""
+
+    def __init__(self, num_features):
+        super().__init__()
+        self.gru, self.head = nn.GRU(num_features, 8), nn.Linear(8, 3)
+
+
+class LastOutput(Recurrent):
+    def forward(self, x):
+        return self.head(self.gru(x)[0][:, -1])
+
+
+class EveryOutput(Recurrent):
+    """Reads token ids, (rows, positions)."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.table = nn.Embedding(3, 4)
+
+    def forward(self, ids):
+        return self.head(self.gru(self.table(ids).transpose(0, 1))[0]).transpose(0, 1)
+
+
+def takes_rows_for_positions():
+    draws = torch.Generator().manual_seed(5)
+    model = LastOutput(4)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(8):
+        optimizer.zero_grad()
+        x = torch.randn(16, 6, 4, generator=draws)
+        loss_of(model, x, torch.randint(3, (16,), generator=draws)).backward()
+        optimizer.step()
+
+
+def returns_its_input():
+    draws = torch.Generator().manual_seed(5)
+    model = EveryOutput()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(8):
+        optimizer.zero_grad()
+        ids = torch.randint(3, (16, 6), generator=draws)
+        F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+        optimizer.step()

@@ -60,6 +60,18 @@ FAULTS = [
     (faulty.always_in_eval, "networks are trained in training mode", "confirm", 1),
     (faulty.evaluates_before_training, "networks are trained in training mode", "error", 1),
     (faulty.validates_in_training_mode, "networks are evaluated in evaluation mode", "confirm", 6),
+    (
+        faulty.takes_rows_for_positions,
+        "no output depends on other rows of the batch",
+        "error",
+        1,
+    ),
+    (
+        faulty.returns_its_input,
+        "a causal network is not trained to return its own input",
+        "error",
+        1,
+    ),
 ]
 
 
@@ -95,7 +107,7 @@ REQUIREMENTS = {
         "feature_order_mismatch",
     ),
     "TRACE-3": ("duplicate_bos", "eos_masked"),
-    "TRACE-4": ("inverted_padding_mask", "future_token_leak"),
+    "TRACE-4": ("inverted_padding_mask", "future_token_leak", "targets_not_shifted", "mixed_rows"),
     "TRACE-5": (
         "missing_set_epoch",
         "ddp_bypassed",
