@@ -125,17 +125,11 @@ def _perturb_second_half(
         new_values = values.detach()[kept_rows].clone()
         second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
         second_half.copy_(change(second_half))
-        plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
-        perturbed = run_copy(network_copy, _replace_rows(few_args, values, new_values, kept_rows))
-        if plain is None or repeated is None or perturbed is None:
-            return None
-        if not len(plain) == len(repeated) == len(perturbed):
-            return None
+        new_args = _replace_rows(few_args, values, new_values, kept_rows)
         shape = tuple(new_values.shape[:2])
         pairs = [
             pair
-            for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
-            if torch.equal(output, again)
+            for output, new_output in _repeatable_outputs(network_copy, few_args, new_args)
             for pair in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
@@ -202,17 +196,12 @@ def perturb_other_rows(
         new_values = values.detach()[kept_rows].clone()
         # Exchanged rows would not change an attention without an encoding of positions.
         new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
-        plain, repeated = run_copy(network_copy, few_args), run_copy(network_copy, few_args)
-        perturbed = run_copy(network_copy, _replace_rows(few_args, values, new_values, kept_rows))
-        if plain is None or repeated is None or perturbed is None:
-            return None
-        if not len(plain) == len(repeated) == len(perturbed):
-            return None
+        new_args = _replace_rows(few_args, values, new_values, kept_rows)
         num_rows = len(new_values)
         pairs = [
             (output[::2], new_output[::2])
-            for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
-            if torch.equal(output, again) and output.shape[:1] == (num_rows,)
+            for output, new_output in _repeatable_outputs(network_copy, few_args, new_args)
+            if output.shape[:1] == (num_rows,)
         ]
         if not pairs:
             return None
@@ -319,6 +308,26 @@ def perturb_weights(
         return PerturbationEffect(
             num_changed=len(names), largest_effect=_relative_effect(pairs), parameters=parameters
         )
+
+
+def _repeatable_outputs(
+    network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
+) -> list[tuple[Tensor, Tensor]]:
+    """Return the outputs for plain and for perturbed arguments that a second plain pass repeats.
+
+    [] if a pass raises an exception, or the passes differ in their number of outputs.
+    """
+    plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
+    perturbed = run_copy(network_copy, new_args)
+    if plain is None or repeated is None or perturbed is None:
+        return []
+    if not len(plain) == len(repeated) == len(perturbed):
+        return []
+    return [
+        (output, new_output)
+        for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
+        if torch.equal(output, again)
+    ]
 
 
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
