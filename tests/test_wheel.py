@@ -204,6 +204,7 @@ def ask(address: str, *, patience_s: float) -> dict[str, object]:
             time.sleep(0.5)
 
 
+@pytest.mark.exhaustive
 def test_the_ui_has_every_pipeline(ui: str) -> None:
     answer = ask(ui, patience_s=120)
 

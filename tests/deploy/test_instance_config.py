@@ -116,6 +116,7 @@ def ticks(address: str) -> list[dict[str, Any]]:
     return [tick for tick in schedule["scheduleState"]["ticks"] if tick["status"] != "STARTED"]
 
 
+@pytest.mark.exhaustive
 def test_a_schedule_ticks_and_its_run_succeeds_on_the_shipped_instance_config(
     webserver: str, database: str, tmp_path: Path
 ) -> None:

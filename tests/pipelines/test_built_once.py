@@ -22,6 +22,7 @@ def builds() -> dict[str, int]:
     return {name: n for name, n in Counted.builds.items() if name not in OPENED_BY_THEMSELVES}
 
 
+@pytest.mark.exhaustive
 def test_a_process_builds_the_users_class_once(
     short_echo: PipelineSettings, run: Runner, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

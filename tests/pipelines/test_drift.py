@@ -555,6 +555,7 @@ def test_drift_that_is_switched_off_makes_no_reference_no_job_and_no_sensor(
     assert not [role for role in artifacts if "drift" in role]
 
 
+@pytest.mark.exhaustive
 def test_a_sample_of_columns_is_reported_in_the_metadata_of_the_reference(
     home: Home, short_echo: PipelineSettings
 ) -> None:

@@ -74,6 +74,7 @@ def test_a_dead_run_gives_its_slot_back(home: Home, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_run_that_waits_for_the_gpu_says_so_and_can_be_interrupted(
     home: Home, tmp_path: Path
 ) -> None:

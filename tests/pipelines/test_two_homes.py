@@ -35,6 +35,7 @@ def shared(
     return url
 
 
+@pytest.mark.exhaustive
 def test_the_second_home_is_stopped_before_it_trains_and_told_why(
     shared: str, echo: PipelineSettings, run: Runner, tmp_path: Path
 ) -> None:

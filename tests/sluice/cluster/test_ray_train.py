@@ -25,6 +25,7 @@ def make_spec(home, **options):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ray_train_gives_the_bits_of_plain_processes_also_when_one_is_killed(ray_here, tmp_path):
     died = tmp_path / "died"
     options = {"kill_at_loss": 14, "only_first_time": str(died)}

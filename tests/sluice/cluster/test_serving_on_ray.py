@@ -89,6 +89,7 @@ def _serving(recipe: ServerSpec, stop: threading.Event) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_replicas_answer_report_and_finish_what_is_under_way(
     recipe: ServerSpec,
 ) -> None:

@@ -52,9 +52,8 @@ def test_a_killed_change_is_complete_or_absent(
         assert deaths["kept"] >= 1  # killed after the commit: the move stands, with its history
 
 
-@pytest.mark.parametrize(
-    "url", [pytest.param("sqlite", marks=pytest.mark.exhaustive), "postgresql"], indirect=True
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
 def test_killed_at_random_moments_leaves_a_consistent_registry(url: str, tmp_path: Path) -> None:
     assert drive("random", url, tmp_path)["moves"] > 8 + 3  # 8 made before the killing
 

@@ -71,7 +71,10 @@ def killed(folder, own, *, after):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=pytest.mark.exhaustive if case == "tpe" else ()) for case in CASES],
+)
 def test_a_search_killed_again_and_again_ends_as_one_that_was_not(case, tmp_path):
     """TUNE-3: SIGKILL every few reports; trials, stops and copies are those of one run."""
     own, cut = CASES[case], tmp_path / "killed"

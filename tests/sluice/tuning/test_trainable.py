@@ -223,6 +223,7 @@ def test_a_trial_whose_worker_is_killed_goes_on_with_the_same_bits(objective, tm
     assert_same_end(own, result, end)
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_damaged_between_kill_and_resume_is_trained_again(objective, tmp_path):
     own = objective()
     epochs, end = trained_here(own, ONE, tmp_path / "whole")
@@ -255,6 +256,7 @@ def test_a_damaged_schedule_is_reported_with_its_file(objective, tmp_path):
     assert "remove the study's folder" in error.fix
 
 
+@pytest.mark.exhaustive
 def test_permanent_errors_are_reported_and_transient_errors_raised(tmp_path):
     lasting = {0.02: ZeroDivisionError("the user's bug"), 0.03: ContractError("No.", fix="Look.")}
     accidents = {

@@ -21,6 +21,7 @@ def measured(folder, program, *, runs=1, turns=2):
     return found
 
 
+@pytest.mark.exhaustive
 def test_the_ratio_is_that_of_the_times_of_steps(tmp_path):
     found = measured(tmp_path, paced.slower_when_traced, runs=2, turns=4)
 

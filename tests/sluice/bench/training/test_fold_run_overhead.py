@@ -20,6 +20,7 @@ def measure(specs, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_units_are_measured_and_nothing_is_left(measure, tmp_path):
     """A clock that gains a second a call: the real seconds are those of the other process."""
     (tmp_path / "units").mkdir()
