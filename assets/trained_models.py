@@ -30,7 +30,8 @@ from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_fold_runs import log_fold_runs, training_group
 from sluice.training.code import identify_code
 from sluice.training.curve_diagnosis import DiagnosisSettings
-from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
+from sluice.training.fold_run_events import FoldRunEvent
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.member_diagnosis import diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs

@@ -25,7 +25,8 @@ from sluice.models.settings import ModelSettings
 from sluice.reports.notebook import card, details, fragment, heading, paragraph, text_table
 from sluice.training.code import identify_code
 from sluice.training.curve_diagnosis import DiagnosisSettings
-from sluice.training.fold_run import FoldRunEvent, FoldRunSpec
+from sluice.training.fold_run_events import FoldRunEvent
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.member_diagnosis import MemberSymptom, diagnose_members
 from sluice.training.members import TrainedModels
 from sluice.training.merged_log import merge_logs

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from sluice.training.batch_size_search import BatchSizeResult
     from sluice.training.randomness_report import RandomnessReport
     from sluice.training.range_test import RangeTest
-    from sluice.workloads.workload import Examples, Workload
+    from sluice.workloads.examples import Examples
+    from sluice.workloads.workload import Workload
 
 _GIB = 2**30
 _Pipeline = Annotated[str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")]

@@ -40,7 +40,8 @@ from sluice.evaluation.unseen_members import position_through, row_labels
 from sluice.models.embedding import REFERENCE_ROLE
 from sluice.training.members import Member
 from sluice.training.prediction import PredictedRows, iter_outputs
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _ROLES = {
     "features": "drift features",

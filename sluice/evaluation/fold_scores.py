@@ -20,7 +20,8 @@ from sluice.data.rows.protocol import RowSource
 from sluice.evaluation.outputs import FoldOutput, mean_output, require_output_shape
 from sluice.findings.user_code import wrap_user_errors
 from sluice.training.prediction import iter_outputs
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _ExampleFunction = Callable[[Tensor, Tensor], Tensor | None]
 """Function of outputs and targets that returns one number for each example; None if undefined."""

@@ -17,7 +17,8 @@ from sluice.data.rows.protocol import RowSource
 from sluice.evaluation.unseen_members import latest_unseen
 from sluice.training import prediction
 from sluice.training.members import Member
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 LoadMember = Callable[[Member], nn.Module]
 """Function that returns the trained network of a member."""

@@ -9,14 +9,13 @@ Shape legend: N = examples, O = outputs, C = classes, K = inputs of an example, 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from pydantic import Field, field_validator
 from torch import Tensor
 
@@ -24,9 +23,11 @@ from sluice.base.errors import ContractError
 from sluice.base.settings import Settings
 from sluice.data.folds import Fold, RowRange
 from sluice.data.rows.protocol import RowSource, read_all_as_tensor
+from sluice.evaluation.lag_rules import last_class, last_value, seasonal_rule
+from sluice.evaluation.linear_rule import linear
+from sluice.evaluation.rule_data import BaselineRule, RuleData, RuleNotApplicable
 from sluice.findings.user_code import wrap_user_errors
-from sluice.training.prediction import read_in_chunks
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 
 class BaselineSettings(Settings):
@@ -78,34 +79,6 @@ class FoldRule:
     """Output of the rule for the fold's test examples, with the shape of the model's output."""
 
 
-class _RuleNotApplicable(Exception):
-    """Raised by a rule that does not apply to the data of the workload."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RuleData:
-    """Targets, row positions and a limited number of inputs of examples."""
-
-    y: Tensor
-    rows: NDArray[np.int64]
-    input_NK: NDArray[np.float64] | None
-    """Inputs of each example; None if they are not quantities, such as token ids, or not needed."""
-
-    @classmethod
-    def of(cls, examples: Examples, settings: BaselineSettings) -> "_RuleData":
-        """Return the targets, positions and inputs of examples."""
-        return cls(
-            y=examples.targets,
-            rows=examples.rows,
-            input_NK=_read_inputs(examples, settings.max_inputs),
-        )
-
-
-BaselineRule = Callable[[Workload, _RuleData, _RuleData, _RuleData], Tensor]
-"""Function of (workload, train rows, rows for lagged targets, rows to predict) that returns
-outputs. It raises ``_RuleNotApplicable`` for data to which the rule does not apply."""
-
-
 def best_rule(
     workload: Workload, frame: pd.DataFrame, fold: Fold, settings: BaselineSettings
 ) -> FoldRule:
@@ -128,7 +101,7 @@ def best_rule(
         Creates the examples of each split once. Memory: ``max_inputs`` floats per row.
     """
     train, val, test = (
-        _RuleData.of(workload.examples(frame, part), settings)
+        RuleData.of(workload.examples(frame, part), max_inputs=settings.max_inputs)
         for part in (fold.train, fold.val, fold.test)
     )
     rules = _rules(val, settings)
@@ -139,7 +112,7 @@ def best_rule(
     }
     known_rows = _with_past(workload, frame, fold.val, val, settings)
     for name, rule in rules.items():
-        with contextlib.suppress(_RuleNotApplicable):
+        with contextlib.suppress(RuleNotApplicable):
             losses[name] = _loss(workload, rule(workload, train, known_rows, val), val)
     finite_losses = {name: loss for name, loss in losses.items() if math.isfinite(loss)}
     best = (
@@ -155,15 +128,15 @@ def best_rule(
     return FoldRule(fold_id=fold.fold_id, name=best, losses=losses, output=output)
 
 
-def _rules(rows: _RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
-    linear = partial(_linear, settings=settings)
+def _rules(rows: RuleData, settings: BaselineSettings) -> dict[str, BaselineRule]:
+    linear_rule = partial(linear, max_rows=settings.max_rows)
     if not rows.y.is_floating_point():
-        return {"last class": _last_class, "logistic": linear}
+        return {"last class": last_class, "logistic": linear_rule}
     seasons = {f"seasonal last value, {n} rows": n for n in settings.season_rows}
     return {
-        "last value": _last_value,
-        "linear": linear,
-        **{name: _seasonal_rule(season) for name, season in seasons.items()},
+        "last value": last_value,
+        "linear": linear_rule,
+        **{name: seasonal_rule(season) for name, season in seasons.items()},
     }
 
 
@@ -171,9 +144,9 @@ def _with_past(
     workload: Workload,
     frame: pd.DataFrame,
     part: RowRange,
-    rows: _RuleData,
+    rows: RuleData,
     settings: BaselineSettings,
-) -> _RuleData:
+) -> RuleData:
     """Return the rows, preceded by as many earlier rows as the longest lag requires."""
     max_lag = workload.horizon_rows + max(settings.season_rows, default=0)
     start = max(0, part.start - max_lag)
@@ -183,7 +156,7 @@ def _with_past(
         past = workload.examples(frame, RowRange(start=start, stop=part.start))
     except ContractError:  # the rows are too close to the start of the frame for a window
         return rows
-    return _RuleData(
+    return RuleData(
         y=torch.cat([past.targets, rows.y]),
         rows=np.concatenate([past.rows, rows.rows]),
         input_NK=None,
@@ -244,178 +217,9 @@ def _baseline(workload: Workload, frame: pd.DataFrame, fold: Fold) -> Tensor:
     return read_all_as_tensor(workload.baseline(frame, fold), what="baseline predictions")
 
 
-def _default_rule_name(rows: _RuleData) -> str:
+def _default_rule_name(rows: RuleData) -> str:
     return "train mean" if rows.y.is_floating_point() else "class shares"
 
 
-def _loss(workload: Workload, output: Tensor, rows: _RuleData) -> float:
+def _loss(workload: Workload, output: Tensor, rows: RuleData) -> float:
     return float(workload.losses(output, rows.y).double().mean())
-
-
-def _last_value(
-    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
-) -> Tensor:
-    """Predict the newest known target, which is ``horizon_rows`` earlier."""
-    return _earlier_target(workload, train, known_rows, to_predict, lag=workload.horizon_rows)
-
-
-def _seasonal_rule(season: int) -> BaselineRule:
-    """Return the rule that predicts the newest known target of the same season."""
-
-    def rule(
-        workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
-    ) -> Tensor:
-        lag = math.ceil(workload.horizon_rows / season) * season
-        if lag == workload.horizon_rows:
-            raise _RuleNotApplicable  # the rule would be the same as "last value"
-        return _earlier_target(workload, train, known_rows, to_predict, lag=lag)
-
-    return rule
-
-
-def _earlier_target(
-    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData, *, lag: int
-) -> Tensor:
-    """Predict the target of ``lag`` rows earlier, or the train mean where it is unknown."""
-    has_target_shape = tuple(workload.output_shape(to_predict.y)) == tuple(to_predict.y.shape)
-    if not (to_predict.y.is_floating_point() and has_target_shape):
-        raise _RuleNotApplicable  # the output is not a prediction of the target itself
-    is_known, position = _find_earlier(workload, known_rows, to_predict, lag=lag)
-    output = train.y.mean(dim=0, keepdim=True).expand_as(to_predict.y).clone()
-    output[is_known] = known_rows.y[position][is_known]
-    return output
-
-
-def _last_class(
-    workload: Workload, train: _RuleData, known_rows: _RuleData, to_predict: _RuleData
-) -> Tensor:
-    """Predict log frequencies (N, C) of the classes that follow the newest known class."""
-    shape = workload.output_shape(to_predict.y)
-    if to_predict.y.ndim != 1 or len(shape) != 2:
-        raise _RuleNotApplicable
-    lag, num_classes = workload.horizon_rows, shape[1]
-    is_known, position = _find_earlier(workload, train, train, lag=lag)
-    transitions = torch.stack([train.y[position][is_known], train.y[is_known]]).long()
-    # Counts start at one (Laplace smoothing), so that no share is 0.
-    counts = torch.ones(num_classes, num_classes)
-    counts.index_put_(
-        (transitions[0], transitions[1]), torch.ones(transitions.shape[1]), accumulate=True
-    )
-    class_counts = torch.bincount(train.y.long(), minlength=num_classes) + 1
-    is_known, position = _find_earlier(workload, known_rows, to_predict, lag=lag)
-    share_NC = (class_counts / class_counts.sum()).expand(len(to_predict.y), num_classes).clone()
-    share_after_class = counts / counts.sum(dim=1, keepdim=True)
-    share_NC[is_known] = share_after_class[known_rows.y[position][is_known].long()]
-    return share_NC.log()
-
-
-def _find_earlier(
-    workload: Workload, known_rows: _RuleData, to_predict: _RuleData, *, lag: int
-) -> tuple[Tensor, Tensor]:
-    """Return whether the row ``lag`` rows before each row to predict is known, and its position."""
-    if lag < 1 or workload.cluster_column is not None:
-        # The rows have no order in time, or there are several rows per time.
-        raise _RuleNotApplicable
-    position = torch.from_numpy(
-        pd.Index(known_rows.rows).get_indexer(pd.Index(to_predict.rows - lag))
-    )
-    return position >= 0, position
-
-
-def _linear(
-    workload: Workload,
-    train: _RuleData,
-    known_rows: _RuleData,  # noqa: ARG001 - signature of all rules
-    to_predict: _RuleData,
-    *,
-    settings: BaselineSettings,
-) -> Tensor:
-    """Predict with ridge regression, or with logistic regression for classes."""
-    if train.input_NK is None or to_predict.input_NK is None:
-        raise _RuleNotApplicable
-    fit_rows = _evenly_spaced(len(train.y), settings.max_rows)
-    fit_NK, y = train.input_NK[fit_rows], train.y[torch.from_numpy(fit_rows)]
-    mean, deviation = fit_NK.mean(axis=0), fit_NK.std(axis=0)
-    scale = np.where(deviation > 0, deviation, 1.0)
-    fit_NK, input_NK = (fit_NK - mean) / scale, (to_predict.input_NK - mean) / scale
-    if not (np.isfinite(fit_NK).all() and np.isfinite(input_NK).all()):
-        raise _RuleNotApplicable
-    shape = workload.output_shape(to_predict.y)
-    if y.is_floating_point():
-        if tuple(shape) != tuple(to_predict.y.shape):
-            raise _RuleNotApplicable
-        output = _ridge(fit_NK, y.reshape(len(y), -1).double().numpy(), input_NK)
-        return torch.from_numpy(output).to(to_predict.y.dtype).reshape(to_predict.y.shape)
-    if y.ndim != 1 or len(shape) != 2:
-        raise _RuleNotApplicable
-    return _logistic(fit_NK, y.numpy(), input_NK, num_classes=shape[1])
-
-
-def _ridge(
-    fit_NK: NDArray[np.float64], y_NO: NDArray[np.float64], input_NK: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    from sklearn.linear_model import RidgeCV
-
-    model = RidgeCV(alphas=np.logspace(-3, 4, 8) * max(1.0, len(fit_NK) / 1000)).fit(fit_NK, y_NO)
-    output: NDArray[np.float64] = model.predict(input_NK)
-    return output
-
-
-def _logistic(
-    fit_NK: NDArray[np.float64],
-    y_N: NDArray[np.int64],
-    input_NK: NDArray[np.float64],
-    *,
-    num_classes: int,
-) -> Tensor:
-    """Return log probabilities (N, C), with a floor for classes without train rows."""
-    import warnings
-
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    train_classes = np.unique(y_N)
-    if len(train_classes) < 2 or train_classes.min() < 0 or train_classes.max() >= num_classes:
-        raise _RuleNotApplicable
-    with warnings.catch_warnings():  # a baseline is valid even if it has not converged
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        model = LogisticRegression(max_iter=100).fit(fit_NK, y_N)
-    floor = 1 / (len(y_N) + num_classes)
-    share_NC = np.full((len(input_NK), num_classes), floor)
-    share_NC[:, model.classes_] = np.maximum(model.predict_proba(input_NK), floor)
-    return torch.from_numpy(np.log(share_NC / share_NC.sum(axis=1, keepdims=True))).float()
-
-
-def _read_inputs(examples: Examples, max_inputs: int) -> NDArray[np.float64] | None:
-    """Return at most ``max_inputs`` inputs of each example (N, K); None for dicts and token ids."""
-    parts = []
-    for part in read_in_chunks(examples.x):
-        values = _flatten_inputs(part, max_inputs) if isinstance(part, Tensor) else None
-        if values is None:
-            return None
-        parts.append(values)
-    return np.concatenate(parts)
-
-
-def _flatten_inputs(x: Tensor, max_inputs: int) -> NDArray[np.float64] | None:
-    """Return at most ``max_inputs`` inputs of each example (N, K); None for token ids.
-
-    Of a window the newest inputs are used; of other inputs an evenly spaced subset.
-    """
-    if not x.is_floating_point() and x.dtype != torch.uint8:
-        return None  # token ids are not quantities
-    if x.ndim == 3:  # (N, L, D)
-        steps = max(1, math.ceil(max_inputs / max(1, x.shape[2])))
-        x = x[:, -steps:].flip(1)
-        flat = x.reshape(len(x), -1)[:, :max_inputs]
-    else:
-        flat = x.reshape(len(x), -1)
-        flat = flat[:, torch.from_numpy(_evenly_spaced(flat.shape[1], max_inputs))]
-    return flat.double().numpy()
-
-
-def _evenly_spaced(count: int, max_positions: int) -> NDArray[np.int64]:
-    """Return at most ``max_positions`` positions, evenly spaced from 0 to ``count`` - 1."""
-    if count <= max_positions:
-        return np.arange(count)
-    return np.linspace(0, count - 1, max_positions).astype(np.int64)

@@ -10,9 +10,10 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _FEW_ROWS = 8
 """Maximum number of rows for probes that run the network. More than 1, to compare rows."""

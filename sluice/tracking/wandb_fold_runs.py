@@ -20,7 +20,7 @@ from sluice.tracking.tracked_run import fold_run_task
 from sluice.tracking.wandb_login import with_wandb_login
 from sluice.tracking.wandb_run_end import RunEnd
 from sluice.tracking.wandb_run_sender import RunSender
-from sluice.training.fold_run import FoldRunEvent, OnFoldRunEvent
+from sluice.training.fold_run_events import FoldRunEvent, OnFoldRunEvent
 from sluice.training.members import Member
 
 _WRITER = "sluice.tracking.wandb_fold_run_writer"

@@ -12,7 +12,8 @@ from sluice.base.settings import Record
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import BatchSizeAttempt, StepProbe
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 
 class BatchSizeResult(Record):

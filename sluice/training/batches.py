@@ -27,7 +27,8 @@ from sluice.findings.user_code import wrap_user_errors
 from sluice.training.orphans import end_with_parent
 from sluice.training.ranks import WHOLE_BATCH, RankShard
 from sluice.training.row_order import BatchPlan, example_seeds, require_lengths
-from sluice.workloads.workload import Augmentation, Examples
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Augmentation
 
 Batch = tuple[ModelInput, Tensor]
 """Inputs of this rank's rows, and the targets of all rows of the batch."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sluice.base.errors import SettingsError
 from sluice.training.settings import DeviceChoice
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 _MAX_MEMORY_SHARE = 0.5
 """Share of a device's free memory that rows may use; the rest is for the network."""

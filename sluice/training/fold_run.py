@@ -1,7 +1,7 @@
 """A fold run: the training of one network, with one seed, on one fold.
 
 A fold run that was interrupted is resumed, and one that has finished is reused instead of repeated.
-The key of a fold run is the digest of everything that determines its result bit for bit. The folder
+Its key is the digest of everything that determines its result bit for bit. The folder
 ``runs/<key>`` contains the event log, the checkpoints during training, and finally
 ``result.json``.
 """
@@ -10,111 +10,52 @@ import contextlib
 import fcntl
 import functools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
 
 from sluice.base.artifacts import ArtifactStore
-from sluice.base.digests import digest_json, short
+from sluice.base.digests import digest_json
 from sluice.base.errors import ContractError, IntegrityError
 from sluice.base.files import make_folder, storage_error, write_atomic
 from sluice.base.seeding import RandomStream, derive_seed, deterministic
-from sluice.data.folds import Fold
-from sluice.data.table import TableRecord, load_table
+from sluice.data.table import load_table
 from sluice.eventlog.event_log import EventLog
 from sluice.models.scaled import Scaled
-from sluice.models.settings import ModelSettings
 from sluice.training.checkpoint import discard_checkpoints, load_checkpoint
 from sluice.training.checkpoint_writer import CheckpointWriter
-from sluice.training.code import code_digest, optimizer_code
-from sluice.training.device import device_type, resolve_device
+from sluice.training.device import resolve_device
+from sluice.training.fold_run_events import (
+    OnFoldRunEvent,
+    fold_run_event,
+    ignore_event,
+)
 from sluice.training.fold_run_log import epoch_fields, truncate_log
+from sluice.training.fold_run_spec import (
+    FoldRunSpec,
+    fold_run_folder,
+    fold_run_subject,
+    open_workload,
+)
 from sluice.training.fold_run_trace import FoldRunTrace, traced_attempt
 from sluice.training.loop import predict, train
 from sluice.training.members import Member
 from sluice.training.prediction import row_losses
 from sluice.training.ranks import SINGLE_PROCESS, Ranks
-from sluice.training.settings import SETTINGS_WITHOUT_EFFECT, TrainSettings
 from sluice.training.termination import Termination, delayed_termination
 from sluice.training.train_state import EpochResult, TrainState
 from sluice.training.weights import pack_model
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fit_workload
-from sluice.workloads.load import load_workload
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 Clock = Callable[[], datetime]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldRunSpec:
-    """Everything that a process needs to train one fold run, on any machine."""
-
-    workload: str
-    """Import path, 'module:Class'."""
-    workload_settings: dict[str, Any]
-    model: ModelSettings
-    training: TrainSettings
-    seed: int
-    fold: Fold
-    table: TableRecord
-    """Record of the feature frame."""
-    artifacts: Path
-    """Folder of the artifact store."""
-    runs: Path
-    """Folder that contains one folder for each fold run."""
-    data_seed: int | None = None
-    """Base seed of the row order; ``seed`` if None."""
-    num_ranks: int = 1
-    """Number of processes that train the model together. It changes the rounding of sums, so it is
-    part of the key."""
-    sys_path: tuple[str, ...] = ()
-    """Folders to add to ``sys.path``, so that the workload can be imported in another process."""
-
-    @property
-    def name(self) -> str:
-        """Name of the fold run in messages."""
-        return f"Seed {self.seed}, fold {self.fold.fold_id}"
-
-
-FoldRunEventKind = Literal["started", "epoch", "finished", "reused", "failed", "lost", "replaces"]
-"""'failed': the fold run raised an error, which ends the whole training; 'lost': the process or
-machine of the fold run was lost, and the fold run resumes from its last checkpoint; 'replaces': the
-fold run replaces an unfinished one with other settings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoldRunEvent:
-    """A progress event of a fold run."""
-
-    kind: FoldRunEventKind
-    seed: int
-    fold_id: int
-    epochs_done: int
-    max_epochs: int
-    steps_done: int = 0
-    """Finished steps of the epoch after ``epochs_done``, for kind 'started'."""
-    result: EpochResult | None = None
-    """Result of the epoch, for kind 'epoch'."""
-    damaged_checkpoints: int = 0
-    """Number of damaged checkpoints that were skipped on resuming, for kind 'started'."""
-    history: tuple[EpochResult, ...] = ()
-    """Results of the ``epochs_done`` epochs before a resumed fold run, for kind 'started'."""
-    member: Member | None = None
-    """Result of the fold run, for the kinds 'finished' and 'reused'."""
-    reason: str = ""
-    """For kind 'failed', the error; for kind 'lost', how the worker was lost; for kind 'replaces',
-    the settings that differ."""
-
-
-OnFoldRunEvent = Callable[[FoldRunEvent], None]
 
 
 def utc_now() -> datetime:
@@ -156,10 +97,10 @@ def train_fold_run(
     _require_ranks(spec, ranks)
     resolve_device(spec.training.device)  # raises before any work if the device is unavailable
     workload = open_workload(spec)
-    subject = _subject(spec, workload)
-    folder = _folder(spec, subject)
+    subject = fold_run_subject(spec, workload)
+    folder = fold_run_folder(spec, subject)
     if not ranks.is_first:
-        on_event = _ignore_event
+        on_event = ignore_event
     with _exclusive_lock(folder) if ranks.is_first else contextlib.nullcontext():
         member = ranks.broadcast_from_first(lambda: _read_result(spec, subject))
         if member is not None:
@@ -182,32 +123,8 @@ def find_finished_member(spec: FoldRunSpec) -> Member | None:
     if member is not None:
         # The process that trained the member may have been killed before it removed its
         # checkpoints.
-        discard_checkpoints(_folder(spec, subject))
+        discard_checkpoints(fold_run_folder(spec, subject))
     return member
-
-
-def fold_run_subject(spec: FoldRunSpec) -> dict[str, Any]:
-    """Return everything that determines the result of a fold run bit for bit, by name.
-
-    The digest of the returned dictionary is the key of the fold run, and names its folder.
-    """
-    return _subject(spec, open_workload(spec))
-
-
-def fold_run_folder(spec: FoldRunSpec) -> Path:
-    """Return the folder of the fold run's checkpoints and log."""
-    return _folder(spec, fold_run_subject(spec))
-
-
-def open_workload(spec: FoldRunSpec) -> Workload:
-    """Import and build the workload of ``spec``.
-
-    Raises:
-        SettingsError: The workload cannot be imported, is not a workload, or has an invalid
-            setting.
-    """
-    sys.path.extend(folder for folder in spec.sys_path if folder not in sys.path)
-    return load_workload(spec.workload, spec.workload_settings, where=spec.workload)
 
 
 def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
@@ -220,36 +137,6 @@ def _require_ranks(spec: FoldRunSpec, ranks: Ranks) -> None:
             fix="Start it with train_fold_run_on_ranks, or set ranks_per_training to "
             f"{ranks.shard.world_size}.",
         )
-
-
-def _ignore_event(_: FoldRunEvent) -> None:
-    pass
-
-
-def _subject(spec: FoldRunSpec, workload: Workload) -> dict[str, Any]:
-    """Return what ``fold_run_subject`` returns, for a workload that is already open."""
-    return {
-        "data": spec.table.digest,
-        "workload": spec.workload,
-        "workload_settings": workload.settings.model_dump(mode="json"),
-        "model": spec.model.model_dump(mode="json"),
-        "training": spec.training.model_dump(
-            mode="json", exclude={*SETTINGS_WITHOUT_EFFECT, "device"}
-        ),
-        # The resolved device type: a CPU and a GPU do not give the same bits.
-        "device": device_type(spec.training.device),
-        "code": code_digest(workload, spec.model),
-        **optimizer_code(spec.training),
-        "torch": torch.__version__,
-        "seed": spec.seed,
-        "data_seed": spec.data_seed,
-        "ranks": spec.num_ranks,
-        "fold": spec.fold.model_dump(mode="json"),
-    }
-
-
-def _folder(spec: FoldRunSpec, subject: dict[str, Any]) -> Path:
-    return spec.runs / short(digest_json(subject))
 
 
 def _fit(
@@ -419,7 +306,7 @@ def _test_metrics(
 def _read_result(spec: FoldRunSpec, subject: dict[str, Any]) -> Member | None:
     """Return the member of a finished fold run, or None if the fold run must be trained."""
     try:
-        result = json.loads((_folder(spec, subject) / "result.json").read_bytes())
+        result = json.loads((fold_run_folder(spec, subject) / "result.json").read_bytes())
         if result["key"] != digest_json(subject):
             return None
         member = Member.model_validate(result["member"])
@@ -445,31 +332,3 @@ def _exclusive_lock(folder: Path) -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-
-
-def fold_run_event(
-    spec: FoldRunSpec,
-    kind: FoldRunEventKind,
-    epochs_done: int,
-    *,
-    steps: int = 0,
-    result: EpochResult | None = None,
-    num_damaged: int = 0,
-    history: tuple[EpochResult, ...] = (),
-    member: Member | None = None,
-    reason: str = "",
-) -> FoldRunEvent:
-    """Return a progress event of the fold run ``spec``."""
-    return FoldRunEvent(
-        kind=kind,
-        seed=spec.seed,
-        fold_id=spec.fold.fold_id,
-        epochs_done=epochs_done,
-        max_epochs=spec.training.max_epochs,
-        steps_done=steps,
-        result=result,
-        damaged_checkpoints=num_damaged,
-        history=history,
-        member=member,
-        reason=reason,
-    )

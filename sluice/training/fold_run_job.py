@@ -6,15 +6,9 @@ from sluice.base.errors import SluiceError
 from sluice.cluster.jobs import Emit
 from sluice.findings.user_code import training_error
 from sluice.training.device import release_memory
-from sluice.training.fold_run import (
-    Clock,
-    FoldRunEvent,
-    FoldRunSpec,
-    OnFoldRunEvent,
-    fold_run_event,
-    train_fold_run,
-    utc_now,
-)
+from sluice.training.fold_run import Clock, train_fold_run, utc_now
+from sluice.training.fold_run_events import FoldRunEvent, OnFoldRunEvent, fold_run_event
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.members import Member
 
 

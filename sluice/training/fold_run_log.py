@@ -10,7 +10,7 @@ from typing import Any
 from sluice.base.files import storage_error, write_atomic
 from sluice.eventlog.event_log import EventLog
 from sluice.training.train_state import EpochResult
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 def truncate_log(

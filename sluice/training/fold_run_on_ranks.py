@@ -7,15 +7,10 @@ from sluice.base.errors import SluiceError
 from sluice.cluster.ray_train import Emit, run_on_ranks
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.distributed import DistributedRanks, raising_rank_lost
-from sluice.training.fold_run import (
-    Clock,
-    FoldRunEvent,
-    FoldRunSpec,
-    OnFoldRunEvent,
-    train_fold_run,
-    utc_now,
-)
+from sluice.training.fold_run import Clock, train_fold_run, utc_now
+from sluice.training.fold_run_events import FoldRunEvent, OnFoldRunEvent
 from sluice.training.fold_run_job import failed_event, with_name
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.members import Member
 
 

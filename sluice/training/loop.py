@@ -68,7 +68,8 @@ from sluice.training.train_state import EpochResult as EpochResult
 from sluice.training.train_state import TrainState as TrainState
 from sluice.training.weights import differing_shapes
 from sluice.workloads.best_epoch import best_epoch
-from sluice.workloads.workload import Augmentation, Examples
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Augmentation
 
 SelectEpoch = Callable[[Mapping[int, float]], int]
 """Function that maps the validation losses so far, by epoch, to the epoch whose weights are

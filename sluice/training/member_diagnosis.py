@@ -23,7 +23,8 @@ from sluice.training.setting_changes import suggest_first_change
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member
 from sluice.workloads.constant_baseline import constant_baseline_loss
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _SAMPLE_ROWS = 512
 """Number of rows from the middle of the train rows on which dead units are counted and the loss of

@@ -11,17 +11,11 @@ from sluice.cluster.ray_pool import open_ray_pool
 from sluice.cluster.ray_session import join_ray
 from sluice.cluster.settings import ComputeSettings
 from sluice.training.device import device_on_ray
-from sluice.training.fold_run import (
-    Clock,
-    FoldRunEvent,
-    FoldRunSpec,
-    OnFoldRunEvent,
-    find_finished_member,
-    fold_run_event,
-    utc_now,
-)
+from sluice.training.fold_run import Clock, find_finished_member, utc_now
+from sluice.training.fold_run_events import FoldRunEvent, OnFoldRunEvent, fold_run_event
 from sluice.training.fold_run_job import FoldRunJob, failed_event, fit_fold_run
 from sluice.training.fold_run_on_ranks import train_fold_run_on_ranks
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.members import Member
 from sluice.training.stale_runs import changes_since_stale_run
 

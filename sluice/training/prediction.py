@@ -29,7 +29,7 @@ from sluice.data.rows.protocol import (
 )
 from sluice.training.accumulation import LossFunction
 from sluice.training.device import device_of
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 _MAX_CHUNK_ROWS = 4096
 """Maximum number of rows scored at once. It bounds memory and affects the bits, so it is not a

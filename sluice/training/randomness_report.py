@@ -19,9 +19,10 @@ from sluice.training.nondeterminism import (
 from sluice.training.randomness_audit import RandomnessAudit, audit_randomness
 from sluice.training.row_order import example_seeds
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fit_workload
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _STAGES = {
     "initial weights": "init",

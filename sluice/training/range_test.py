@@ -30,7 +30,7 @@ from sluice.training.loop import LossFunction
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.row_order import shuffled_rows
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 RangeTestEnd = Literal["highest rate reached", "loss diverged", "non-finite loss"]
 

@@ -2,7 +2,7 @@
 
 from sluice.base.dict_diff import format_differences
 from sluice.training.checkpoint import newest_subject
-from sluice.training.fold_run import FoldRunSpec, fold_run_folder, fold_run_subject
+from sluice.training.fold_run_spec import FoldRunSpec, fold_run_folder, fold_run_subject
 
 
 def changes_since_stale_run(spec: FoldRunSpec) -> tuple[str, ...]:

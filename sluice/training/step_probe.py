@@ -29,8 +29,9 @@ from sluice.data.rows.protocol import (
 from sluice.models.settings import ModelSettings
 from sluice.training.parameter_groups import make_optimizer
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _NUM_STEPS = 2
 """Number of steps per attempt. The first step creates the optimizer state; only the second has the

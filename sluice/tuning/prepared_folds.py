@@ -12,8 +12,9 @@ from torch import Tensor
 from sluice.base.seeding import RandomStream
 from sluice.data.folds import Fold
 from sluice.data.rows.protocol import DictRows, RowSource
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fit_workload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

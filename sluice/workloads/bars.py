@@ -34,9 +34,10 @@ from sluice.workloads.bars_features import (
     nine_features,
     trailing_volatility,
 )
+from sluice.workloads.examples import Examples
 from sluice.workloads.har import HarSettings, har_forecast
 from sluice.workloads.volatility_target import PositionSettings, volatility_position
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 _MAX_LOG_VOL = 50.0
 """Limit at which forecasts of log volatility are clipped. It is beyond any market, and its

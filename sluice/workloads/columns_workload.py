@@ -17,7 +17,8 @@ from sluice.metrics.regression import regression_metrics
 from sluice.workloads.codecs.codec import Codec
 from sluice.workloads.codecs.raw_rows import RawRowsCodec
 from sluice.workloads.columns import InputColumn, Lag
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 KEY = "key"
 """Name of the index of rows in hash order."""

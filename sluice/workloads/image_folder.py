@@ -21,7 +21,8 @@ from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.classification import describe_label_mismatch
 from sluice.workloads.codecs import Codec, ImagesCodec
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 _RAW = (
     Column(name="path", kind="string", description="Path relative to the folder."),

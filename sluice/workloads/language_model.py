@@ -22,7 +22,8 @@ from sluice.data.rows.protocol import ModelInput, RowSource, gather_tensor
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
 from sluice.workloads.codecs import Codec, TokensCodec
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 _SCHEMA = Schema(
     columns=(

@@ -8,8 +8,9 @@ from sluice.models.build import require_network
 from sluice.models.input_encoder import InputEncoder
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fitted_encoder
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 
 def prepare_model(

@@ -20,7 +20,8 @@ from sluice.data.tokenizer import WordTokenizer, split_words
 from sluice.models.settings import ModelSettings
 from sluice.workloads.classification import describe_label_mismatch
 from sluice.workloads.codecs import Codec, TextCodec
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 _RAW = (
     Column(name="text", kind="string"),

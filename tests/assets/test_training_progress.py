@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sluice.assets.trained_models import _TrainingProgress
-from sluice.training.fold_run import FoldRunEvent
+from sluice.training.fold_run_events import FoldRunEvent
 
 STARTED = FoldRunEvent(kind="started", seed=1, fold_id=0, epochs_done=0, max_epochs=400)
 

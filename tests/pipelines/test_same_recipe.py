@@ -16,7 +16,7 @@ from sluice.evaluation.comparison import compare
 from sluice.evaluation.losses import LossTable
 from sluice.evaluation.scoring import Scores, score_baseline, score_candidate
 from sluice.evaluation.simple_rules import BaselineSettings, choose_baseline
-from sluice.training.fold_run import FoldRunSpec
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.parallel import train_members
 from sluice.training.weights import load_member
 

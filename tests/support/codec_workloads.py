@@ -16,8 +16,9 @@ from sluice.data.rows import ImageFolderRows, SubsetRows, TokenRows, write_token
 from sluice.data.rows.protocol import DictRows, ModelInput
 from sluice.data.schema import Column, Schema
 from sluice.workloads.codecs import Codec, ImagesCodec, RawRowsCodec, TextCodec
+from sluice.workloads.examples import Examples
 from sluice.workloads.language_model import LanguageModelSettings, LanguageModelWorkload
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 NUM_ROWS = 240
 WORDS = ("good", "fine", "great", "bad", "poor", "awful", "plot", "actor", "film", "scene")

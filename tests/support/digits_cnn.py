@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from sluice.data.folds import RowRange
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 PIXELS = tuple(f"pixel_{row}_{column}" for row in range(8) for column in range(8))
 LABEL = Column(name="digit", kind="int", description="0 to 9.")

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from sluice.data.folds import Fold, RowRange
 from sluice.data.schema import Column, Schema
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 
 class EchoSettings(WorkloadSettings):

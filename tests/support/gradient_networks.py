@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from sluice.data.folds import RowRange
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.support.failfast_workloads import Signals
 
 WIDTH = 16

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from sluice.data.folds import RowRange
 from sluice.data.schema import Column, Schema
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 from tests.support.digits_cnn import Digits, DigitsNet
 
 WORDS = tuple(f"word_{place}" for place in range(6))

@@ -4,7 +4,8 @@ import dataclasses
 from pathlib import Path
 
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.fold_run import FoldRunSpec, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.members import Member
 from sluice.tuning.objective import TrainingObjective
 from sluice.tuning.records import SearchResult

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import DictRows, ModelInput, gather
 from sluice.workloads.digits import DigitsWorkload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from sluice.training import step_probe
 from sluice.training.batch_size_search import BatchSizeResult, find_largest_batch
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import StepProbe
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.support.failfast_workloads import Signals
 
 SETTLED = {"MALLOC_MMAP_THRESHOLD_": "65536"}

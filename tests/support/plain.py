@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from sluice.data.schema import Schema
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 
 class Plain(Workload):

@@ -20,7 +20,7 @@ from sluice.training.fold_run import train_fold_run
 from sluice.training.loop import train
 from sluice.training.ranks import SINGLE_PROCESS
 from sluice.training.settings import TrainingChange, TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 SETTINGS = TrainSettings(max_epochs=2, batch_rows=16, learning_rate=0.02, clip_norm=0.5)
 

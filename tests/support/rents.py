@@ -12,7 +12,8 @@ from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.rows.protocol import DictRows, ModelInput
 from sluice.data.schema import Column, Schema
 from sluice.workloads.codecs import Codec, RawRowsCodec
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 CITIES = ("Aachen", "Bern", "Chur", "Davos", "Essen", "Fulda")
 

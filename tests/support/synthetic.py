@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sluice.data.folds import FoldSettings
 from sluice.data.schema import Column, Schema
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 
 class SineSettings(WorkloadSettings):

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from sluice.data.folds import FoldSettings
 from sluice.data.schema import Column, Schema
 from sluice.workloads.augmentation import draw_uniform
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 VOCABULARY = 50
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from sluice.bench.poc.workloads import Cancer, Diabetes, Digits, DigitTokens, ShortBars, Wine
 from sluice.data.folds import Fold, RowRange
 from sluice.data.rows.protocol import ModelInput
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 class NanFeature(Diabetes):

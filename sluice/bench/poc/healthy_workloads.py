@@ -20,7 +20,7 @@ from sluice.bench.poc.workloads import (
 from sluice.data.folds import RowRange
 from sluice.data.rows.protocol import ModelInput
 from sluice.data.schema import Column
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 class FrozenDeclared(Diabetes):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sluice.bench.poc.workloads import Cancer, Diabetes, DigitImages, ShortBars, Wine
 from sluice.data.folds import Fold
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 class LossPerExample(Cancer):

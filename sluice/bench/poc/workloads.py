@@ -13,7 +13,8 @@ from sluice.data.folds import FoldSettings, RowRange
 from sluice.data.schema import Column, Schema
 from sluice.data.source_settings import PackagedBars, SourceSettings
 from sluice.workloads.bars import BarsSettings, BarsWorkload
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 _FOLDS = FoldSettings(num_folds=1, first_test_share=0.75, embargo_rows=1)
 _BAR_ROWS = 1000

@@ -22,7 +22,9 @@ import sluice
 from sluice.base.errors import ContractError, TrainingFailed
 from sluice.base.settings import Record
 from sluice.cluster.settings import ComputeSettings
-from sluice.training.fold_run import FoldRunEvent, FoldRunSpec, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_events import FoldRunEvent
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.parallel import train_members
 
 Clock = Callable[[], float]

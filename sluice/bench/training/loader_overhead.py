@@ -29,7 +29,7 @@ from sluice.models.scaled import Scaled
 from sluice.training.loop import train
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 _VOCABULARY = 1000
 _MAX_TOKENS = 64

@@ -24,8 +24,9 @@ from sluice.training.checkpoint_writer import CheckpointWriter
 from sluice.training.loop import TrainState, train
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _SUBJECT = {"benchmark": "trainer"}
 

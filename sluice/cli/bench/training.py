@@ -55,7 +55,7 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
     from sluice.bench.training.fold_run_overhead import measure_fold_runs
     from sluice.bench.training.loader_overhead import measure_loaders
     from sluice.bench.training.trainer_overhead import measure_trainer
-    from sluice.training.fold_run import FoldRunSpec
+    from sluice.training.fold_run_spec import FoldRunSpec
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)

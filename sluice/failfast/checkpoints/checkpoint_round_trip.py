@@ -24,8 +24,9 @@ from sluice.training.device import resolve_device
 from sluice.training.loop import EpochResult, TrainState, predict, train
 from sluice.training.parameter_groups import complete_groups
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _SCHEDULE_EPOCHS = 3
 """Length of the learning rate schedule [epochs]. Only two epochs run, so the learning rate of the

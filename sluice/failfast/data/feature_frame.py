@@ -26,7 +26,8 @@ from sluice.failfast.data.target_copies import find_target_copies
 from sluice.failfast.data.unshuffled_rows import find_unshuffled_rows
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _MAX_READ_ROWS = 256
 """Maximum number of examples of a split that are read from a source that is not in memory."""

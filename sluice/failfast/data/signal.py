@@ -19,7 +19,7 @@ from sluice.data.rows.protocol import flat_input, input_parts
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.failfast.learning.instantiation import too_few_examples
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 Floats = NDArray[np.float64]
 

@@ -14,7 +14,8 @@ from sluice.data.folds import Fold, RowRange
 from sluice.data.rows.protocol import ModelInput, input_length, input_parts, spread_rows
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.findings.user_code import wrap_user_errors
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _ROUNDING = 1e-5
 """Maximum difference by rounding of an example that is computed in blocks of another size [standard

@@ -8,7 +8,8 @@ from sluice.base.pluralize import pluralize
 from sluice.config.poc_settings import PocSettings
 from sluice.failfast.learning.example_sampling import sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _Values = NDArray[np.float64]
 

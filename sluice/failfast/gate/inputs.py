@@ -18,8 +18,9 @@ from sluice.failfast.learning.mini_training import MiniTraining, run_mini_traini
 from sluice.findings.user_code import wrap_user_errors
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.fitted_state import fit_workload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 Clock = Callable[[], datetime]
 

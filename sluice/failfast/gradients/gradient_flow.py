@@ -33,8 +33,9 @@ from sluice.models.settings import ModelSettings
 from sluice.training.optimizers import require_optimizer
 from sluice.training.parameter_groups import complete_groups, make_optimizer
 from sluice.training.settings import TrainSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 
 def check_gradient_flow(

@@ -7,7 +7,8 @@ from sluice.base.seeding import derive_seed
 from sluice.models.module_activity import ActivityRecorder
 from sluice.training.parameter_groups import ParameterGroups, make_optimizer
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 
 class GradientProbe:

@@ -11,7 +11,7 @@ from sluice.data.rows.protocol import slice_input, split_input, spread_rows
 from sluice.failfast.learning.example_sampling import format_shape
 from sluice.findings.catalogue import find_fault
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 _NUM_SINGLE_EXAMPLES = 8
 """Number of examples that are predicted one by one. Few suffice: a model that mixes examples

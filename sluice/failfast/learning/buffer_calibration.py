@@ -11,7 +11,7 @@ from torch import nn
 
 from sluice.base.seeding import RandomStream
 from sluice.data.rows.protocol import input_length, split_input
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 def calibrate_buffers(

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from sluice.data.rows.protocol import ModelInput, spread_rows
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 def sample_evenly(examples: Examples, num_examples: int) -> Examples:

@@ -8,8 +8,9 @@ from sluice.failfast.learning.batch_independence import find_batch_dependence
 from sluice.failfast.learning.example_sampling import format_shape, sample_evenly
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.models.settings import ModelSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _SQUEEZE_FIX = "Return output.squeeze(-1) from forward()"
 

@@ -32,8 +32,9 @@ from sluice.models.settings import ModelSettings
 from sluice.training.loop import mean_loss, train
 from sluice.training.settings import TrainSettings
 from sluice.workloads.constant_baseline import ConstantBaseline, measure_constant_baseline
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _MAX_UNITS_ABOVE = 10.0
 """Maximum of the last loss above the constant baseline for a pass [baseline units]. Above it the

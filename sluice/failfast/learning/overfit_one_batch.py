@@ -27,8 +27,9 @@ from sluice.workloads.constant_baseline import (
     grouped_constant_loss,
     measure_constant_baseline,
 )
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 
 _CANDIDATE_ROWS = 512
 """Maximum number of evenly spaced train examples from which the tiny batch is selected."""

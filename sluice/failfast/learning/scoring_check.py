@@ -13,7 +13,8 @@ from sluice.data.folds import Fold
 from sluice.data.rows.protocol import RowSource, gather_targets, gather_tensor, spread_rows
 from sluice.evaluation.simple_rules import BaselineSettings, best_rule
 from sluice.findings.check_outcome import CheckOutcome
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 
 _MAX_BASELINE_ROWS = 256
 """Maximum number of test rows whose baseline is checked if the workload does not keep its

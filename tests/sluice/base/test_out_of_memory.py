@@ -68,7 +68,7 @@ def fit(examples_of_rows, model, **settings):
 
 @pytest.fixture
 def rows():
-    from sluice.workloads.workload import Examples
+    from sluice.workloads.examples import Examples
 
     x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
     return Examples(x=x, y=x[:, :1], rows=np.arange(100))

@@ -17,7 +17,8 @@ from sluice.evaluation.simple_rules import (
     choose_baseline,
     describe_rules,
 )
-from sluice.workloads.workload import Examples, Workload, WorkloadSettings
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload, WorkloadSettings
 
 SETTINGS = BaselineSettings()
 ROWS = 1200

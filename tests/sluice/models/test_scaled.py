@@ -9,8 +9,8 @@ from torch import nn
 
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples
 from tests.support.synthetic import SineWorkload
 
 X = torch.tensor([[[1.0, 10.0], [3.0, 10.0]], [[5.0, 10.0], [7.0, 10.0]]])

@@ -9,7 +9,7 @@ from torch import nn
 
 from sluice.cli.app import run_command
 from sluice.probes.library import PROBES
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.sluice.probes.test_causality import Speaker
 from tests.sluice.probes.test_gradients import WrongSquare
 from tests.sluice.probes.test_tokenizers import Words

@@ -13,7 +13,7 @@ from sluice.base.errors import Interrupted, TrainingFailed
 from sluice.cluster.settings import ComputeSettings
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_fold_runs import log_fold_runs, training_group
-from sluice.training.fold_run import fold_run_event
+from sluice.training.fold_run_events import fold_run_event
 from sluice.training.parallel import train_members
 from sluice.training.train_state import EpochResult
 from tests.sluice.tracking.test_wandb_mirror import fake_wandb, items, read_records

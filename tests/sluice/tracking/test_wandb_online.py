@@ -9,7 +9,7 @@ from sluice.base.artifacts import ArtifactStore
 from sluice.tracking.settings import TrackingSettings
 from sluice.tracking.wandb_mirror import mirror
 from sluice.tracking.wandb_trials import wandb_callback
-from sluice.training.fold_run import fold_run_event
+from sluice.training.fold_run_events import fold_run_event
 from tests.sluice.tracking.test_wandb_fold_runs import GROUP, fold_runs, id_of, result, train
 from tests.sluice.tracking.test_wandb_mirror import RUN
 from tests.sluice.tracking.test_wandb_trials import TuneTrial, report

@@ -8,7 +8,7 @@ import pytest
 from sluice.base.artifacts import ArtifactStore
 from sluice.data.table import save_table
 from sluice.models.settings import ModelSettings
-from sluice.training.fold_run import FoldRunSpec
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.settings import TrainSettings
 from tests.support.synthetic import SineSettings, SineWorkload
 

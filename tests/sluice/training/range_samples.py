@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 
 def examples(num_rows: int, *, length: int = 1, signal: float = 1.0, seed: int = 3) -> Examples:

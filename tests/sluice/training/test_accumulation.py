@@ -9,7 +9,7 @@ from sluice.base.errors import ContractError
 from sluice.training.accumulation import count_rows, require_splittable, split_batch
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import TRAIN, VAL, loss_of, losses_of, make_model, vector
 
 

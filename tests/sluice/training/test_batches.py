@@ -9,7 +9,7 @@ from sluice.training.batches import Batches
 from sluice.training.loop import train
 from sluice.training.row_order import epoch_order
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import (
     TRAIN,
     VAL,

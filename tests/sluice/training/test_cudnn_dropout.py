@@ -10,7 +10,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.cudnn_dropout import reseeded_cudnn_dropout
 from sluice.training.loop import train
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import frozen, loss_of, losses_of, timeless, vector
 
 CUDA = torch.device("cuda")

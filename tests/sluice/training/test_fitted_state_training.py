@@ -12,7 +12,9 @@ from sluice.data.table import load_table, save_table
 from sluice.models.input_encoder import ENCODER_TENSORS
 from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
-from sluice.training.fold_run import FoldRunEvent, FoldRunSpec, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_events import FoldRunEvent
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.loop import predict
 from sluice.training.settings import TrainSettings
 from sluice.training.weights import load_member, pack_model

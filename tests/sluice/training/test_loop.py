@@ -14,7 +14,7 @@ from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.loop import mean_loss, predict, train
 from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 
 SETTINGS = TrainSettings(max_epochs=5, batch_rows=16, learning_rate=0.02, clip_norm=0.5)
 

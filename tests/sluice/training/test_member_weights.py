@@ -17,8 +17,8 @@ from sluice.models.scaled import Scaled
 from sluice.models.settings import ModelSettings
 from sluice.training.members import Member
 from sluice.training.weights import load_member, pack_model, pack_tensors, unpack_tensors
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples
 from tests.support.synthetic import SineWorkload
 
 SETTINGS = ModelSettings(hidden=4, dropout=0.5)

@@ -7,7 +7,8 @@ from torch import nn
 from sluice.base.errors import ContractError, SettingsError
 from sluice.base.seeding import derive_seed, deterministic
 from sluice.training.code import optimizer_code
-from sluice.training.fold_run import fold_run_subject, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_spec import fold_run_subject
 from sluice.training.optimizer_state import restore_state, split_state
 from sluice.training.optimizers import OPTIMIZERS, require_optimizer
 from sluice.training.parameter_groups import make_optimizer

@@ -21,7 +21,8 @@ from sluice.eventlog.event_log import read_events
 from sluice.models.settings import ModelSettings
 from sluice.training import checkpoint_writer
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
-from sluice.training.fold_run import FoldRunSpec, fold_run_folder, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_spec import FoldRunSpec, fold_run_folder
 from sluice.training.parallel import train_members
 from sluice.training.ranks import Ranks, RankShard
 from sluice.training.settings import TrainSettings

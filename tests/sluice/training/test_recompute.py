@@ -13,7 +13,7 @@ from sluice.models.settings import ModelSettings
 from sluice.training.loop import train
 from sluice.training.recompute import recomputable_modules, recomputing
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.sluice.training.test_loop import loss_of, losses_of, make_model, run, timeless, vector
 
 

@@ -31,8 +31,8 @@ from sluice.training.schedule import learning_rate_at
 from sluice.training.settings import TrainSettings
 from sluice.training.step_probe import StepProbe
 from sluice.workloads.augmentation import draw_uniform
+from sluice.workloads.examples import Examples
 from sluice.workloads.prepare_model import prepare_model
-from sluice.workloads.workload import Examples
 from tests.sluice.training.test_loop import losses_of, timeless, vector
 from tests.support.trained_sources import ImageSource, ImageWorkload, TokenSource, TokenWorkload
 

@@ -13,7 +13,8 @@ from sluice.config.pipeline import PipelineSettings, read_pipeline
 from sluice.config.pipeline_file import COMPONENT, merge_attributes
 from sluice.config.resolved import resolve
 from sluice.training.checkpoint import load_checkpoint, save_checkpoint
-from sluice.training.fold_run import FoldRunSpec, train_fold_run
+from sluice.training.fold_run import train_fold_run
+from sluice.training.fold_run_spec import FoldRunSpec
 from sluice.training.settings import TrainingChange, TrainSettings
 from sluice.training.weights import unpack_tensors
 from sluice.tuning.records import ScheduleStep

@@ -19,6 +19,7 @@ from sluice.failfast.data.constant_columns import find_constant_features
 from sluice.training import prediction
 from sluice.training.members import Member
 from sluice.training.prediction import chunk_rows, mean_loss, row_losses
+from sluice.workloads.examples import Examples
 from sluice.workloads.language_model import (
     BigramRows,
     LanguageModelSettings,
@@ -26,7 +27,6 @@ from sluice.workloads.language_model import (
     bigram_log_shares,
 )
 from sluice.workloads.sentences import SentencesWorkload
-from sluice.workloads.workload import Examples
 from tests.sluice.evaluation.scored_workload import member
 
 VOCAB = 7

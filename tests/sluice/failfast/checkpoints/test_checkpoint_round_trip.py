@@ -15,7 +15,7 @@ from sluice.failfast.checkpoints import checkpoint_round_trip
 from sluice.failfast.checkpoints.checkpoint_round_trip import check_checkpoint
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.support import failfast_workloads as planted
 from tests.support.digits_cnn import Digits
 from tests.support.synthetic import SineWorkload

@@ -17,8 +17,9 @@ from sluice.failfast.data.missing_classes import (
 )
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
+from sluice.workloads.examples import Examples
 from sluice.workloads.image_folder import ImageFolderSettings, ImageFolderWorkload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.echo import Echo, Muffled
 from tests.support.failfast_workloads import OwnNet, Signals

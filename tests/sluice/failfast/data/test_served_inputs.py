@@ -8,8 +8,9 @@ from sluice.base.errors import ContractError
 from sluice.failfast.data.served_inputs import check_served_inputs
 from sluice.serving.contract import InputContract
 from sluice.serving.deployed import DeployedModel, require_finite
+from sluice.workloads.examples import Examples
 from sluice.workloads.windows import require_windows
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.workload import Workload
 from tests.support.digits_cnn import Digits
 from tests.support.failfast_workloads import Signals
 from tests.support.integer_inputs import WORDS, ByteWindows, FloatWords, WordNet, Words

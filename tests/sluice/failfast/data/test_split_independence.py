@@ -15,7 +15,8 @@ from sluice.data.folds import RowRange
 from sluice.failfast.data.split_independence import check_split_independence
 from sluice.findings.check_outcome import CheckOutcome
 from sluice.workloads.bars import BarsWorkload
-from sluice.workloads.workload import Examples, Workload
+from sluice.workloads.examples import Examples
+from sluice.workloads.workload import Workload
 from tests.sluice.workloads.bar_samples import random_bars
 from tests.support.echo import Echo
 from tests.support.failfast_workloads import Signals

@@ -8,7 +8,7 @@ from sluice.failfast.gate.run import run_gate
 from sluice.models.settings import ModelSettings
 from sluice.training.settings import TrainSettings
 from sluice.workloads.digits import DigitsWorkload
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.support.lazy_rows import (
     BrokenRow,
     DependsOnSplit,

@@ -6,7 +6,7 @@ from torch import nn
 
 from sluice.failfast.learning.instantiation import check_instantiation
 from sluice.models.settings import ModelSettings
-from sluice.workloads.workload import Examples
+from sluice.workloads.examples import Examples
 from tests.support import failfast_workloads as planted
 
 
