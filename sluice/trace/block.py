@@ -84,7 +84,7 @@ class TracedBlock:
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Root causes with their consequences, of all processes; the most severe first."""
+        """Root causes with their consequences, by process; in a process, the most severe first."""
         return tuple(diagnosis for report in self.reports for diagnosis in report.diagnoses)
 
     @property
@@ -129,15 +129,15 @@ class TracedBlock:
         return HtmlPage(replay_page(read_trace(Path(report.folder)), report.diagnoses))
 
     def __repr__(self) -> str:
-        steps = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
-        return f"<TracedBlock: {self._summary[0]}{steps}>"
+        steps_text = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
+        return f"<TracedBlock: {self._summary[0]}{steps_text}>"
 
     def _repr_html_(self) -> str:
         outcome, tone = self._summary
-        steps = pluralize(self.num_steps, "optimizer step")
+        steps_text = pluralize(self.num_steps, "optimizer step")
         return fragment(
             heading("Training trace", outcome, tone),
-            paragraph(f"{steps}, stored in {self.folder}", soft=True) if self.reports else "",
+            paragraph(f"{steps_text}, stored in {self.folder}", soft=True) if self.reports else "",
             *(_card(diagnosis) for diagnosis in self.diagnoses),
         )
 

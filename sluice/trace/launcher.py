@@ -69,7 +69,7 @@ def traced_environment(
     }
 
 
-def check_folder(out: Path) -> StorageError | None:
+def prepare_folder(out: Path) -> StorageError | None:
     """Create the folder of traces; return an error if it cannot be created or written."""
     try:
         make_folder(out)

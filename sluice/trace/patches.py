@@ -26,9 +26,11 @@ class Patches:
 
         ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
         """
-        self._replace(owner, name, self.wrap(owner, name, getattr(owner, name, None), new))
+        self._replace_attribute(
+            owner, name, self.wrap(owner, name, getattr(owner, name, None), new)
+        )
 
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
+    def _replace_attribute(self, owner: Any, name: str, new: Any) -> None:
         is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
         old = vars(owner).get(name)
 
@@ -57,9 +59,9 @@ class Patches:
         """Replace a function of torch, also in modules that already imported it by name."""
         old = getattr(owner, name)
         wrapped = self.wrap(owner, name, old, new)
-        for module, attribute in _HOLDERS.of(old):
+        for module, attribute in _HOLDERS.find(old):
             if vars(module).get(attribute) is old:
-                self._replace(module, attribute, wrapped)
+                self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the patches are restored."""
@@ -98,7 +100,7 @@ class _Holders:
         self._holders_by_id: dict[int, list[tuple[Any, str]]] = {}
         self._num_modules = 0
 
-    def of(self, function: Any) -> list[tuple[Any, str]]:
+    def find(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
             self._num_modules, self._holders_by_id = len(sys.modules), {}

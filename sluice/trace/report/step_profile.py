@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.trace.records.events import RecentStep, StepSequence, TraceEventKind
+from sluice.trace.records.events import StepSequence, TraceEventKind
 from sluice.trace.records.trace import Trace
 
 Phase = Literal["data", "forward", "backward", "optimizer", "evaluation", "other"]
@@ -50,7 +50,7 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Share of the step time from which a phase is reported as the bottleneck, even if a pass of the
+"""Minimum share of the step time for a phase to be the reported bottleneck, even if a pass of the
 network takes longer, because these phases are easier to shorten."""
 
 
@@ -84,7 +84,7 @@ class StepProfile(Record):
 
 def profile_steps(trace: Trace) -> StepProfile | None:
     """Return the profile of a run; None if fewer than five steps have times."""
-    step_times = [times for times in _phase_times(trace) if times]
+    step_times = list(_phase_times(trace))
     if len(step_times) < _MIN_STEPS:
         return None
     totals = [sum(times.values()) for times in step_times]
@@ -116,11 +116,12 @@ def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
     """Yield the time of each phase [us] by step, except the first step, which has one-time work."""
     for recent in trace.recent_steps:
         if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
-            yield _time_by_phase(trace.sequences[recent.sequence], recent.began_us, recent)
+            times = [recent.began_us, *recent.times_us, recent.ended_us]
+            yield _time_by_phase(trace.sequences[recent.sequence], times)
 
 
-def _time_by_phase(sequence: StepSequence, began_us: int, recent: RecentStep) -> dict[Phase, int]:
-    times = [began_us, *recent.times_us, recent.ended_us or began_us]
+def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phase, int]:
+    """Return the time of each phase [us], from the begin, event and end times of a step."""
     time_by_phase: dict[Phase, int] = {}
     phases = [_phase(sequence, position) for position in range(len(sequence.events))]
     # The time of the last event of a block is the end of its repeats.
@@ -128,7 +129,7 @@ def _time_by_phase(sequence: StepSequence, began_us: int, recent: RecentStep) ->
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
             phases[position] = _slowest_phase(block)
-    for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times), strict=True):
+    for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times_us), strict=True):
         time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
     return time_by_phase
 
