@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_FUNCTION_TYPES = (FunctionType, BuiltinFunctionType)
 
 
 class Patches:
@@ -114,7 +114,7 @@ class _Holders:
         except TypeError:  # sys.modules may contain other objects
             return
         for name, value in attributes:
-            if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
+            if type(value) in _FUNCTION_TYPES and str(value.__module__).startswith("torch"):
                 self._holders_by_id.setdefault(id(value), []).append((module, name))
 
 

@@ -1,8 +1,8 @@
 """State that the tracer keeps for each thread of the program.
 
-The state consists of small records. Each record has one owner: the module that writes it. Other
-modules only read it, except for fields whose docstring names another writer. The fast path writes
-what the hook that it replaces would write.
+The state consists of small records. Each record has one owner: the module or package that writes
+it. Other modules only read it, except for fields whose docstring names another writer. The fast
+path writes what the hook that it replaces would write.
 
 The records have slots to stay small: each event reads some of their fields between two operations
 of the program, which usually evict them from the processor's cache.

@@ -79,7 +79,7 @@ class EventRecorder:
         events = thread.step.events
         code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)
-        if kind == "step":
+        if kind == "step":  # its first flag is the state of the gradients
             step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
             events[-2:] = self.code("zero", object_id), time_ns, step, time_ns
 

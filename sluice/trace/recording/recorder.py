@@ -114,31 +114,38 @@ class Recorder:
         if self._statistics_sampler.advance():
             self._kept_statistics.append(record)
 
-    def add_steps(self, rows: Iterable[EndedStep]) -> None:
+    def add_steps(self, steps: Iterable[EndedStep]) -> None:
         """Add the data of ended steps."""
-        for row in rows:
-            sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
+        for step in steps:
+            sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
             # Repeated steps (``ended_ns`` is 0) store step, losses, step, losses, ... as losses.
-            is_repeated = not row.ended_ns
-            num_steps = len(row.losses) // 2 if is_repeated else 1
+            is_repeated = not step.ended_ns
+            num_steps = len(step.losses) // 2 if is_repeated else 1
             count_row = self._sequence_counts.get(sequence)
             if count_row is None:
-                first_step = row.losses[0] if is_repeated else row.step
-                self._sequence_counts[sequence] = [first_step, row.step, num_steps]
+                first_step = step.losses[0] if is_repeated else step.step
+                self._sequence_counts[sequence] = [first_step, step.step, num_steps]
             else:
-                count_row[1] = row.step
+                count_row[1] = step.step
                 count_row[2] += num_steps
             if sequence == OVERFLOW_INDEX:
                 self.num_overflow_steps += num_steps
             if is_repeated:
-                self._add_repeats(row.losses)
+                self._add_repeats(step.losses)
                 continue
             # The garbage collector does not track arrays.
-            times = array("q", row.events[1::2])
-            self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
-            if row.losses or row.clips or row.scale is not None:
+            times = array("q", step.events[1::2])
+            self._steps += (
+                step.step,
+                sequence,
+                kept_positions,
+                times,
+                step.ended_ns,
+                step.began_ns,
+            )
+            if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
-                scalars = (row.step, row.losses, row.clips, row.scale, is_kept)
+                scalars = (step.step, step.losses, step.clips, step.scale, is_kept)
                 if is_kept:
                     self._kept_scalars.append(scalars)
                 else:

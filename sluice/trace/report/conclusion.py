@@ -17,7 +17,7 @@ Ending = Literal[
     "tracing stopped before the program ended",
 ]
 
-_MAX_MESSAGE = 300
+_MAX_MESSAGE_LENGTH = 300
 """Maximum length of an exception message in a report; longer messages are cut [characters]."""
 _INTERRUPTS = ("KeyboardInterrupt",)
 """Names of exceptions by which the user ends a program."""
@@ -101,8 +101,8 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
             "state was saved, from which the training may continue.",
         )
     message = " ".join(trace.end.raised.split())
-    if len(message) > _MAX_MESSAGE:
-        message = f"{message[:_MAX_MESSAGE]}..."
+    if len(message) > _MAX_MESSAGE_LENGTH:
+        message = f"{message[:_MAX_MESSAGE_LENGTH]}..."
     verb = "was interrupted" if ending == "interrupted" else ending
     what = f"the program {verb} at step {steps + 1}, after {pluralize(steps, 'step')}: {message}"
     if ending == "interrupted":

@@ -87,23 +87,19 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     step_times = list(_phase_times(trace))
     if len(step_times) < _MIN_STEPS:
         return None
-    totals = [sum(times.values()) for times in step_times]
-    total = sum(totals) or 1
+    step_us = [sum(times.values()) for times in step_times]
+    phase_us = {phase: sum(times.get(phase, 0) for times in step_times) for phase in PHASES}
     phases = [
-        PhaseTime(
-            phase=phase,
-            share=sum(phase_times) / total,
-            mean_us=sum(phase_times) / len(step_times),
-        )
-        for phase in PHASES
-        if any(phase_times := [times.get(phase, 0) for times in step_times])
+        PhaseTime(phase=phase, share=us / sum(step_us), mean_us=us / len(step_times))
+        for phase, us in phase_us.items()
+        if us
     ]
     phases.sort(key=lambda time: -time.share)
     bottleneck = _bottleneck(phases)
     return StepProfile(
         steps=len(step_times),
-        step_us=sum(totals) / len(step_times),
-        median_us=statistics.median(totals),
+        step_us=statistics.fmean(step_us),
+        median_us=statistics.median(step_us),
         phases=tuple(phases),
         bottleneck=bottleneck,
         advice=_advice(trace, bottleneck),
