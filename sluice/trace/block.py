@@ -3,8 +3,7 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
@@ -70,13 +69,8 @@ class TracedBlock:
         self._stack.enter_context(traced(self.folder, self._settings))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
         try:
             self.reports = report_traces(self.folder)
         except StorageError:  # nothing was trained, an outer trace records, or no disk space

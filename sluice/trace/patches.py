@@ -17,7 +17,7 @@ class Patches:
         """Functions that ``restore`` calls, the latest one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
-        self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper
+        self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
         """Called with owner, name, original and new function; returns the function to install. For
         a hook it is called with the registering function, '', None and the hook."""
 
@@ -83,10 +83,6 @@ class Patches:
         finally:
             for change, _ in self._changes:
                 change()
-
-
-def _no_wrapper(_: Any, __: str, ___: Any, new: Any) -> Any:
-    return new
 
 
 class _Holders:

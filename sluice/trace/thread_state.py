@@ -183,19 +183,17 @@ class LossCalls:
     """Weak references to the last eight losses that are means over a batch."""
 
 
+@dataclass(slots=True, eq=False)
 class GradientEdits:
     """Detects that the program edits the accumulated gradients of the running step.
 
     A program may for example divide them by the number of accumulation steps.
     """
 
-    __slots__ = ("is_edited", "snapshots")
-
-    def __init__(self) -> None:
-        self.snapshots: list[tuple[Any, Any, int, Any]] = []
-        """State of some gradients after the second and later backward passes of a step: parameter,
-        gradient, its version counter, its sum."""
-        self.is_edited = False
+    snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
+    """State of some gradients after the second and later backward passes of a step: parameter,
+    gradient, its version counter, its sum."""
+    is_edited: bool = False
 
     def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
         """Store the state of some gradients after a backward pass."""

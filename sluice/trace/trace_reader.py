@@ -93,9 +93,11 @@ def read_trace(folder: Path) -> Trace:
         ContractError: A line other than an incomplete last one is damaged, the start record is
             missing, or a newer version of Sluice wrote the trace.
     """
-    lines = _LineReader(folder)
-    history = list(lines.read(HISTORY_FILE))
-    recent = [line for name in RECENT_FILES for line in lines.read(name)]
+    lines, workers_path = _LineReader(), workers_file(folder)
+    # Most programs have no DataLoader workers.
+    worker_lines = lines.read(workers_path) if workers_path.exists() else ()
+    history = list(lines.read(folder / HISTORY_FILE))
+    recent = [line for name in RECENT_FILES for line in lines.read(folder / name)]
     starts = [line for line in history if line["record"] == "start"]
     if not starts or starts[0].get("version", VERSION + 1) > VERSION:
         raise ContractError(
@@ -139,7 +141,7 @@ def read_trace(folder: Path) -> Trace:
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
-            workers=_parse_records(WorkerRandomnessRecord, lines.read_workers(), "worker"),
+            workers=_parse_records(WorkerRandomnessRecord, worker_lines, "worker"),
             wrappers=_parse_records(DataParallelRecord, history, "wrapper"),
             rank_weights=_parse_records(RankWeightsRecord, history, "parallel"),
             values=_parse_records(ParameterValuesRecord, history, "value"),
@@ -171,19 +173,10 @@ def read_trace(folder: Path) -> Trace:
 class _LineReader:
     """Reads the lines of trace files, and counts the incomplete ones."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self.num_truncated = 0
 
-    def read_workers(self) -> Iterator[dict[str, Any]]:
-        """Return the lines that DataLoader workers wrote; most programs have none."""
-        path = workers_file(self._folder)
-        return self._read_file(path) if path.exists() else iter(())
-
-    def read(self, name: str) -> Iterator[dict[str, Any]]:
-        return self._read_file(self._folder / name)
-
-    def _read_file(self, path: Path) -> Iterator[dict[str, Any]]:
+    def read(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
             content = path.read_bytes()
         except OSError as error:

@@ -115,11 +115,4 @@ def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
 
 def decode_event(fields: Sequence[Any]) -> TraceEvent:
     """Return the event of a stored list of fields."""
-    kind, object_id, related_id, flags, repeat_length = fields
-    return TraceEvent(
-        kind=kind,
-        object_id=object_id,
-        related_id=related_id,
-        flags=tuple(flags),
-        repeat_length=repeat_length,
-    )
+    return TraceEvent.model_validate(dict(zip(TraceEvent.model_fields, fields, strict=True)))

@@ -179,7 +179,7 @@ class Recorder:
         Raises:
             OSError: The folder cannot be created or written.
         """
-        recent_scalars, kept_scalars = self._scalars_lines()
+        scalars, self._resolved_scalars = self._resolved_scalars, []
         if self._files is None:
             self._files = TraceFiles(
                 self.folder,
@@ -193,7 +193,7 @@ class Recorder:
         self._files.write_history(
             [
                 *(encode_line("measures", record.model_dump()) for record in self._kept_statistics),
-                *kept_scalars,
+                *_scalars_lines(scalars, is_kept=True),
             ],
             is_required=False,
         )
@@ -202,7 +202,7 @@ class Recorder:
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._detail),
                 *self._step_lines(),
-                *recent_scalars,
+                *_scalars_lines(scalars, is_kept=False),
             ]
         )
         if self._files.is_full and not was_full:
@@ -270,8 +270,7 @@ class Recorder:
         requested_scalars: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
             requested_scalars += losses
-            for _, norm, _ in clips:
-                requested_scalars.append(norm)
+            requested_scalars += [norm for _, norm, _ in clips]
             if scale is not None:
                 requested_scalars.append(scale)
         if rows:
@@ -286,14 +285,9 @@ class Recorder:
             row = [step, loss_values, norms, None if scale is None else next(remaining)]
             self._resolved_scalars.append((row, is_kept))
 
-    def _scalars_lines(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the lines of recent scalars, and of those kept in the history."""
-        rows, self._resolved_scalars = self._resolved_scalars, []
-        recent = [row for row, is_kept in rows if not is_kept]
-        kept = [row for row, is_kept in rows if is_kept]
-        return _encode_scalars(recent), _encode_scalars(kept)
 
-
-def _encode_scalars(rows: Sequence[Any]) -> list[bytes]:
+def _scalars_lines(scalars: Sequence[tuple[list[Any], bool]], *, is_kept: bool) -> list[bytes]:
+    """Return the line of the rows that are, or are not, kept in the history."""
+    rows = [row for row, is_row_kept in scalars if is_row_kept == is_kept]
     # "numbers" is the stored name of scalars.
     return [encode_line("numbers", {"rows": rows})] if rows else []

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.trace.records.events import StepSequence, TraceEventKind
+from sluice.trace.records.events import StepSequence, TraceEvent, TraceEventKind
 from sluice.trace.records.trace import Trace
 
 Phase = Literal["data", "forward", "backward", "optimizer", "evaluation", "other"]
@@ -119,24 +119,20 @@ def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
 def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phase, int]:
     """Return the time of each phase [us], from the begin, event and end times of a step."""
     time_by_phase: dict[Phase, int] = {}
-    phases = [_phase(sequence, position) for position in range(len(sequence.events))]
-    # The time of the last event of a block is the end of its repeats.
+    phases = [_phase(event) for event in sequence.events]
+    # The last event of a block has the time of its last repeat; the other repeats have no times.
     for position, event in enumerate(sequence.events):
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
-            phases[position] = _slowest_phase(block)
+            phases[position] = next(
+                (phase for phase in _SLOWEST_FIRST if phase in block), block[-1]
+            )
     for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times_us), strict=True):
         time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
     return time_by_phase
 
 
-def _slowest_phase(block: Sequence[Phase]) -> Phase:
-    """Return the phase of a block that usually takes the most time; repeats have no times."""
-    return next((phase for phase in _SLOWEST_FIRST if phase in block), block[-1])
-
-
-def _phase(sequence: StepSequence, position: int) -> Phase:
-    event = sequence.events[position]
+def _phase(event: TraceEvent) -> Phase:
     if event.kind == "forward" and "grad" not in event.flags:
         return "evaluation"
     return _PHASE_OF.get(event.kind, "other")
