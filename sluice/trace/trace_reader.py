@@ -95,7 +95,9 @@ def read_trace(folder: Path) -> Trace:
     """
     lines, workers_path = _LineReader(), workers_file(folder)
     # Most programs have no DataLoader workers.
-    worker_lines = lines.read(workers_path) if workers_path.exists() else ()
+    worker_lines: Iterable[dict[str, Any]] = (
+        lines.read(workers_path) if workers_path.exists() else ()
+    )
     history = list(lines.read(folder / HISTORY_FILE))
     recent = [line for name in RECENT_FILES for line in lines.read(folder / name)]
     starts = [line for line in history if line["record"] == "start"]
