@@ -87,10 +87,10 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     step_times = list(_phase_times(trace))
     if len(step_times) < _MIN_STEPS:
         return None
-    step_us = [sum(times.values()) for times in step_times]
+    step_totals_us = [sum(times.values()) for times in step_times]
     phase_us = {phase: sum(times.get(phase, 0) for times in step_times) for phase in PHASES}
     phases = [
-        PhaseTime(phase=phase, share=us / sum(step_us), mean_us=us / len(step_times))
+        PhaseTime(phase=phase, share=us / sum(step_totals_us), mean_us=us / len(step_times))
         for phase, us in phase_us.items()
         if us
     ]
@@ -98,8 +98,8 @@ def profile_steps(trace: Trace) -> StepProfile | None:
     bottleneck = _bottleneck(phases)
     return StepProfile(
         steps=len(step_times),
-        step_us=statistics.fmean(step_us),
-        median_us=statistics.median(step_us),
+        step_us=statistics.fmean(step_totals_us),
+        median_us=statistics.median(step_totals_us),
         phases=tuple(phases),
         bottleneck=bottleneck,
         advice=_advice(trace, bottleneck),
