@@ -72,8 +72,8 @@ def register(app: typer.Typer) -> None:
             typer.Option(
                 min=0,
                 help="Stop the program, with its last good state on disk, after this number of "
-                "consecutive non-finite losses; 0 for never. The state is copied at steps 1, 2, "
-                "4, 8, ..., then every 100 steps.",
+                "consecutive non-finite losses; 0 for never. The state is copied after 0, 1, "
+                "2, 4, 8, ... steps, then every 100 steps.",
             ),
         ] = 0,
         skip_nonfinite: Annotated[

@@ -11,7 +11,8 @@ from sluice.trace.settings import TraceSettings
 
 _STOP = (
     "stop the program, with its last good state on disk, after this number of consecutive "
-    "non-finite losses; 0 for never; the state is copied at steps 1, 2, 4, 8, ..., then every 100"
+    "non-finite losses; 0 for never; the state is copied after 0, 1, 2, 4, 8, ... steps, then "
+    "every 100 steps"
 )
 _SKIP = "skip optimizer steps on the gradients of a non-finite loss"
 

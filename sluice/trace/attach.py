@@ -134,7 +134,7 @@ def attach(
     tracer = Tracer(
         _process_folder(out),
         settings,
-        lambda: _describe(environ),
+        lambda: _describe_process(environ),
         clock=clock,
         print_line=print_line,
     )
@@ -182,19 +182,19 @@ def _register_exit_callback() -> None:
     tracers = [tracer for tracer in _active if tracer.is_on]
     if not tracers:
         return
-    process, raised = current_process(), []
+    process, error_texts = current_process(), []
     original = process.run
 
     def run() -> None:
         try:
             original()
         except BaseException as error:
-            raised.append(f"{type(error).__name__}: {error}")
+            error_texts.append(f"{type(error).__name__}: {error}")
             raise
 
     def end_traces() -> None:
         for tracer in tracers:
-            tracer.end_process(raised[0] if raised else "")
+            tracer.end_process(error_texts[0] if error_texts else "")
 
     # Since Python 3.13 finalizers run after the exception was handled: sys.exception() is None.
     process.run = run  # type: ignore[method-assign]
@@ -205,7 +205,7 @@ def _process_folder(out: Path) -> Path:
     return unique_folder(out, f"pid{os.getpid()}")
 
 
-def _describe(environ: Mapping[str, str]) -> TraceStart:
+def _describe_process(environ: Mapping[str, str]) -> TraceStart:
     rank, size = int(environ.get("RANK", "0")), int(environ.get("WORLD_SIZE", "1"))
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -228,7 +228,7 @@ def flush_traces() -> None:
 
 @contextmanager
 def paused_traces() -> Iterator[None]:
-    """Pause tracing without any cost: all patches are undone in the block."""
+    """Undo all patches in the block, so that nothing in it is traced or slowed down."""
     with ExitStack() as stack:
         for tracer in _active:
             stack.enter_context(tracer.patches.paused())

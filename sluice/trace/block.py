@@ -3,8 +3,7 @@
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
@@ -70,13 +69,8 @@ class TracedBlock:
         self._stack.enter_context(traced(self.folder, self._settings))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stack.__exit__(kind, error, traceback)
+    def __exit__(self, *exception: Any) -> None:
+        self._stack.__exit__(*exception)
         try:
             self.reports = report_traces(self.folder)
         except StorageError:  # nothing was trained, an outer trace records, or no disk space
@@ -84,7 +78,7 @@ class TracedBlock:
 
     @property
     def diagnoses(self) -> tuple[Diagnosis, ...]:
-        """Root causes with their consequences, of all processes; the most severe first."""
+        """Root causes with their consequences, by process; in a process, the most severe first."""
         return tuple(diagnosis for report in self.reports for diagnosis in report.diagnoses)
 
     @property
@@ -129,15 +123,15 @@ class TracedBlock:
         return HtmlPage(replay_page(read_trace(Path(report.folder)), report.diagnoses))
 
     def __repr__(self) -> str:
-        steps = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
-        return f"<TracedBlock: {self._summary[0]}{steps}>"
+        steps_text = f", {pluralize(self.num_steps, 'step')}" if self.reports else ""
+        return f"<TracedBlock: {self._summary[0]}{steps_text}>"
 
     def _repr_html_(self) -> str:
         outcome, tone = self._summary
-        steps = pluralize(self.num_steps, "optimizer step")
+        steps_text = pluralize(self.num_steps, "optimizer step")
         return fragment(
             heading("Training trace", outcome, tone),
-            paragraph(f"{steps}, stored in {self.folder}", soft=True) if self.reports else "",
+            paragraph(f"{steps_text}, stored in {self.folder}", soft=True) if self.reports else "",
             *(_card(diagnosis) for diagnosis in self.diagnoses),
         )
 

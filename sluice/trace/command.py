@@ -1,4 +1,4 @@
-"""Command-line tracing: runs a program traced, then prints the report."""
+"""Command-line tracing: runs a program with the tracer, then prints the report."""
 
 import signal
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sluice.base.errors import StorageError
 from sluice.base.home import Home
-from sluice.trace.launcher import SIGNAL_EXIT_BASE, check_folder, launch
+from sluice.trace.launcher import SIGNAL_EXIT_BASE, launch, prepare_folder
 from sluice.trace.recording.storage import unique_folder
 from sluice.trace.report.trace_report import format_report, report_traces
 from sluice.trace.settings import TraceSettings
@@ -21,7 +21,7 @@ def run_traced(
     environ: Mapping[str, str],
     cwd: Path,
 ) -> int:
-    """Run a program traced, print the report to stderr, and return the program's exit code.
+    """Run a program with the tracer, print the report to stderr, and return the exit code.
 
     Args:
         command: The program and its arguments.
@@ -35,7 +35,7 @@ def run_traced(
     """
     home = Home.from_environment(environ, cwd=cwd)
     folder = cwd / out if out is not None else unique_folder(home.traces, "run")
-    folder_error = check_folder(folder)
+    folder_error = prepare_folder(folder)
     if folder_error is not None:
         print_to_stderr(f"sluice trace: {folder_error} The program runs untraced.")
     code = launch(command, out=folder, settings=settings, environ=environ)
@@ -54,14 +54,14 @@ def run_traced(
 
 
 def _signal_text(code: int) -> str:
-    """Return a text about the signal that an exit code encodes."""
+    """Name the signal that an exit code above 128 encodes, with its likely cause."""
     try:
         name = signal.Signals(code - SIGNAL_EXIT_BASE).name
     except ValueError:
         return f"the program ended with exit code {code}."
     hint = {
-        "SIGKILL": " The system sends it when memory runs out. Search the kernel log for 'out of "
-        "memory', and halve the batch size.",
+        "SIGKILL": " The system sends it when memory runs out. If the kernel log contains 'out of "
+        "memory', halve the batch size.",
         "SIGSEGV": " The program crashed in native code. Run it with python -X faulthandler.",
     }.get(name, "")
     return f"signal {name} ended the program (exit code {code}).{hint}"

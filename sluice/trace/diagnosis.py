@@ -48,30 +48,26 @@ def diagnose(findings: Iterable[TraceFinding]) -> tuple[Diagnosis, ...]:
     """Group findings by root cause: errors first, then by confidence, then by step.
 
     A finding counts as a consequence of another fault if that fault can cause it and is at least as
-    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error that
-    does not occur before it. Every finding belongs to exactly one diagnosis.
+    severe. So a warning never hides an error. A ``confirm`` finding may also explain an error
+    that occurs at the same step or later. Every finding belongs to exactly one diagnosis.
     """
     by_fault: dict[FaultName, list[TraceFinding]] = {}
     for finding in sorted(findings, key=_sort_key):
         by_fault.setdefault(finding.fault, []).append(finding)
-    parents = {fault: _parent(fault, by_fault) for fault in by_fault}
-    roots = [fault for fault, parent in parents.items() if parent is None]
+    roots = {fault: _root(fault, by_fault) for fault in by_fault}
+    consequences: dict[FaultName, list[TraceFinding]] = {root: [] for root in roots.values()}
+    for fault, root in roots.items():
+        if fault != root:
+            consequences[root] += by_fault[fault]
     diagnoses = [
         Diagnosis(
             fault=root,
             confidence=max(f.confidence for f in by_fault[root]),
-            findings=_raise_severity(by_fault[root], consequences),
-            explains=consequences,
+            findings=_raise_severity(by_fault[root], consequences[root]),
+            explains=tuple(consequences[root]),
         )
-        for root in roots
-        for consequences in [
-            tuple(
-                f
-                for fault, findings_of_fault in by_fault.items()
-                if fault != root and _root(fault, parents) == root
-                for f in findings_of_fault
-            )
-        ]
+        for root in by_fault
+        if root in consequences
     ]
     return tuple(sorted(diagnoses, key=lambda d: (*_sort_key(d.finding)[:2], d.step)))
 
@@ -114,6 +110,6 @@ def _may_explain(causes: Sequence[TraceFinding], effects: Sequence[TraceFinding]
     return cause_rank <= effect_rank or (cause_rank == _RANK["confirm"] and has_later_effects)
 
 
-def _root(fault: FaultName, parents: dict[FaultName, FaultName | None]) -> FaultName:
-    parent = parents[fault]
-    return fault if parent is None else _root(parent, parents)
+def _root(fault: FaultName, by_fault: dict[FaultName, list[TraceFinding]]) -> FaultName:
+    parent = _parent(fault, by_fault)
+    return fault if parent is None else _root(parent, by_fault)

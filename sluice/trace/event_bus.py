@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-E = TypeVar("E")
+EventT = TypeVar("EventT")
 
 
 class EventBus:
@@ -12,11 +12,11 @@ class EventBus:
     def __init__(self) -> None:
         self._subscribers: dict[type, tuple[Callable[[Any], None], ...]] = {}
 
-    def subscribe(self, kind: type[E], on_event: Callable[[E], None]) -> None:
+    def subscribe(self, kind: type[EventT], on_event: Callable[[EventT], None]) -> None:
         """Call a function with every event of a type."""
         self._subscribers[kind] = (*self._subscribers.get(kind, ()), on_event)
 
-    def unsubscribe(self, kind: type[E], on_event: Callable[[E], None]) -> None:
+    def unsubscribe(self, kind: type[EventT], on_event: Callable[[EventT], None]) -> None:
         """Stop calling a function; do nothing if it is not subscribed."""
         self._subscribers[kind] = tuple(
             other for other in self._subscribers.get(kind, ()) if other != on_event

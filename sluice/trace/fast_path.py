@@ -204,10 +204,10 @@ def _wrap_clip(
 def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: Any) -> Any:
     local = sink.local
 
-    def before(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         thread = local.thread
         prediction = thread.prediction
-        if prediction.position >= 0 and sink.is_on and thread.optimizer.running is None:
+        if prediction.position >= 0 and sink.is_on and thread.optimizer_call.running is None:
             entry = prediction.optimizer_entry
             if (
                 prediction.position == prediction.step_position
@@ -217,22 +217,22 @@ def _wrap_before_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: A
                 and len(optimizer.param_groups) == entry.num_groups
             ):
                 prediction.position += 1
-                thread.optimizer.running, thread.optimizer.entry = optimizer, entry
+                thread.optimizer_call.running, thread.optimizer_call.entry = optimizer, entry
                 return None
             sink.run_safely(predictor.stop, thread)
         return hook(optimizer, args, kwargs)
 
-    return before
+    return before_step
 
 
 def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: Any) -> Any:
     local = sink.local
 
-    def after(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         thread = local.thread
         if thread.prediction.position >= 0 and sink.is_on:
-            if thread.optimizer.running is optimizer:
-                thread.optimizer.running = None
+            if thread.optimizer_call.running is optimizer:
+                thread.optimizer_call.running = None
                 try:
                     predictor.end_step(thread)
                 except Exception as error:  # as in ``Tracer.run_safely``
@@ -240,4 +240,4 @@ def _wrap_after_step(sink: EventSink, predictor: StepPredictor, _: Any, hook: An
             return
         hook(optimizer, args, kwargs)
 
-    return after
+    return after_step

@@ -44,7 +44,7 @@ CONSEQUENCES: Mapping[FaultName, tuple[FaultName, ...]] = {
         "unstable Adam moments",
         "extreme logits",
     ),
-    "gradient scaler skips steps": (*_NOT_LEARNING,),
+    "gradient scaler skips steps": _NOT_LEARNING,
     "detached loss": (*_NOT_LEARNING, "step before backward", *_NO_GRADIENT, "detached subgraph"),
     "detached subgraph": (*_NOT_LEARNING, *_NO_GRADIENT),
     "unregistered module": (*_NOT_LEARNING, "parameters not optimized"),

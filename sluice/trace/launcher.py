@@ -13,7 +13,6 @@ from sluice.base.files import make_folder, storage_error
 from sluice.trace.settings import TraceSettings
 
 _SITECUSTOMIZE_FOLDER = Path(__file__).parent / "injected"
-_OUT, _PACKAGE, _SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
 SIGNAL_EXIT_BASE = 128
 """Exit code of a program that a signal ended, minus the number of the signal, as in shells."""
 
@@ -63,13 +62,13 @@ def traced_environment(
     return {
         **environ,
         "PYTHONPATH": os.pathsep.join(path),
-        _OUT: str(out.absolute()),
-        _PACKAGE: str(Path(sluice.__file__).parent),
-        _SETTINGS: settings.model_dump_json(),
+        "SLUICE_TRACE_OUT": str(out.absolute()),
+        "SLUICE_TRACE_PACKAGE": str(Path(sluice.__file__).parent),
+        "SLUICE_TRACE_SETTINGS": settings.model_dump_json(),
     }
 
 
-def check_folder(out: Path) -> StorageError | None:
+def prepare_folder(out: Path) -> StorageError | None:
     """Create the folder of traces; return an error if it cannot be created or written."""
     try:
         make_folder(out)
@@ -91,12 +90,12 @@ def _wait(process: "subprocess.Popen[bytes]") -> int:
 
     # SIGINT is ignored: the terminal sends Ctrl-C to the program, too, which is in the same
     # foreground process group.
-    previous = {
+    previous_handlers = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, forward_signal),
     }
     try:
         return process.wait()
     finally:
-        for number, handler in previous.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

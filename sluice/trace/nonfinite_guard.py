@@ -31,7 +31,7 @@ class NonFiniteGuard:
 
     Cost:
         One device synchronization per backward pass. With ``stop_after``, also a copy of all states
-        every ``checkpoint_every`` steps; before that, at steps 1, 2, 4, 8 and so on.
+        every ``checkpoint_every`` steps; before that, after 0, 1, 2, 4, 8 and so on steps.
     """
 
     def __init__(self, sink: EventSink) -> None:
@@ -61,14 +61,10 @@ class NonFiniteGuard:
         sink, loss = self._sink, ended.tensors
         if not isinstance(loss, Tensor) or loss.numel() != 1 or not sink.is_on:
             return
-        must_stop = False
-
-        def check() -> None:
-            nonlocal must_stop
-            must_stop = self._check_loss(loss, is_scaled=ended.is_scaled)
-
-        sink.run_safely(check)
-        if must_stop:
+        sink.run_safely(self._check_loss, loss, is_scaled=ended.is_scaled)
+        stop_after = sink.settings.stop_after
+        # A failure of the tracer in the check ends the trace, and must not stop the program.
+        if sink.is_on and stop_after and self._num_nonfinite >= stop_after:
             self._stop()
 
     def _before_step(self, step: StepBegins) -> None:
@@ -84,31 +80,28 @@ class NonFiniteGuard:
         """Count a skipped step, and reset the state for the next one."""
         if self._skips_step:
             self._num_skipped += 1
-            if self._num_skipped & (self._num_skipped - 1) == 0:
+            if self._num_skipped & (self._num_skipped - 1) == 0:  # 1, 2, 4, 8, ...
                 self._sink.note("skipped", f"Steps skipped so far: {self._num_skipped}.")
         self._skips_step = False
         self._rng_state = torch.get_rng_state()
 
-    def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> bool:
-        """Copy a good state, or save a bundle; return whether the program must stop."""
-        settings = self._sink.settings
+    def _check_loss(self, loss: Tensor, *, is_scaled: bool) -> None:
+        """Copy the state if the loss is finite and a copy is due; count a non-finite loss."""
+        settings, last_step = self._sink.settings, self._sink.steps.last
         value = float(loss.detach())
         # A scaled loss may overflow its dtype; the gradient scaler handles that.
-        is_nonfinite = math.isnan(value) or (math.isinf(value) and not is_scaled)
-        if not is_nonfinite:
+        if math.isfinite(value) or (math.isinf(value) and is_scaled):
             self._num_nonfinite = 0
-            if self._sink.steps.last >= self._next_copy_step and settings.stop_after:
-                self._last_good_state = self._states()
+            if last_step >= self._next_copy_step and settings.stop_after:
+                self._last_good_state = self._copy_states()
                 # The interval doubles at first: a short run loses at most half of its steps.
-                interval = min(max(1, self._sink.steps.last), settings.checkpoint_every)
-                self._next_copy_step = self._sink.steps.last + interval
-            return False
+                self._next_copy_step = last_step + min(max(1, last_step), settings.checkpoint_every)
+            return
         self._num_nonfinite += 1
         if not self._has_saved_bundle:
             self._has_saved_bundle = True
             self._save_bundle(value)
         self._skips_step = settings.skip_nonfinite
-        return bool(settings.stop_after) and self._num_nonfinite >= settings.stop_after
 
     def _stop(self) -> NoReturn:
         sink = self._sink
@@ -127,7 +120,7 @@ class NonFiniteGuard:
         sink.print_line(f"sluice trace: {text}")
         raise SystemExit(STOPPED_EXIT_CODE)
 
-    def _states(self) -> dict[str, Any]:
+    def _copy_states(self) -> dict[str, Any]:
         """Return CPU copies of the states of all networks and optimizers."""
         objects = self._sink.objects
         with self._untraced():
@@ -148,11 +141,11 @@ class NonFiniteGuard:
         """Save the states and inputs that reproduce the non-finite loss of the running step."""
         thread, step = self._sink.local.thread, self._sink.steps.last + 1
         loss_name, target = None, None
-        if thread.losses.last is not None:
-            loss_name, _, target_ref, *_ = thread.losses.last
+        if thread.loss_calls.last is not None:
+            loss_name, _, target_ref, *_ = thread.loss_calls.last
             target = target_ref()
         bundle = {
-            **self._states(),
+            **self._copy_states(),
             "step": step,
             "trace": self._sink.recorder.folder.name,
             "loss": value,
@@ -171,7 +164,7 @@ class NonFiniteGuard:
     def _save(self, name: str, content: dict[str, Any]) -> None:
         folder = self._sink.recorder.folder
         if not folder.exists():
-            self._sink.steps.flush()
+            self._sink.steps.flush()  # creates the folder
         partial = folder / f"{name}.partial"
         with self._untraced():
             torch.save(content, partial)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-_FUNCTIONS = (FunctionType, BuiltinFunctionType)
+_FUNCTION_TYPES = (FunctionType, BuiltinFunctionType)
 
 
 class Patches:
@@ -17,7 +17,7 @@ class Patches:
         """Functions that ``restore`` calls, the latest one first."""
         self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         """Pairs of functions that apply and undo each patch."""
-        self.wrap: Callable[[Any, str, Any, Any], Any] = _no_wrapper
+        self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
         """Called with owner, name, original and new function; returns the function to install. For
         a hook it is called with the registering function, '', None and the hook."""
 
@@ -26,9 +26,11 @@ class Patches:
 
         ``restore`` keeps the current value if another library replaced ``new`` in the meantime.
         """
-        self._replace(owner, name, self.wrap(owner, name, getattr(owner, name, None), new))
+        self._replace_attribute(
+            owner, name, self.wrap(owner, name, getattr(owner, name, None), new)
+        )
 
-    def _replace(self, owner: Any, name: str, new: Any) -> None:
+    def _replace_attribute(self, owner: Any, name: str, new: Any) -> None:
         is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
         old = vars(owner).get(name)
 
@@ -57,9 +59,9 @@ class Patches:
         """Replace a function of torch, also in modules that already imported it by name."""
         old = getattr(owner, name)
         wrapped = self.wrap(owner, name, old, new)
-        for module, attribute in _HOLDERS.of(old):
+        for module, attribute in _HOLDERS.find(old):
             if vars(module).get(attribute) is old:
-                self._replace(module, attribute, wrapped)
+                self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
         """Call ``undo`` when the patches are restored."""
@@ -83,10 +85,6 @@ class Patches:
                 change()
 
 
-def _no_wrapper(_: Any, __: str, ___: Any, new: Any) -> Any:
-    return new
-
-
 class _Holders:
     """Modules that hold a function of torch, and the names under which they hold it.
 
@@ -98,7 +96,7 @@ class _Holders:
         self._holders_by_id: dict[int, list[tuple[Any, str]]] = {}
         self._num_modules = 0
 
-    def of(self, function: Any) -> list[tuple[Any, str]]:
+    def find(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
             self._num_modules, self._holders_by_id = len(sys.modules), {}
@@ -112,7 +110,7 @@ class _Holders:
         except TypeError:  # sys.modules may contain other objects
             return
         for name, value in attributes:
-            if type(value) in _FUNCTIONS and str(value.__module__).startswith("torch"):
+            if type(value) in _FUNCTION_TYPES and str(value.__module__).startswith("torch"):
                 self._holders_by_id.setdefault(id(value), []).append((module, name))
 
 

@@ -30,8 +30,9 @@ class TraceSettings(Settings):
     full_sample_every: int = Field(
         16,
         ge=1,
-        description="Interval at which the fast path records a step fully: gradient state, "
-        "learning rates, norms and event times; 1 to record every step fully [steps].",
+        description="Maximum interval between two steps that the fast path records fully: with "
+        "gradient state, learning rates, norms and event times; 1 to record every step fully "
+        "[steps].",
     )
     flush_s: float = Field(
         2.0,
@@ -90,5 +91,5 @@ class TraceSettings(Settings):
         100,
         ge=1,
         description="Maximum interval between two copies of the last good state, for stop_after. "
-        "The first copies are made at steps 1, 2, 4, 8 and so on [steps].",
+        "The first copies are made after 0, 1, 2, 4, 8 and so on steps [steps].",
     )

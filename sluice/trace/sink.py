@@ -25,6 +25,8 @@ class EventSink(Protocol):
     settings: TraceSettings
     clock: Callable[[], int]
     """Monotonic time [ns]."""
+    print_line: Callable[[str], None]
+    """Prints one line for the user."""
     local: LocalState
     """State of the calling thread."""
     patches: Patches
@@ -50,6 +52,3 @@ class EventSink(Protocol):
 
     def note(self, kind: Any, text: str) -> None:
         """Write a note for the reader of the trace."""
-
-    def print_line(self, text: str) -> None:
-        """Print one line for the user."""

@@ -1,8 +1,8 @@
 """State that the tracer keeps for each thread of the program.
 
-The state consists of small records. Each record has one owner: the module that writes it. Other
-modules only read it, except for fields whose docstring names another writer. The fast path writes
-what the hook that it replaces would write.
+The state consists of small records. Each record has one owner: the module or package that writes
+it. Other modules only read it, except for fields whose docstring names another writer. The fast
+path writes what the hook that it replaces would write.
 
 The records have slots to stay small: each event reads some of their fields between two operations
 of the program, which usually evict them from the processor's cache.
@@ -179,23 +179,21 @@ class LossCalls:
     shifted_input: Any = None
     """Weak reference to the input tensor that, shifted by one position, equals the targets of the
     last loss."""
-    means: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
+    mean_loss_refs: deque[Any] = field(default_factory=lambda: deque(maxlen=8))
     """Weak references to the last eight losses that are means over a batch."""
 
 
+@dataclass(slots=True, eq=False)
 class GradientEdits:
     """Detects that the program edits the accumulated gradients of the running step.
 
     A program may for example divide them by the number of accumulation steps.
     """
 
-    __slots__ = ("is_edited", "snapshots")
-
-    def __init__(self) -> None:
-        self.snapshots: list[tuple[Any, Any, int, Any]] = []
-        """State of some gradients after the second and later backward passes of a step: parameter,
-        gradient, its version counter, its sum."""
-        self.is_edited = False
+    snapshots: list[tuple[Any, Any, int, Any]] = field(default_factory=list)
+    """State of some gradients after the second and later backward passes of a step: parameter,
+    gradient, its version counter, its sum."""
+    is_edited: bool = False
 
     def snapshot(self, entries: Iterable[OptimizerEntry]) -> None:
         """Store the state of some gradients after a backward pass."""
@@ -215,8 +213,9 @@ class GradientEdits:
     def detect(self) -> None:
         """Set ``is_edited`` if the program changed a gradient since its snapshot was taken."""
         self.is_edited = self.is_edited or any(
-            parameter.grad is not grad or (grad._version != version and _values_differ(grad, total))
-            for parameter, grad, version, total in self.snapshots
+            parameter.grad is not grad
+            or (grad._version != version and _values_differ(grad, old_sum))
+            for parameter, grad, version, old_sum in self.snapshots
         )
 
     def clear(self) -> None:
@@ -226,9 +225,9 @@ class GradientEdits:
             self.snapshots = []
 
 
-def _values_differ(grad: Tensor, total: Tensor | None) -> bool:
+def _values_differ(grad: Tensor, old_sum: Tensor | None) -> bool:
     """Return whether a write changed the values of a gradient; a division by 1 does not."""
-    return total is None or not torch.equal(grad.detach().sum(), total)
+    return old_sum is None or not torch.equal(grad.detach().sum(), old_sum)
 
 
 @dataclass(slots=True, eq=False)
@@ -240,8 +239,8 @@ class ThreadState:
     forward: ForwardPass = field(default_factory=ForwardPass)
     call: NetworkCall = field(default_factory=NetworkCall)
     backward: BackwardPass = field(default_factory=BackwardPass)
-    optimizer: OptimizerCall = field(default_factory=OptimizerCall)
-    losses: LossCalls = field(default_factory=LossCalls)
+    optimizer_call: OptimizerCall = field(default_factory=OptimizerCall)
+    loss_calls: LossCalls = field(default_factory=LossCalls)
     edits: GradientEdits = field(default_factory=GradientEdits)
     skips_details: bool = False
     """Whether the running step repeats a known one, so that its calls are not inspected."""
@@ -280,7 +279,7 @@ class ThreadState:
         self.prediction, self.step, self.call = Prediction(), OpenStep(), NetworkCall()
         self.clear_step()
         self.step.began_ns = began_ns
-        self.optimizer.entry = self.forward.entry = self.last_loss = None
+        self.optimizer_call.entry = self.forward.entry = self.last_loss = None
         self.skips_details = False
         self.index, self.max_events_length = -1, 0
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from sluice.base.errors import ContractError, StorageError
 from sluice.base.settings import Record
-from sluice.trace.recording.event_interner import OVERFLOW, decode_event
-from sluice.trace.recording.storage import HISTORY, RECENT, workers_file
+from sluice.trace.recording.event_interner import OVERFLOW_INDEX, decode_event
+from sluice.trace.recording.storage import HISTORY_FILE, RECENT_FILES, workers_file
 from sluice.trace.records.batches import (
     BatchRecord,
     EpochRecord,
@@ -55,25 +55,26 @@ from sluice.trace.records.trace import (
 _OPTIONAL_STEP_FIELDS = ("ended_us", "began_us")
 """Last fields of a row of recent steps. Early versions of Sluice did not write them."""
 
-R = TypeVar("R", bound=Record)
-ByStep = TypeVar("ByStep", StepStatistics, StepScalars)
+RecordT = TypeVar("RecordT", bound=Record)
+StepRecordT = TypeVar("StepRecordT", StepStatistics, StepScalars)
 
 
 def find_traces(folder: Path) -> tuple[Path, ...]:
-    """Return the folders of the traced processes, sorted by rank.
+    """Return the folders of the traced processes, sorted by rank, then by time of the last write.
 
     Args:
         folder: Folder of traces, or folder of one process.
 
     Raises:
         StorageError: The folder contains no trace.
+        ContractError: One of several traces is damaged.
     """
-    if (folder / HISTORY).exists():
+    if (folder / HISTORY_FILE).exists():
         return (folder,)
-    histories = sorted(folder.glob(f"*/{HISTORY}"), key=lambda file: file.stat().st_mtime_ns)
+    histories = sorted(folder.glob(f"*/{HISTORY_FILE}"), key=lambda file: file.stat().st_mtime_ns)
     if not histories:
         raise StorageError(
-            f"{folder} contains no trace: expected {HISTORY} in a subfolder for each process.",
+            f"{folder} contains no trace: expected {HISTORY_FILE} in a subfolder for each process.",
             cause="The program did not use torch, ended before its first step, or runs Python with "
             "an option that disables PYTHONPATH or sitecustomize (-I, -E, -S).",
             fix="Check the path, or trace the program again and read its output.",
@@ -92,66 +93,73 @@ def read_trace(folder: Path) -> Trace:
         ContractError: A line other than an incomplete last one is damaged, the start record is
             missing, or a newer version of Sluice wrote the trace.
     """
-    lines = _Lines(folder)
-    history = list(lines.of(HISTORY))
-    recent = [line for name in RECENT for line in lines.of(name)]
+    lines, workers_path = _LineReader(), workers_file(folder)
+    # Most programs have no DataLoader workers.
+    worker_lines: Iterable[dict[str, Any]] = (
+        lines.read(workers_path) if workers_path.exists() else ()
+    )
+    history = list(lines.read(folder / HISTORY_FILE))
+    recent = [line for name in RECENT_FILES for line in lines.read(folder / name)]
     starts = [line for line in history if line["record"] == "start"]
     if not starts or starts[0].get("version", VERSION + 1) > VERSION:
         raise ContractError(
-            f"{folder / HISTORY} must begin with a start record of version {VERSION} or older; got "
-            f"{starts[0].get('version') if starts else 'none'}.",
+            f"{folder / HISTORY_FILE} must begin with a start record of version {VERSION} or "
+            f"older; got {starts[0].get('version') if starts else 'none'}.",
             cause="A newer version of Sluice wrote the trace, or its first line is missing.",
-            fix="Read the trace with the version of Sluice that wrote it.",
+            fix="Read the trace with the version of Sluice that wrote it, or trace the program "
+            "again.",
         )
     all_lines = [*history, *recent]
     try:
-        ends = _records(TraceEnd, history, "end")
+        ends = _parse_records(TraceEnd, history, "end")
         sequences, positions, num_overflow_steps = _step_sequences(history)
         return Trace(
-            start=_record(TraceStart, starts[0]),
+            start=_parse_record(TraceStart, starts[0]),
             end=ends[-1] if ends else None,
             sequences=sequences,
-            memberships=_records(Membership, history, "membership"),
-            schedulers=_records(SchedulerRecord, history, "scheduler"),
-            loaders=_records(LoaderRecord, history, "loader"),
-            statistics=_by_step(_records(StepStatistics, all_lines, "measures")),
-            scalars=_by_step(
+            memberships=_parse_records(Membership, history, "membership"),
+            schedulers=_parse_records(SchedulerRecord, history, "scheduler"),
+            loaders=_parse_records(LoaderRecord, history, "loader"),
+            statistics=_sort_by_step(_parse_records(StepStatistics, all_lines, "measures")),
+            scalars=_sort_by_step(
                 _step_scalars(*row)
                 for line in all_lines
                 if line["record"] == "numbers"
                 for row in line["rows"]
             ),
-            batches=tuple(sorted(_records(BatchRecord, recent, "batch"), key=lambda b: b.step)),
-            epochs=_records(EpochRecord, history, "epoch"),
-            random_states=tuple(
-                sorted(_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+            batches=tuple(
+                sorted(_parse_records(BatchRecord, recent, "batch"), key=lambda b: b.step)
             ),
-            loads=_records(StateLoadRecord, history, "load"),
-            saves=_records(StateSaveRecord, history, "save"),
-            reads=_records(FileReadRecord, history, "read"),
+            epochs=_parse_records(EpochRecord, history, "epoch"),
+            random_states=tuple(
+                sorted(_parse_records(RandomStateRecord, recent, "random"), key=lambda r: r.step)
+            ),
+            loads=_parse_records(StateLoadRecord, history, "load"),
+            saves=_parse_records(StateSaveRecord, history, "save"),
+            reads=_parse_records(FileReadRecord, history, "read"),
             rates=tuple(
                 LearningRateRecord(step=step, optimizer=optimizer, rates=rates)
                 for line in history
                 if line["record"] == "rates"
                 for step, optimizer, rates in line["rows"]
             ),
-            workers=_records(WorkerRandomnessRecord, lines.of_workers(), "worker"),
-            wrappers=_records(DataParallelRecord, history, "wrapper"),
-            rank_weights=_records(RankWeightsRecord, history, "parallel"),
-            values=_records(ParameterValuesRecord, history, "value"),
-            nonfinite_gradients=_records(NonFiniteGradientRecord, history, "gradient"),
-            corrupted_weights=_records(CorruptedWeightsRecord, history, "spoiled"),
-            forward_passes=_records(ForwardPassRecord, history, "flow"),
-            padding_masks=_records(PaddingMaskRecord, history, "mask"),
-            probes=_records(ProbeRecord, history, "probe"),
-            losses=_records(LossRecord, history, "loss"),
-            evaluations=_records(EvaluationPassRecord, history, "evaluation"),
-            inputs=_records(InputRecord, history, "input"),
-            rows=_records(RowsRecord, history, "rows"),
-            target_samples=_records(TargetSampleRecord, history, "pair"),
-            nonfinite_tensors=_records(NonFiniteTensorRecord, history, "bad_numbers"),
-            out_of_range_indices=_records(OutOfRangeIndexRecord, history, "ids"),
-            notes=_records(TraceNote, history, "note"),
+            workers=_parse_records(WorkerRandomnessRecord, worker_lines, "worker"),
+            wrappers=_parse_records(DataParallelRecord, history, "wrapper"),
+            rank_weights=_parse_records(RankWeightsRecord, history, "parallel"),
+            values=_parse_records(ParameterValuesRecord, history, "value"),
+            nonfinite_gradients=_parse_records(NonFiniteGradientRecord, history, "gradient"),
+            corrupted_weights=_parse_records(CorruptedWeightsRecord, history, "spoiled"),
+            forward_passes=_parse_records(ForwardPassRecord, history, "flow"),
+            padding_masks=_parse_records(PaddingMaskRecord, history, "mask"),
+            probes=_parse_records(ProbeRecord, history, "probe"),
+            losses=_parse_records(LossRecord, history, "loss"),
+            evaluations=_parse_records(EvaluationPassRecord, history, "evaluation"),
+            inputs=_parse_records(InputRecord, history, "input"),
+            rows=_parse_records(RowsRecord, history, "rows"),
+            target_samples=_parse_records(TargetSampleRecord, history, "pair"),
+            nonfinite_tensors=_parse_records(NonFiniteTensorRecord, history, "bad_numbers"),
+            out_of_range_indices=_parse_records(OutOfRangeIndexRecord, history, "ids"),
+            notes=_parse_records(TraceNote, history, "note"),
             recent_steps=_recent_steps(recent, positions),
             num_steps_without_sequence=num_overflow_steps,
             truncated_lines=lines.num_truncated,
@@ -164,22 +172,13 @@ def read_trace(folder: Path) -> Trace:
         ) from error
 
 
-class _Lines:
-    """Lines of the trace files, and the number of incomplete ones."""
+class _LineReader:
+    """Reads the lines of trace files, and counts the incomplete ones."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self.num_truncated = 0
 
-    def of_workers(self) -> Iterator[dict[str, Any]]:
-        """Return the lines that DataLoader workers wrote; most programs have none."""
-        path = workers_file(self._folder)
-        return self._read(path) if path.exists() else iter(())
-
-    def of(self, name: str) -> Iterator[dict[str, Any]]:
-        return self._read(self._folder / name)
-
-    def _read(self, path: Path) -> Iterator[dict[str, Any]]:
+    def read(self, path: Path) -> Iterator[dict[str, Any]]:
         try:
             content = path.read_bytes()
         except OSError as error:
@@ -204,12 +203,14 @@ class _Lines:
             yield record
 
 
-def _record(cls: type[R], line: dict[str, Any]) -> R:
+def _parse_record(cls: type[RecordT], line: dict[str, Any]) -> RecordT:
     return cls.model_validate({key: value for key, value in line.items() if key != "record"})
 
 
-def _records(cls: type[R], lines: Iterable[dict[str, Any]], record: str) -> tuple[R, ...]:
-    return tuple(_record(cls, line) for line in lines if line["record"] == record)
+def _parse_records(
+    cls: type[RecordT], lines: Iterable[dict[str, Any]], name: str
+) -> tuple[RecordT, ...]:
+    return tuple(_parse_record(cls, line) for line in lines if line["record"] == name)
 
 
 def _step_scalars(
@@ -231,28 +232,28 @@ def _step_scalars(
 def _step_sequences(
     history: Iterable[dict[str, Any]],
 ) -> tuple[tuple[StepSequence, ...], dict[int, int], int]:
-    """Return the recorded sequences, and the number of steps without a recorded sequence.
+    """Read the event sequences of the steps.
 
     Returns:
-        The sequences sorted by their first step; the position of each among them, by its stored
-        index; and the number of steps whose sequence was not recorded, because there were too many
-        distinct ones.
+        The sequences, sorted by first step; the position of each complete sequence among them, by
+        stored index; and the number of steps whose sequence was not recorded, because there were
+        too many distinct ones.
     """
-    events_by_index: dict[int, dict[str, Any]] = {}
-    counts: dict[int, tuple[int, int, int]] = {}
+    line_by_index: dict[int, dict[str, Any]] = {}
+    counts: dict[int, tuple[int, int, int]] = {}  # first step, last step, number of steps
     for line in history:
         if line["record"] == "word":
-            events_by_index[line["index"]] = line
+            line_by_index[line["index"]] = line
         elif line["record"] == "order":
             for key, first, last, count in line["rows"]:
                 known_first, _, known_count = counts.get(key, (first, last, 0))
                 counts[key] = known_first, last, known_count + count
-    _, _, num_overflow_steps = counts.pop(OVERFLOW, (0, 0, 0))
+    _, _, num_overflow_steps = counts.pop(OVERFLOW_INDEX, (0, 0, 0))
     sequences: list[StepSequence] = []
     positions: dict[int, int] = {}
     for key, (first, last, count) in sorted(counts.items(), key=lambda item: item[1][0]):
         is_open = key < 0
-        line = events_by_index[-1 - key if is_open else key]
+        line = line_by_index[-1 - key if is_open else key]
         if not is_open:
             positions[key] = len(sequences)
         sequences.append(
@@ -286,7 +287,7 @@ def _recent_steps(
     return tuple(sorted(steps, key=lambda recent: recent.step))
 
 
-def _by_step(records: Iterable[ByStep]) -> tuple[ByStep, ...]:
-    """Return records sorted by step. Of records of the same step in two files, keep the last."""
+def _sort_by_step(records: Iterable[StepRecordT]) -> tuple[StepRecordT, ...]:
+    """Sort records by step. If two files contain the same step, only the last record is kept."""
     by_step = {record.step: record for record in records}
     return tuple(by_step[step] for step in sorted(by_step))

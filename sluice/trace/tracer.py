@@ -41,8 +41,8 @@ class Tracer:
     # Reading a slot takes one memory access, reading a dictionary entry five. Code that runs
     # between two operations of the program does not find its data in the processor's cache.
     __slots__ = (
-        "__weakref__", "_began_ns", "_describe", "_print_line", "bus", "clock", "events", "is_on",
-        "local", "objects", "patches", "recorder", "sampling", "settings", "steps",
+        "__weakref__", "_began_ns", "_describe", "bus", "clock", "events", "is_on", "local",
+        "objects", "patches", "print_line", "recorder", "sampling", "settings", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +55,7 @@ class Tracer:
         print_line: Callable[[str], None],
     ) -> None:
         self.settings, self.clock = settings, clock
-        self._describe, self._print_line = describe, print_line
+        self._describe, self.print_line = describe, print_line
         self.is_on = True
         self.local, self.patches, self.bus = LocalState(), Patches(), EventBus()
         self.begin(folder)
@@ -147,11 +147,10 @@ class Tracer:
                 "the maximum number of distinct ones; only their number is recorded."
             )
             self.note("full", text)
-        seconds = (self.clock() - self._began_ns) / 1e9
         host, device = peak_memory()
         record = TraceEnd(
             steps=self.steps.last,
-            seconds=seconds,
+            seconds=(self.clock() - self._began_ns) / 1e9,
             raised=raised,
             peak_host_bytes=host,
             peak_device_bytes=device,
@@ -162,10 +161,6 @@ class Tracer:
     def note(self, kind: Any, text: str) -> None:
         """Write a note for the reader of the trace."""
         self.recorder.write("note", TraceNote(step=self.steps.last, kind=kind, text=text))
-
-    def print_line(self, text: str) -> None:
-        """Print one line for the user."""
-        self._print_line(text)
 
 
 def print_to_stderr(text: str) -> None:

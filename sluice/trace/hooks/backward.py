@@ -80,10 +80,7 @@ class _BackwardRecorder:
         # Reading a value from another device would synchronize with it.
         value = loss.item() if loss.is_cpu else loss.detach().reshape(())
         thread.step.losses.append(value)
-        means = thread.losses.means
-        thread.backward.is_unscaled_mean = (
-            bool(means) and means[-1]() is loss
-        ) or is_unscaled_mean(loss, thread)
+        thread.backward.is_unscaled_mean = is_unscaled_mean(loss, thread)
         sink.bus.publish(ScalarBackwardBegins(thread, loss))
         # The cause of a non-finite loss can only be found while its graph and inputs exist.
         if type(value) is float and not isfinite(value):

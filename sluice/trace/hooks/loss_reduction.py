@@ -18,7 +18,7 @@ def is_unscaled_mean(loss: Tensor, thread: ThreadState) -> bool:
     The scale of a ``GradScaler`` and factors and divisors of 1 are ignored. Any other factor or
     divisor is a scaling, such as the number of accumulation steps.
     """
-    for ref in reversed(thread.losses.means):
+    for ref in reversed(thread.loss_calls.mean_loss_refs):
         if ref() is loss:
             return True
     node: Any = loss.grad_fn

@@ -98,7 +98,7 @@ def _wrap_loss(
                 thread = local.thread
                 # Weak references, because the program may free large tensors.
                 has_tensors = len(args) == 2 and type(args[0]) is type(args[1]) is Tensor
-                thread.losses.last = (
+                thread.loss_calls.last = (
                     (kind, ref(args[0]), ref(args[1]), kwargs) if has_tensors else None
                 )
                 if thread.skips_details and not watch.evaluations.open_passes:
@@ -176,7 +176,7 @@ class LossWatch:
             if self.evaluations.open_passes:
                 self.evaluations.write()
             if reduction == "mean" and not result.dim():
-                thread.losses.means.append(weakref.ref(result))
+                thread.loss_calls.mean_loss_refs.append(weakref.ref(result))
         elif thread.forward.is_probe or in_functorch_transform():
             return
         else:
@@ -206,7 +206,7 @@ class LossWatch:
         if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():
             return
         if is_first and is_learning and len(args) > 1:
-            thread.losses.shifted_input = find_shifted_input(thread.call.inputs, args[1])
+            thread.loss_calls.shifted_input = find_shifted_input(thread.call.inputs, args[1])
         if is_first or is_sampled_step:
             counter.last_inspected_step = sink.steps.last
             if is_first or counter.sampler.advance():
@@ -245,9 +245,9 @@ class LossWatch:
             tensor = ref()
             if tensor is not None:
                 self._inputs.record_nonfinite(tensor, "input", is_learning=True)
-        if thread.losses.last is None:
+        if thread.loss_calls.last is None:
             return
-        kind, input_ref, target_ref, kwargs = thread.losses.last
+        kind, input_ref, target_ref, kwargs = thread.loss_calls.last
         target = target_ref()
         if target is None:
             return

@@ -30,7 +30,7 @@ def watch_optimizers(sink: EventSink) -> None:
     def before_step(
         optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        call = local.thread.optimizer
+        call = local.thread.optimizer_call
         if not sink.is_on or call.running is not None:
             return None  # an optimizer step inside another one is a part of it
         try:
@@ -51,7 +51,7 @@ def watch_optimizers(sink: EventSink) -> None:
         return None
 
     def after_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG001
-        call = local.thread.optimizer
+        call = local.thread.optimizer_call
         if call.running is optimizer and sink.is_on:
             call.running = None
             try:
@@ -60,7 +60,7 @@ def watch_optimizers(sink: EventSink) -> None:
                 sink.fail(error)
 
     def on_backward(begins: BackwardBegins) -> None:
-        call = begins.thread.optimizer
+        call = begins.thread.optimizer_call
         if call.running is not None and not call.has_closure:
             call.running = None  # an optimizer step raised and the program caught it
 
@@ -85,7 +85,7 @@ def _begin_step(
 
 
 def _end_step(sink: EventSink, thread: ThreadState, entry: OptimizerEntry, optimizer: Any) -> None:
-    call = thread.optimizer
+    call = thread.optimizer_call
     if call.has_closure:
         entry.has_irregular_closure_calls |= call.num_closure_calls != 1
         if not call.num_closure_calls:
@@ -120,11 +120,11 @@ def _observed_closure(
         try:
             loss = closure(*args, **kwargs)
         except BaseException:
-            thread.optimizer.running = None  # the program may catch it
+            thread.optimizer_call.running = None  # the program may catch it
             raise
-        if sink.is_on and thread.optimizer.running is optimizer:
-            thread.optimizer.num_closure_calls += 1
-            if thread.optimizer.num_closure_calls == 1:
+        if sink.is_on and thread.optimizer_call.running is optimizer:
+            thread.optimizer_call.num_closure_calls += 1
+            if thread.optimizer_call.num_closure_calls == 1:
                 sink.run_safely(_begin_step, sink, thread, entry, optimizer)
         return loss
 
@@ -150,7 +150,7 @@ def _watch_zero_grad(sink: EventSink) -> None:
         thread, entry = local.thread, sink.objects.optimizers.get_or_add(optimizer)
         thread.backward.is_followed_by_zeroing = True
         tracker = entry.gradient_tracker
-        if thread.optimizer.running is optimizer and tracker.is_before_update():
+        if thread.optimizer_call.running is optimizer and tracker.is_before_update():
             sink.events.mark_cleared_before_update(thread)  # cleared by a hook of the optimizer
             return
         tracker.is_cleared = True

@@ -81,7 +81,7 @@ class NetworkProbes:
                     perturb_later_tokens, network, arguments, ids, with_first_changed=True
                 )
                 self._run_once(inspected, "own tokens", probe)
-        ref = self._sink.local.thread.losses.shifted_input
+        ref = self._sink.local.thread.loss_calls.shifted_input
         series = None if ref is None else ref()
         if series is not None and any(series is t for t in tensor_arguments(arguments)):
             probe = functools.partial(perturb_later_values, network, arguments, series)

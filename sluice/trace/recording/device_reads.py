@@ -15,7 +15,7 @@ class BatchedDeviceReads:
     def __init__(self) -> None:
         self._requested_scalars: list[Tensor | float] = []
         self._callbacks: list[tuple[int, int, OnValues]] = []
-        """Start and number of the requested scalars of each callback."""
+        """Start of the requested scalars of a callback, their number, and the callback."""
         self._lock = threading.Lock()
 
     def request(self, scalars: Sequence[Tensor | float], on_values: OnValues) -> None:

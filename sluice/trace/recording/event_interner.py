@@ -16,7 +16,7 @@ _MAX_CACHED = 4096
 EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 """Fields of a ``TraceEvent``: kind, object_id, related_id, flags, repeat_length."""
 
-OVERFLOW = -(2**31)
+OVERFLOW_INDEX = -(2**31)
 """Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
 every valid index, and from every key of an open sequence (-1 - index)."""
 
@@ -28,8 +28,10 @@ class EventInterner:
         self._code_by_event: dict[EventKey, int] = {}
         self._event_by_code: list[EventKey] = []
         self._lock = threading.Lock()
-        self._sequences: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._index_by_sequence: dict[tuple[int, tuple[int, ...]], int] = {}
+        """Index of each sequence, by its thread and event codes."""
         self._cache: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
+        """Results of ``intern_step``, by its arguments."""
         self.unwritten_sequences: list[tuple[int, int, tuple[EventKey, ...]]] = []
         """Index, thread and events of the sequences that are not written yet; the recorder clears
         the list."""
@@ -60,7 +62,8 @@ class EventInterner:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
             folded, positions = self.fold_repeats(codes)
-            cached = self._cache[key] = (self._sequence(thread, tuple(folded)), tuple(positions))
+            index = self._intern_sequence(thread, tuple(folded))
+            cached = self._cache[key] = (index, tuple(positions))
         return cached
 
     def fold_repeats(self, codes: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -73,47 +76,43 @@ class EventInterner:
         positions: list[int] = []
         start = 0
         while start < len(codes):
-            length, after = _repeated_block(codes, start)
+            length, end = _find_block(codes, start)
             folded += codes[start : start + length]
             positions += range(start, start + length)
-            if after > start + length:
+            if end > start + length:
                 kind, object_id, related_id, flags, _ = self._event_by_code[folded[-1]]
                 folded[-1] = self.intern((kind, object_id, related_id, flags, length))
-                positions[-1] = after - 1
-            start = after
+                positions[-1] = end - 1
+            start = end
         return folded, positions
 
-    def _sequence(self, thread: int, folded: tuple[int, ...]) -> int:
-        index = self._sequences.get((thread, folded))
+    def _intern_sequence(self, thread: int, folded: tuple[int, ...]) -> int:
+        index = self._index_by_sequence.get((thread, folded))
         if index is None:
-            if len(self._sequences) >= _MAX_SEQUENCES:
-                return OVERFLOW
-            index = self._sequences[thread, folded] = len(self._sequences)
+            if len(self._index_by_sequence) >= _MAX_SEQUENCES:
+                return OVERFLOW_INDEX
+            index = self._index_by_sequence[thread, folded] = len(self._index_by_sequence)
             self.unwritten_sequences.append(
                 (index, thread, tuple(self._event_by_code[code] for code in folded))
             )
         return index
 
 
-def _repeated_block(codes: Sequence[int], start: int) -> tuple[int, int]:
-    """Return the length of the block at ``start``, and the position after its last repeat."""
+def _find_block(codes: Sequence[int], start: int) -> tuple[int, int]:
+    """Return the length of the block at ``start``, and the position after its last repeat.
+
+    An event that does not begin a repeated block is a block of length 1.
+    """
     for length in range(1, _MAX_BLOCK_LENGTH + 1):
         block = codes[start : start + length]
-        after = start + length
-        while len(block) == length and codes[after : after + length] == block:
-            after += length
-        if after > start + length:
-            return length, after
+        end = start + length
+        while len(block) == length and codes[end : end + length] == block:
+            end += length
+        if end > start + length:
+            return length, end
     return 1, start + 1
 
 
 def decode_event(fields: Sequence[Any]) -> TraceEvent:
     """Return the event of a stored list of fields."""
-    kind, object_id, related_id, flags, repeat_length = fields
-    return TraceEvent(
-        kind=kind,
-        object_id=object_id,
-        related_id=related_id,
-        flags=tuple(flags),
-        repeat_length=repeat_length,
-    )
+    return TraceEvent.model_validate(dict(zip(TraceEvent.model_fields, fields, strict=True)))

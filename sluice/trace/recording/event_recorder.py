@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from itertools import chain
 
 from sluice.trace.event_bus import EventBus
 from sluice.trace.program_events import UnexpectedEvent
@@ -11,8 +10,8 @@ from sluice.trace.records.events import TraceEventKind
 from sluice.trace.thread_state import ThreadState
 
 _MAX_EVENTS = 4096
-"""If more events than this follow the last step, repeated blocks of events are stored once. A step
-has this many events only if it contains a long evaluation."""
+"""Number of events since the last step at which repeated blocks are folded. A step has this many
+events only if it contains a long evaluation."""
 
 
 class EventRecorder:
@@ -80,7 +79,7 @@ class EventRecorder:
         events = thread.step.events
         code, time_ns = events[-2:]
         kind, object_id, related_id, flags, _ = self.interner.event(code)
-        if kind == "step":
+        if kind == "step":  # its first flag is the state of the gradients
             step = self.code(kind, object_id, related_id, ("zero", *flags[1:]))
             events[-2:] = self.code("zero", object_id), time_ns, step, time_ns
 
@@ -93,11 +92,14 @@ class EventRecorder:
         thread.step.began_ns = thread.step.began_ns or self._clock()
 
     def _fold_repeats(self, thread: ThreadState) -> None:
-        """Keep repeated blocks of events once; without repeats, keep only the latest events."""
+        """Keep repeated blocks of events once; if many events remain, keep only the latest."""
         step = thread.step
         folded, positions = self.interner.fold_repeats(step.codes)
         if len(folded) >= _MAX_EVENTS // 2:
             folded, positions = folded[-_MAX_EVENTS // 4 :], positions[-_MAX_EVENTS // 4 :]
         times = step.events[1::2]
-        kept = ((code, times[i]) for code, i in zip(folded, positions, strict=True))
-        step.events = [*chain.from_iterable(kept)]
+        step.events = [
+            number
+            for code, position in zip(folded, positions, strict=True)
+            for number in (code, times[position])
+        ]

@@ -9,27 +9,30 @@ class LogSpacedSampler:
             rows doubles after every ``initial_rows // 2`` of them.
     """
 
-    __slots__ = ("_initial_rows", "_interval", "_left_at_interval", "_next_kept", "_position")
+    __slots__ = ("_initial_rows", "_interval", "_next_position", "_num_left", "_position")
 
     def __init__(self, initial_rows: int) -> None:
-        self._initial_rows = self._left_at_interval = initial_rows
-        self._interval, self._position, self._next_kept = 1, 0, 0
+        self._initial_rows = initial_rows
+        self._position = self._next_position = 0
+        """Position of the next row, and of the next row that is kept."""
+        self._interval, self._num_left = 1, initial_rows
+        """Interval between kept rows, and number of rows that are still kept at this interval."""
 
-    def skip_if_none_kept(self, num: int) -> bool:
-        """Advance by ``num`` rows if none of them is kept; return whether the sampler advanced."""
-        if self._position + num > self._next_kept:
+    def skip_if_none_kept(self, num_rows: int) -> bool:
+        """Advance by a number of rows if none of them is kept; return whether it advanced."""
+        if self._position + num_rows > self._next_position:
             return False
-        self._position += num
+        self._position += num_rows
         return True
 
     def advance(self) -> bool:
         """Advance by one row of the series; return whether this row is kept."""
         position = self._position
         self._position = position + 1
-        if position < self._next_kept:
+        if position < self._next_position:
             return False
-        self._left_at_interval -= 1
-        if not self._left_at_interval:
-            self._left_at_interval, self._interval = self._initial_rows // 2, self._interval * 2
-        self._next_kept = -(-(position + 1) // self._interval) * self._interval
+        self._num_left -= 1
+        if not self._num_left:
+            self._interval, self._num_left = self._interval * 2, self._initial_rows // 2
+        self._next_position = -(-(position + 1) // self._interval) * self._interval
         return True

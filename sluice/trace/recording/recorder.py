@@ -18,17 +18,17 @@ from torch import Tensor
 from sluice.base.settings import Record
 from sluice.trace.recording.device_reads import BatchedDeviceReads
 from sluice.trace.recording.ended_step import EndedStep
-from sluice.trace.recording.event_interner import OVERFLOW, EventInterner
+from sluice.trace.recording.event_interner import OVERFLOW_INDEX, EventInterner
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
 from sluice.trace.recording.storage import TraceFiles, encode_line
 from sluice.trace.records.trace import TraceStart
 from sluice.trace.settings import TraceSettings
 
-_RECENT_STEPS = 128
+_MAX_RECENT_STEPS = 128
 """Maximum number of steps whose detail is kept until the next flush. If a fast program makes more
 steps, the detail of the earlier ones is dropped."""
 
-_MAX_DETAIL_LINES = 1024
+_MAX_DETAIL_RECORDS = 1024
 """Maximum number of detail records that are kept until the next flush. Earlier ones are dropped."""
 
 ScalarsRow = tuple[
@@ -37,16 +37,16 @@ ScalarsRow = tuple[
 """Scalars of one step: step, losses, clips (optimizer, norm, maximum norm), loss scale, and whether
 the row is kept in the history."""
 
-_STEP_FIELDS = 6
+_NUM_STEP_FIELDS = 6
 """Number of fields of a row in ``_steps``."""
 
-_SCALARS_FIELDS = 5
+_NUM_SCALARS_FIELDS = 5
 """Number of fields of a row in ``_recent_scalars``."""
 
 
-def _rows(flat: Iterable[Any], fields: int) -> Iterator[tuple[Any, ...]]:
+def _rows(flat: Iterable[Any], num_fields: int) -> Iterator[tuple[Any, ...]]:
     """Yield the rows of a flat sequence, given the number of fields of a row."""
-    return zip(*[iter(flat)] * fields, strict=True)
+    return zip(*[iter(flat)] * num_fields, strict=True)
 
 
 class Recorder:
@@ -76,17 +76,18 @@ class Recorder:
         self.flush_due_ns = self._began_ns
         """Time of the next flush [ns]; the first is due at the first step."""
         self._history_lines: list[bytes] = []
-        self._sampled_records: list[tuple[str, Record]] = []
-        """Record name and record of the statistics that are kept in the history."""
-        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_LINES)
+        self._kept_statistics: list[Record] = []
+        """Statistics that are kept in the history, and are not written yet."""
+        self._detail: deque[tuple[str, Record]] = deque(maxlen=_MAX_DETAIL_RECORDS)
+        """Name and record of the recent detail that is not written yet."""
         self._sequence_counts: dict[int, list[int]] = {}
         """First step, last step and number of steps, by sequence index. The key of an unfinished
         step is -1 - index."""
         # Rows are stored flat: a container per row would trigger the garbage collector more often.
-        self._steps: deque[Any] = deque(maxlen=_RECENT_STEPS * _STEP_FIELDS)
+        self._steps: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_STEP_FIELDS)
         """Rows of steps: step, sequence index, positions of the kept events, all times, end time,
         and end time of the previous step."""
-        self._recent_scalars: deque[Any] = deque(maxlen=_RECENT_STEPS * _SCALARS_FIELDS)
+        self._recent_scalars: deque[Any] = deque(maxlen=_MAX_RECENT_STEPS * _NUM_SCALARS_FIELDS)
         """Rows of scalars that are not kept in the history, as in ``ScalarsRow``."""
         self._kept_scalars: list[ScalarsRow] = []
         self._resolved_scalars: list[tuple[list[Any], bool]] = []
@@ -97,6 +98,7 @@ class Recorder:
         self._statistics_sampler = LogSpacedSampler(settings.history_rows)
         self.device_reads = BatchedDeviceReads()
         self.num_overflow_steps = 0
+        """Number of steps whose sequence is not recorded: there were too many distinct ones."""
 
     def write(self, name: str, record: Record) -> None:
         """Add a record to the history, which covers the whole run."""
@@ -108,34 +110,42 @@ class Recorder:
 
     def write_statistics(self, record: Record) -> None:
         """Add statistics to the recent detail, and a sample of them to the history."""
-        self._detail.append(("measures", record))
+        self.write_detail("measures", record)  # the stored name of statistics
         if self._statistics_sampler.advance():
-            self._sampled_records.append(("measures", record))
+            self._kept_statistics.append(record)
 
-    def add_steps(self, rows: Iterable[EndedStep]) -> None:
+    def add_steps(self, steps: Iterable[EndedStep]) -> None:
         """Add the data of ended steps."""
-        for row in rows:
-            sequence, kept_positions = self.interner.intern_step(row.events[::2], row.thread)
+        for step in steps:
+            sequence, kept_positions = self.interner.intern_step(step.events[::2], step.thread)
             # Repeated steps (``ended_ns`` is 0) store step, losses, step, losses, ... as losses.
-            is_repeated = not row.ended_ns
-            num, first = (len(row.losses) // 2, row.losses[0]) if is_repeated else (1, row.step)
+            is_repeated = not step.ended_ns
+            num_steps = len(step.losses) // 2 if is_repeated else 1
             count_row = self._sequence_counts.get(sequence)
             if count_row is None:
-                self._sequence_counts[sequence] = [first, row.step, num]
+                first_step = step.losses[0] if is_repeated else step.step
+                self._sequence_counts[sequence] = [first_step, step.step, num_steps]
             else:
-                count_row[1] = row.step
-                count_row[2] += num
-            if sequence == OVERFLOW:
-                self.num_overflow_steps += num
+                count_row[1] = step.step
+                count_row[2] += num_steps
+            if sequence == OVERFLOW_INDEX:
+                self.num_overflow_steps += num_steps
             if is_repeated:
-                self._add_repeats(row.losses)
+                self._add_repeats(step.losses)
                 continue
             # The garbage collector does not track arrays.
-            times = array("q", row.events[1::2])
-            self._steps += (row.step, sequence, kept_positions, times, row.ended_ns, row.began_ns)
-            if row.losses or row.clips or row.scale is not None:
+            times = array("q", step.events[1::2])
+            self._steps += (
+                step.step,
+                sequence,
+                kept_positions,
+                times,
+                step.ended_ns,
+                step.began_ns,
+            )
+            if step.losses or step.clips or step.scale is not None:
                 is_kept = self._scalars_sampler.advance()
-                scalars = (row.step, row.losses, row.clips, row.scale, is_kept)
+                scalars = (step.step, step.losses, step.clips, step.scale, is_kept)
                 if is_kept:
                     self._kept_scalars.append(scalars)
                 else:
@@ -155,7 +165,7 @@ class Recorder:
     def record_open_events(self, step: int, codes: Sequence[int], thread: int) -> None:
         """Add the events of the unfinished step of a thread at the end of the trace."""
         sequence, _ = self.interner.intern_step(codes, thread)
-        if sequence != OVERFLOW:
+        if sequence != OVERFLOW_INDEX:
             self._sequence_counts[-1 - sequence] = [step, step, 1]
 
     def read_device_values(self) -> None:
@@ -169,7 +179,7 @@ class Recorder:
         Raises:
             OSError: The folder cannot be created or written.
         """
-        recent, kept = self._scalars_lines()
+        scalars, self._resolved_scalars = self._resolved_scalars, []
         if self._files is None:
             self._files = TraceFiles(
                 self.folder,
@@ -182,8 +192,8 @@ class Recorder:
         self._files.write_history(self._sequence_lines(), is_required=True)
         self._files.write_history(
             [
-                *(encode_line(name, record.model_dump()) for name, record in self._sampled_records),
-                *kept,
+                *(encode_line("measures", record.model_dump()) for record in self._kept_statistics),
+                *_scalars_lines(scalars, is_kept=True),
             ],
             is_required=False,
         )
@@ -192,7 +202,7 @@ class Recorder:
             [
                 *(encode_line(name, record.model_dump()) for name, record in self._detail),
                 *self._step_lines(),
-                *recent,
+                *_scalars_lines(scalars, is_kept=False),
             ]
         )
         if self._files.is_full and not was_full:
@@ -201,13 +211,10 @@ class Recorder:
                 "losses, norms and statistics are not added to it. Raise history_bytes to keep "
                 "them."
             )
-            note = {
-                "step": self._steps[-_STEP_FIELDS] if self._steps else 0,
-                "kind": "full",
-                "text": text,
-            }
-            self._files.write_history([encode_line("note", note)], is_required=True)
-        self._history_lines, self._sampled_records = [], []
+            step = self._steps[-_NUM_STEP_FIELDS] if self._steps else 0
+            note = encode_line("note", {"step": step, "kind": "full", "text": text})
+            self._files.write_history([note], is_required=True)
+        self._history_lines, self._kept_statistics = [], []
         self._detail.clear()
         self._steps.clear()
         self.flush_due_ns = self._clock() + int(self._settings.flush_s * 1e9)
@@ -248,23 +255,22 @@ class Recorder:
                     (start - began) // 1000,
                 ]
                 for step, sequence, kept_positions, times, end, start in _rows(
-                    self._steps, _STEP_FIELDS
+                    self._steps, _NUM_STEP_FIELDS
                 )
-                if sequence != OVERFLOW
+                if sequence != OVERFLOW_INDEX
             ]
             yield encode_line("steps", {"rows": rows})
 
     def _request_scalars(self) -> None:
         """Request the values of all buffered scalars, in the order of their steps."""
-        recent: Iterator[Any] = _rows(self._recent_scalars, _SCALARS_FIELDS)
+        recent: Iterator[Any] = _rows(self._recent_scalars, _NUM_SCALARS_FIELDS)
         rows: list[ScalarsRow] = sorted([*recent, *self._kept_scalars], key=operator.itemgetter(0))
         self._recent_scalars.clear()
         self._kept_scalars = []
         requested_scalars: list[Tensor | float] = []
         for _, losses, clips, scale, _ in rows:
             requested_scalars += losses
-            for _, norm, _ in clips:
-                requested_scalars.append(norm)
+            requested_scalars += [norm for _, norm, _ in clips]
             if scale is not None:
                 requested_scalars.append(scale)
         if rows:
@@ -279,14 +285,9 @@ class Recorder:
             row = [step, loss_values, norms, None if scale is None else next(remaining)]
             self._resolved_scalars.append((row, is_kept))
 
-    def _scalars_lines(self) -> tuple[list[bytes], list[bytes]]:
-        """Return the lines of recent scalars, and of those kept in the history."""
-        rows, self._resolved_scalars = self._resolved_scalars, []
-        recent = [row for row, is_kept in rows if not is_kept]
-        kept = [row for row, is_kept in rows if is_kept]
-        return _encode_scalars(recent), _encode_scalars(kept)
 
-
-def _encode_scalars(rows: Sequence[Any]) -> list[bytes]:
+def _scalars_lines(scalars: Sequence[tuple[list[Any], bool]], *, is_kept: bool) -> list[bytes]:
+    """Return the line of the rows that are, or are not, kept in the history."""
+    rows = [row for row, is_row_kept in scalars if is_row_kept == is_kept]
     # "numbers" is the stored name of scalars.
     return [encode_line("numbers", {"rows": rows})] if rows else []

@@ -31,7 +31,7 @@ class StepRecorder:
     """
 
     __slots__ = (
-        "_bus", "_clock", "_due_step", "_events", "_last_ns", "_lock", "_pending_steps",
+        "_bus", "_clock", "_due_step", "_events", "_last_end_ns", "_lock", "_pending_steps",
         "_recorder", "_sampling", "last", "numbers",
     )  # fmt: skip
 
@@ -52,7 +52,7 @@ class StepRecorder:
         """Number of the last step of any thread."""
         self.numbers = count(1)
         """Hands out the numbers of the next steps, which are unique across threads."""
-        self._last_ns = began_ns
+        self._last_end_ns = began_ns
         """End time of the last fully recorded step [ns]."""
         self._pending_steps: list[tuple[Any, ...]] = []
         self._due_step = 0
@@ -85,7 +85,7 @@ class StepRecorder:
             if thread.index < 0:  # its first event was a step, so it has no index yet
                 self._events.assign_index(thread)
             now = self._clock()
-            since_recorded_step_ns = now - self._last_ns
+            since_recorded_step_ns = now - self._last_end_ns
             statistics_ns, step.statistics_ns = step.statistics_ns, 0
             events = step.events
             # A plain tuple with the fields of EndedStep, which is created later, when the steps are
@@ -103,7 +103,7 @@ class StepRecorder:
             if now >= self._recorder.flush_due_ns:
                 self.flush()
                 now = self._clock()
-            self._last_ns = step.began_ns = now
+            self._last_end_ns = step.began_ns = now
             if not self._sampling.samples_norms:  # a sampled step cannot be predicted
                 self._bus.publish(PredictionMayBegin(thread, events[::2], self._due_step))
 
@@ -115,8 +115,8 @@ class StepRecorder:
     def deliver_pending(self) -> None:
         """Deliver the buffered steps, and determine the step of the next delivery.
 
-        The recorder, the samplers and the subscribers receive them. Delivering many steps at once
-        costs far less than one at a time, because code and data stay in the processor's cache.
+        The recorder, the samplers and the subscribers receive the steps. Delivering many steps at
+        once costs far less than one at a time, because code and data stay in the processor's cache.
         """
         if not self._pending_steps:
             return
@@ -143,19 +143,17 @@ class StepRecorder:
 
 
 def _step_flags(thread: ThreadState, entry: OptimizerEntry) -> tuple[str, ...]:
-    """Return flags of a step: state and edits of its gradients, and where it is called."""
+    """Return the flags of a step event: the state of its gradients, its caller, and edits."""
     may_be_zero = thread.backward.is_followed_by_zeroing or (
         entry.gradient_sample.last_nonzero is not None and entry.gradient_sample.pop_was_zeroed()
     )
     flags = entry.gradient_tracker.state_at_step(entry, may_be_zero=may_be_zero)
-    has_closure, in_backward = thread.optimizer.has_closure, thread.backward.is_running
-    if has_closure or thread.in_scaler or in_backward:
-        contexts = (
-            ("closure", has_closure),
-            ("by scaler", thread.in_scaler),
-            ("in backward", in_backward),
-        )
-        flags = (*flags, *(name for name, is_present in contexts if is_present))
+    if thread.optimizer_call.has_closure:
+        flags = (*flags, "closure")
+    if thread.in_scaler:
+        flags = (*flags, "by scaler")
+    if thread.backward.is_running:
+        flags = (*flags, "in backward")
     if thread.edits.snapshots:
         thread.edits.detect()
         if thread.edits.is_edited:

@@ -16,8 +16,8 @@ from pydantic_core import to_json
 
 from sluice.base.files import make_folder
 
-HISTORY = "history.ndjson"
-RECENT = ("recent-0.ndjson", "recent-1.ndjson")
+HISTORY_FILE = "history.ndjson"
+RECENT_FILES = ("recent-0.ndjson", "recent-1.ndjson")
 
 
 def unique_folder(parent: Path, label: str) -> Path:
@@ -53,10 +53,10 @@ class TraceFiles:
         make_folder(folder.parent)
         folder.mkdir()
         self.folder = folder
-        self._max_recent_bytes = recent_bytes // len(RECENT)
+        self._max_recent_bytes = recent_bytes // len(RECENT_FILES)
         self._max_history_bytes = history_bytes
-        self._history = _open(folder / HISTORY)
-        self._recent = [_open(folder / name) for name in RECENT]
+        self._history = _open(folder / HISTORY_FILE)
+        self._recent = [_open(folder / name) for name in RECENT_FILES]
         self._active_index = 0
         """Index of the ring file to which lines are appended."""
         self._num_bytes = {"history": 0, "recent": 0}
@@ -86,7 +86,7 @@ class TraceFiles:
     def close(self) -> None:
         """Close the files; a second call does nothing."""
         handles = [self._history, *self._recent]
-        self._history, self._recent = -1, [-1] * len(RECENT)
+        self._history, self._recent = -1, [-1] * len(RECENT_FILES)
         for handle in handles:
             if handle >= 0:
                 os.close(handle)

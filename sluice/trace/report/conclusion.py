@@ -17,7 +17,7 @@ Ending = Literal[
     "tracing stopped before the program ended",
 ]
 
-_MAX_MESSAGE = 300
+_MAX_MESSAGE_LENGTH = 300
 """Maximum length of an exception message in a report; longer messages are cut [characters]."""
 _INTERRUPTS = ("KeyboardInterrupt",)
 """Names of exceptions by which the user ends a program."""
@@ -85,8 +85,8 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
         return (
             f"the trace has no end after step {steps}: the process was killed, crashed in native "
             "code, or is still running",
-            "Check the exit code: 137 is SIGKILL, which the system sends when memory runs out; "
-            "139 is a crash in native code.",
+            "Check the exit code: 137 is SIGKILL, which the system sends, for example, when memory "
+            "runs out; 139 is a crash in native code.",
         )
     if trace.end is None or ending == "tracing stopped before the program ended":
         return (
@@ -101,8 +101,8 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
             "state was saved, from which the training may continue.",
         )
     message = " ".join(trace.end.raised.split())
-    if len(message) > _MAX_MESSAGE:
-        message = f"{message[:_MAX_MESSAGE]}..."
+    if len(message) > _MAX_MESSAGE_LENGTH:
+        message = f"{message[:_MAX_MESSAGE_LENGTH]}..."
     verb = "was interrupted" if ending == "interrupted" else ending
     what = f"the program {verb} at step {steps + 1}, after {pluralize(steps, 'step')}: {message}"
     if ending == "interrupted":
@@ -117,7 +117,11 @@ def _explain(trace: Trace, ending: Ending) -> tuple[str, str]:
 
 
 def _evidence(trace: Trace) -> Iterator[tuple[str, str]]:
-    """Yield for each kind of evidence the text if it was recorded, else '', and the text if not."""
+    """Yield two texts for each kind of evidence.
+
+    The first states what was checked, or is '' if the evidence is missing. The second states what
+    could not be checked in that case, with the reason.
+    """
     membership = trace.membership
     networks = () if membership is None else membership.networks
     optimizers = () if membership is None else membership.optimizers

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Record
-from sluice.trace.records.events import RecentStep, StepSequence, TraceEventKind
+from sluice.trace.records.events import StepSequence, TraceEvent, TraceEventKind
 from sluice.trace.records.trace import Trace
 
 Phase = Literal["data", "forward", "backward", "optimizer", "evaluation", "other"]
@@ -50,7 +50,7 @@ _BOTTLENECK_SHARES: tuple[tuple[Phase, float], ...] = (
     ("other", 0.35),
     ("optimizer", 0.35),
 )
-"""Share of the step time from which a phase is reported as the bottleneck, even if a pass of the
+"""Minimum share of the step time for a phase to be the reported bottleneck, even if a pass of the
 network takes longer, because these phases are easier to shorten."""
 
 
@@ -84,26 +84,22 @@ class StepProfile(Record):
 
 def profile_steps(trace: Trace) -> StepProfile | None:
     """Return the profile of a run; None if fewer than five steps have times."""
-    step_times = [times for times in _phase_times(trace) if times]
+    step_times = list(_phase_times(trace))
     if len(step_times) < _MIN_STEPS:
         return None
-    totals = [sum(times.values()) for times in step_times]
-    total = sum(totals) or 1
+    step_totals_us = [sum(times.values()) for times in step_times]
+    phase_us = {phase: sum(times.get(phase, 0) for times in step_times) for phase in PHASES}
     phases = [
-        PhaseTime(
-            phase=phase,
-            share=sum(phase_times) / total,
-            mean_us=sum(phase_times) / len(step_times),
-        )
-        for phase in PHASES
-        if any(phase_times := [times.get(phase, 0) for times in step_times])
+        PhaseTime(phase=phase, share=us / sum(step_totals_us), mean_us=us / len(step_times))
+        for phase, us in phase_us.items()
+        if us
     ]
     phases.sort(key=lambda time: -time.share)
     bottleneck = _bottleneck(phases)
     return StepProfile(
         steps=len(step_times),
-        step_us=sum(totals) / len(step_times),
-        median_us=statistics.median(totals),
+        step_us=statistics.fmean(step_totals_us),
+        median_us=statistics.median(step_totals_us),
         phases=tuple(phases),
         bottleneck=bottleneck,
         advice=_advice(trace, bottleneck),
@@ -116,30 +112,27 @@ def _phase_times(trace: Trace) -> Iterator[dict[Phase, int]]:
     """Yield the time of each phase [us] by step, except the first step, which has one-time work."""
     for recent in trace.recent_steps:
         if recent.began_us is not None and recent.ended_us is not None and recent.step > 1:
-            yield _time_by_phase(trace.sequences[recent.sequence], recent.began_us, recent)
+            times = [recent.began_us, *recent.times_us, recent.ended_us]
+            yield _time_by_phase(trace.sequences[recent.sequence], times)
 
 
-def _time_by_phase(sequence: StepSequence, began_us: int, recent: RecentStep) -> dict[Phase, int]:
-    times = [began_us, *recent.times_us, recent.ended_us or began_us]
+def _time_by_phase(sequence: StepSequence, times_us: Sequence[int]) -> dict[Phase, int]:
+    """Return the time of each phase [us], from the begin, event and end times of a step."""
     time_by_phase: dict[Phase, int] = {}
-    phases = [_phase(sequence, position) for position in range(len(sequence.events))]
-    # The time of the last event of a block is the end of its repeats.
+    phases = [_phase(event) for event in sequence.events]
+    # The last event of a block has the time of its last repeat; the other repeats have no times.
     for position, event in enumerate(sequence.events):
         if event.repeat_length:
             block = phases[position + 1 - event.repeat_length : position + 1]
-            phases[position] = _slowest_phase(block)
-    for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times), strict=True):
+            phases[position] = next(
+                (phase for phase in _SLOWEST_FIRST if phase in block), block[-1]
+            )
+    for phase, (start, end) in zip([*phases, "optimizer"], pairwise(times_us), strict=True):
         time_by_phase[phase] = time_by_phase.get(phase, 0) + max(end - start, 0)
     return time_by_phase
 
 
-def _slowest_phase(block: Sequence[Phase]) -> Phase:
-    """Return the phase of a block that usually takes the most time; repeats have no times."""
-    return next((phase for phase in _SLOWEST_FIRST if phase in block), block[-1])
-
-
-def _phase(sequence: StepSequence, position: int) -> Phase:
-    event = sequence.events[position]
+def _phase(event: TraceEvent) -> Phase:
     if event.kind == "forward" and "grad" not in event.flags:
         return "evaluation"
     return _PHASE_OF.get(event.kind, "other")

@@ -80,13 +80,13 @@ def format_report(report: ProcessReport) -> str:
     elif not report.steps and not report.diagnoses:
         lines.append("  no optimizer step was recorded: nothing can be checked")
     elif not report.diagnoses:
-        lines += _no_finding(report)
+        lines += _no_finding_lines(report)
     if report.profile is not None:
         lines += _profile_lines(report.profile)
     return "\n".join(lines)
 
 
-def _no_finding(report: ProcessReport) -> Iterable[str]:
+def _no_finding_lines(report: ProcessReport) -> Iterable[str]:
     """Yield the lines of a report without findings.
 
     They state "no problem found" only if the program ended without an error.

@@ -46,13 +46,13 @@ def traced_train(tmp_path, bad_steps, **settings):
 @pytest.fixture
 def copied(monkeypatch):
     """Return the list of the steps at which all states are copied."""
-    steps, states = [], NonFiniteGuard._states
+    steps, states = [], NonFiniteGuard._copy_states
 
     def counted(guard):
         steps.append(guard._sink.steps.last)
         return states(guard)
 
-    monkeypatch.setattr(NonFiniteGuard, "_states", counted)
+    monkeypatch.setattr(NonFiniteGuard, "_copy_states", counted)
     return steps
 
 

@@ -12,7 +12,7 @@ from sluice.trace.attach import traced
 from sluice.trace.recording import event_interner
 from sluice.trace.recording.event_interner import EventInterner
 from sluice.trace.recording.log_spaced_sampler import LogSpacedSampler
-from sluice.trace.recording.storage import HISTORY, RECENT
+from sluice.trace.recording.storage import HISTORY_FILE, RECENT_FILES
 from sluice.trace.rules.library import judge
 from sluice.trace.settings import TraceSettings
 from sluice.trace.trace_reader import find_traces, read_trace
@@ -145,7 +145,7 @@ def test_update_norms_of_a_sample_are_scaled_to_the_whole_parameter(tmp_path, nu
     assert own.update_norms == pytest.approx((num_inputs**0.5,))
 
 
-@pytest.mark.parametrize("name", [HISTORY, RECENT[0]])
+@pytest.mark.parametrize("name", [HISTORY_FILE, RECENT_FILES[0]])
 def test_an_incomplete_last_line_is_skipped_and_counted(folder, tmp_path, name):
     torn = copy_of(folder, tmp_path / "torn")
     content = (torn / name).read_bytes()
@@ -153,15 +153,15 @@ def test_an_incomplete_last_line_is_skipped_and_counted(folder, tmp_path, name):
 
     assert read_trace(torn).truncated_lines == 1
     assert read_trace(torn).num_steps == 6
-    assert (read_trace(torn).end is None) == (name == HISTORY)
+    assert (read_trace(torn).end is None) == (name == HISTORY_FILE)
 
 
 def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
-    lines = (folder / HISTORY).read_bytes().splitlines(keepends=True)
+    lines = (folder / HISTORY_FILE).read_bytes().splitlines(keepends=True)
     steps = []
     for number in range(1, len(lines) + 1):
         part = copy_of(folder, tmp_path / str(number))
-        (part / HISTORY).write_bytes(b"".join(lines[:number]))
+        (part / HISTORY_FILE).write_bytes(b"".join(lines[:number]))
         steps.append(read_trace(part).num_steps)
 
     assert steps == sorted(steps)
@@ -182,8 +182,8 @@ def test_every_prefix_of_whole_lines_is_a_trace(folder, tmp_path):
 )
 def test_a_damaged_trace_is_refused(folder, tmp_path, change, match):
     damaged = copy_of(folder, tmp_path / "damaged")
-    lines = (damaged / HISTORY).read_bytes().splitlines(keepends=True)
-    (damaged / HISTORY).write_bytes(b"".join(change(lines)))
+    lines = (damaged / HISTORY_FILE).read_bytes().splitlines(keepends=True)
+    (damaged / HISTORY_FILE).write_bytes(b"".join(change(lines)))
 
     with pytest.raises(ContractError, match=match):
         read_trace(damaged)
@@ -205,7 +205,7 @@ def test_disk_is_bounded_and_the_order_of_events_is_kept(tmp_path):
     sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
     trace = read_trace(folder)
 
-    assert sum(sizes[name] for name in RECENT) <= 2**16 + 2**14
+    assert sum(sizes[name] for name in RECENT_FILES) <= 2**16 + 2**14
     assert [note.kind for note in trace.notes] == ["full"]
     assert trace.num_steps == trace.end.steps == 20 * (3 + 6)
 
