@@ -24,14 +24,15 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Minimum number of batches without a target, for an error if the loss is a "
-        "sum. Fewer are harmless.",
+        description="Minimum number of batches without a target, for an error if the loss is not "
+        "a mean. Fewer are harmless.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of batches without a target, for an error if the loss is a sum.",
+        description="Minimum share of batches without a target, for an error if the loss is not a "
+        "mean.",
     )
     min_text_rows: int = Field(
         8,
@@ -53,7 +54,7 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         if not empty:
             continue
         record = empty[0]
-        # A sum over no targets is 0. It is harmless in a few batches that have no target by chance.
+        # A sum over no targets is 0: a few batches that have no target by chance are harmless.
         min_harmful = max(
             rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
         )
@@ -67,8 +68,8 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
         tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)
-        share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
-        value = (
+        rows_text = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
+        loss_text = (
             "NaN"
             if record.reduction == "mean" or math.isnan(record.value)
             else f"{record.value:.3g}"
@@ -79,9 +80,9 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
                 step=record.step + 1,
                 what=f"{kind}: all targets are ignored in {len(empty)} of {len(records)} sampled "
                 f"batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
-                f"{share}; the loss is {value}.",
+                f"{rows_text}; the loss is {loss_text}.",
                 cause="A mean over no targets is NaN, and one such batch makes all weights NaN."
-                if value == "NaN"
+                if loss_text == "NaN"
                 else "Such a batch does not train the network.",
                 fix=_FIX,
                 num_empty=len(empty),
@@ -169,7 +170,7 @@ ALL_TARGETS_IGNORED = Rule(
     "custom masked loss; batches of a training loader with -100 in a field; labels with -100 that "
     "a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
-    abstains="Each sampled batch has at least one target that is not ignored.",
+    abstains="A field contains only -100 in every sampled batch, so it is not used as a target.",
     settings=AllTargetsIgnoredSettings(),
     judge=_judge,
 )

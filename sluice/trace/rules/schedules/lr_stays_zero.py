@@ -22,7 +22,8 @@ class LrStaysZeroSettings(Settings):
         3,
         ge=1,
         description="Minimum number of schedule steps while the learning rate is 0, for an error "
-        "after min_steps optimizer steps.",
+        "after min_steps optimizer steps. An error also requires that no other optimizer steps "
+        "meanwhile.",
     )
     min_steps: int = Field(
         10,
@@ -42,7 +43,8 @@ def _severity(
 ) -> Severity | None:
     """Return the severity of a number of steps at a learning rate of 0; None for too few.
 
-    If no other optimizer steps meanwhile (``is_alone``), nothing is learned.
+    An error requires that no other optimizer steps meanwhile (``is_alone``), so that nothing is
+    learned.
     """
     is_long = num_steps >= settings.min_conclusive_steps or (
         num_schedule_steps >= settings.min_schedule_steps and num_steps >= settings.min_steps
@@ -71,10 +73,10 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         if rates is None or rates.values[0] != 0:
             continue
         first = rates.steps[0]
-        first_positive = next(
+        first_positive_step = next(
             (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
         )
-        until = first_positive or rates.last_step + 1
+        until = first_positive_step or rates.last_step + 1
         num_steps = sum(
             min(s.sequence.count, until - s.sequence.first_step)
             for s in steps
@@ -99,8 +101,8 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             else ""
         )
         end_text = (
-            f"it is positive from step {first_positive} on"
-            if first_positive
+            f"it is positive from step {first_positive_step} on"
+            if first_positive_step
             else "it stays 0 to the end"
         )
         findings.append(

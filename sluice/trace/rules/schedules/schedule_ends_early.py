@@ -130,9 +130,9 @@ def _detect_early_end(
         num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     )
     # A rate that rises to the end of the schedule is a warmup.
-    first = rates.steps[0]
-    is_falling = bool(schedule_length) and rates.at(first + schedule_length) < 0.5 * max(
-        rates.at(first + i) for i in range(min(schedule_length, 64) + 1)
+    first_step = rates.steps[0]
+    is_falling = bool(schedule_length) and rates.at(first_step + schedule_length) < 0.5 * max(
+        rates.at(first_step + i) for i in range(min(schedule_length, 64) + 1)
     )
     length_text = f"its length is {schedule_length} steps"
     if (
@@ -159,7 +159,6 @@ def _detect_early_end(
     is_steep = (
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
-    final_rate = rates.values[-1] / rates.peak
     if (
         is_steep
         and is_per_batch
@@ -175,14 +174,15 @@ def _detect_early_end(
             "error" if low_share >= settings.min_low_share else "confirm",
             f"in {low_share:.0%} of all steps {_describe_low_rate(settings)}",
         )
+    final_rate_ratio = rates.values[-1] / rates.peak
     num_steps_until_constant = rates.steps[-1] - rates.steps[0]
     if (
-        final_rate <= settings.max_final_rate
+        final_rate_ratio <= settings.max_final_rate
         and num_steps_until_constant <= (1 - settings.min_low_share) * num_schedule_steps
     ):
         return (
             "error",
-            f"from step {rates.steps[-1]} on the rate is {final_rate:.0%} of its maximum",
+            f"from step {rates.steps[-1]} on the rate is {final_rate_ratio:.0%} of its maximum",
         )
     return None
 
