@@ -14,8 +14,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     latest_records = {record.index: record for record in trace.wrappers}
     for record in latest_records.values():
-        # The wrapper and the network that it wraps have different network indices; -1 if not
-        # called, which no forward pass has.
+        # The wrapper and the network that it wraps each have a network index. It is -1, which no
+        # forward pass has, if the program does not call them.
         network_steps = [s for s in trace.sequences if training_forwards(s, record.network)]
         if not network_steps or any(training_forwards(s, record.wrapper) for s in trace.sequences):
             continue

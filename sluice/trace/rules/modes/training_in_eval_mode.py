@@ -38,10 +38,10 @@ def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceF
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        is_intentional = not (num_train_steps and stays_in_eval) and _is_partly_frozen(
-            trace, network
-        )
-        if num_eval_steps < rule.settings.min_steps or is_intentional:
+        if num_eval_steps < rule.settings.min_steps:
+            continue
+        # Partly frozen networks are fine-tuned, often with frozen batch norm statistics.
+        if _is_partly_frozen(trace, network) and not (num_train_steps and stays_in_eval):
             continue
         findings.append(
             rule.finding(

@@ -95,9 +95,9 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
                 severity="error",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of "
-                f"{len(measured_steps)} measured steps at least "
-                f"{rule.settings.min_zero_share:.0%} of the weights have only zero gradients, in float16 and without a gradient scaler. At step {step}: "
-                f"{list_names([names[p] for p in zero_weights])}.",
+                f"{len(measured_steps)} measured steps at least {rule.settings.min_zero_share:.0%} "
+                "of the weights have only zero gradients, in float16 and without a gradient "
+                f"scaler. At step {step}: {list_names([names[p] for p in zero_weights])}.",
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",

@@ -37,8 +37,8 @@ def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     if not skipped:
         return 0, 0
     later = [s for s in skipped if s.sequence.first_step > last_unskipped]
-    # A sequence of skipped steps may also have occurred before the last unskipped step. The trace
-    # then does not show where it occurs again: its skips are assumed to begin right after that step.
+    # A skipped sequence may also have occurred before the last unskipped step. The trace then does
+    # not show where it occurs again: its skips are assumed to begin right after that step.
     is_first_unknown = len(later) < len(skipped)
     first = last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later)
     return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped)
