@@ -74,7 +74,7 @@ class GradientTracker:
             self._num_value_checks = 0
         self.is_cleared = True
 
-    def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
+    def state_at_step(self, owner: HasParameters, *, may_be_zero: bool) -> tuple[str, ...]:
         """Return the event flags of a step: the state of its gradients, and 'carried'.
 
         'carried' means that the gradients were not cleared since the last step.
@@ -153,7 +153,7 @@ class GradientTracker:
         self._has_stepped, self.is_cleared = True, False
 
     def _choose_parameters(self, parameters: Iterable[Tensor]) -> None:
-        """Choose the smallest of every second parameter with a gradient, and of the others."""
+        """Choose two parameters with gradients: the smallest at even and at odd positions."""
         with_gradients = [p for p in parameters if p.grad is not None]
         parts = [with_gradients[i::_MAX_SAMPLED] for i in range(_MAX_SAMPLED)]
         chosen = [min(part, key=Tensor.numel) for part in parts if part]
@@ -179,7 +179,7 @@ class GradientSample:
         self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
         """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
 
-    def is_finite(self, owner: "HasParameters", index: int | None = None) -> bool:
+    def is_finite(self, owner: HasParameters, index: int | None = None) -> bool:
         """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
         if self._chosen is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]

@@ -39,10 +39,7 @@ class StepPredictor:
         sink.bus.subscribe(StepsDelivered, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
         for kind in _INTERRUPTIONS:
-            sink.bus.subscribe(kind, self._on_interruption)
-
-    def _on_interruption(self, event: Interruption) -> None:
-        self.stop(event.thread)
+            sink.bus.subscribe(kind, lambda event: self.stop(event.thread))
 
     def _reset(self) -> None:
         sink = self._sink
@@ -90,8 +87,8 @@ class StepPredictor:
         self._close(thread, pattern, matched)
         thread.step.events = [number for code in matched for number in (code, now)]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        codes = {zero_grad_code, *self._sink.events.backward_codes}
-        last_code = next((code for code in reversed(matched) if code in codes), None)
+        zero_or_backward = {zero_grad_code, *self._sink.events.backward_codes}
+        last_code = next((code for code in reversed(matched) if code in zero_or_backward), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
@@ -125,7 +122,7 @@ class StepPredictor:
         prediction.position, thread.skips_details = -1, False
         thread.step.began_ns = sink.clock()
         patterns, prediction.repeated_patterns = prediction.repeated_patterns, []
-        patterns.sort(key=_last_step)
+        patterns.sort(key=lambda pattern: pattern.steps_and_losses[-2])  # by their last step
         for pattern in patterns:
             steps_and_losses, pattern.steps_and_losses = pattern.steps_and_losses, []
             last_step, losses = steps_and_losses[-2:]
@@ -177,8 +174,3 @@ def _predict(prediction: Prediction, pattern: StepPattern) -> None:
     prediction.pattern, prediction.codes = pattern, pattern.codes
     prediction.step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0
-
-
-def _last_step(pattern: StepPattern) -> int:
-    step: int = pattern.steps_and_losses[-2]
-    return step

@@ -149,10 +149,15 @@ def _rate_continues(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether the learning rate of the second optimizer continues from that of the first one."""
-    old, new = _learning_rates(trace, before, after)
-    if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
+    old_rates, new_rates = _learning_rates(trace, before, after)
+    if old_rates is None or new_rates is None:
         return False
-    return 1 / settings.max_rate_ratio < new.values[0] / old.values[-1] < settings.max_rate_ratio
+    last_rate, first_rate = old_rates.values[-1], new_rates.values[0]
+    return (
+        last_rate > 0
+        and first_rate > 0
+        and 1 / settings.max_rate_ratio < first_rate / last_rate < settings.max_rate_ratio
+    )
 
 
 def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
@@ -215,21 +220,21 @@ def _repeats_first_rates(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether learning rates that the program sets itself repeat the rates of the first steps."""
-    old, new = _learning_rates(trace, before, after)
+    old_rates, new_rates = _learning_rates(trace, before, after)
     scheduled = {record.optimizer for record in trace.schedulers}
-    if old is None or new is None or scheduled & {before.optimizer.index, after.optimizer.index}:
+    if (
+        old_rates is None
+        or new_rates is None
+        or scheduled & {before.optimizer.index, after.optimizer.index}
+    ):
         return False
-    new_steps = new.steps[: settings.num_repeated_rates]
-    new_rates = new.values[: settings.num_repeated_rates]
-    first_rates = [old.at(before.first_step + step - after.first_step) for step in new_steps]
-    is_varying = len(new_rates) == settings.num_repeated_rates and (
-        0 < settings.min_rate_jump * min(new_rates) < max(new_rates)
-    )
-    is_jump = (
-        old.values[-1] > 0
-        and not 1 / settings.min_rate_jump < new_rates[0] / old.values[-1] < settings.min_rate_jump
-    )
-    return is_varying and is_jump and all(map(math.isclose, new_rates, first_rates))
+    jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
+    steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
+    first_values = [old_rates.at(before.first_step + step - after.first_step) for step in steps]
+    is_varying = len(values) == num_repeated and 0 < jump * min(values) < max(values)
+    last_value = old_rates.values[-1]
+    is_jump = last_value > 0 and not 1 / jump < values[0] / last_value < jump
+    return is_varying and is_jump and all(map(math.isclose, values, first_values))
 
 
 def _is_same_training(
@@ -274,10 +279,11 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             rule.settings, trace, before, after
         ):
             continue
-        old, new = _learning_rates(trace, before, after)
+        old_rates, new_rates = _learning_rates(trace, before, after)
         rate_change = (
-            f"; the learning rate changed from {old.values[-1]:.3g} to {new.values[0]:.3g}"
-            if old and new
+            f"; the learning rate changed from {old_rates.values[-1]:.3g} to "
+            f"{new_rates.values[0]:.3g}"
+            if old_rates and new_rates
             else ""
         )
         lost_states = [

@@ -1,7 +1,5 @@
 """Detects schedules that reach their end long before the training does."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from sluice.base.settings import Settings
@@ -107,25 +105,18 @@ class ScheduleEndsEarlySettings(Settings):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ScheduleUse:
-    """A scheduler, how often it was stepped, and the learning rates of its optimizer."""
-
-    scheduler: SchedulerRecord
-    num_schedule_steps: int
-    """Number of steps of the scheduler."""
-    num_epochs: int
-    """Number of epochs; 0 when unknown."""
-    rates: LearningRates
-
-
 def _detect_early_end(
-    settings: ScheduleEndsEarlySettings, use: _ScheduleUse
+    settings: ScheduleEndsEarlySettings,
+    scheduler: SchedulerRecord,
+    rates: LearningRates,
+    num_schedule_steps: int,
+    num_epochs: int,
 ) -> tuple[Severity, str] | None:
-    """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
-    scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
-    num_schedule_steps, num_epochs = use.num_schedule_steps, use.num_epochs
-    schedule_length = scheduler.end
+    """Return the severity and the evidence for a schedule that ends too early; None otherwise.
+
+    ``num_schedule_steps`` is the number of steps of the scheduler; ``num_epochs`` is 0 if unknown.
+    """
+    kind, schedule_length = scheduler.kind, scheduler.end
     is_per_batch = (
         num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     )
@@ -248,8 +239,9 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
             or rates.peak <= 0
         ):
             continue
-        use = _ScheduleUse(scheduler, num_schedule_steps, count_epochs(trace), rates)
-        early_end = _detect_early_end(rule.settings, use)
+        early_end = _detect_early_end(
+            rule.settings, scheduler, rates, num_schedule_steps, count_epochs(trace)
+        )
         if early_end is None:
             continue
         severity, evidence = early_end
