@@ -19,6 +19,9 @@ GradientState = Literal["fresh", "none", "zero", "stale"]
 _MAX_SAMPLED = 2
 """Maximum number of parameters per optimizer whose gradients are sampled."""
 
+_NUM_CANDIDATES = 2
+"""Number of successive parameters of which the smallest is sampled after backward passes."""
+
 _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that is sampled after backward passes."""
 
@@ -216,7 +219,7 @@ class GradientSample:
         Both have small gradients.
         """
         middle = len(with_gradients) // 2
-        parts = with_gradients[:_MAX_SAMPLED], with_gradients[middle : middle + _MAX_SAMPLED]
+        parts = with_gradients[:_NUM_CANDIDATES], with_gradients[middle : middle + _NUM_CANDIDATES]
         chosen: list[Tensor] = []
         for part in parts:
             best = min(part, key=Tensor.numel, default=None)

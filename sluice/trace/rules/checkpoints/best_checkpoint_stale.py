@@ -123,12 +123,14 @@ def _skips_improvements(
     ):
         return False
     losses = [e.mean for e in evaluations]
-    last = saved_at[-1]
+    last_saved = saved_at[-1]
     is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_at[1:])
     is_second_loss_close = (
         saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
     )
-    num_missed = _count_improvements(settings, losses[last + 1 :], min(losses[: last + 1]))
+    num_missed = _count_improvements(
+        settings, losses[last_saved + 1 :], min(losses[: last_saved + 1])
+    )
     if not is_improvement_saved:
         return num_missed >= settings.min_improvements
     return is_second_loss_close and num_missed >= settings.min_improvements_if_second_saved
@@ -153,8 +155,10 @@ def _find_restored_save(
     restored = [first_saves[content] for content in loaded_contents if content in first_saves]
     losses = [e.mean for e in evaluations]
     key = (evaluations[0].network, evaluations[0].kind)
-    last = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
-    is_no_better_at_end = last.step == trace.num_steps and last.mean >= losses[0]
+    last_evaluation = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
+    is_no_better_at_end = (
+        last_evaluation.step == trace.num_steps and last_evaluation.mean >= losses[0]
+    )
     first_step = evaluations[0].step
     if _count_improvements(settings, losses[1:], losses[0]) < settings.min_improvements:
         return None
@@ -176,8 +180,7 @@ def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
     """Whether the file name contains "best", or a network loads a state after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
         return True
-    last = trace.num_steps
-    return any(load.what == "network" and load.step == last for load in trace.loads)
+    return any(x.what == "network" and x.step == trace.num_steps for x in trace.loads)
 
 
 def _detect_kept_without_copy(

@@ -41,7 +41,9 @@ _NUM_SHIFTED_POSITIONS = 1
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    causal_networks = {
+    # The outputs of these networks do not depend on the token at their own position: they shift
+    # inputs or targets themselves.
+    shifting_networks = {
         p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect
     }
     for (kind, network), records in group_by_function(
@@ -50,9 +52,8 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
         calls = [(r, r.tokens) for r in records if r.tokens is not None]
         if not calls or any(t.next_share < rule.settings.min_next_share for _, t in calls):
             continue
-        # A network whose outputs depend on the tokens they predict labels tokens (a tagger): it has
-        # no end to learn.
-        if network not in causal_networks and any(t.targets_are_inputs for _, t in calls):
+        # Any other network whose targets are its inputs labels tokens: it has no end to learn.
+        if network not in shifting_networks and any(t.targets_are_inputs for _, t in calls):
             continue
         finding = _detect_missing_end(rule, kind, calls)
         if finding is not None:

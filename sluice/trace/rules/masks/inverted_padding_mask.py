@@ -36,10 +36,12 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     fix = "Negate the mask: in torch's attention modules True means that a position is ignored."
     findings = []
     for network in sorted({m.network for m in trace.padding_masks}):
-        inverted = [m for m in trace.padding_masks if m.network == network and _is_inverted(m)]
-        if not inverted:
+        inverted_masks = [
+            m for m in trace.padding_masks if m.network == network and _is_inverted(m)
+        ]
+        if not inverted_masks:
             continue
-        first = inverted[0]
+        first = inverted_masks[0]
         name = names.get(network, "a network")
         where = f"{name}.{first.module}" if first.module else f"An attention layer of {name}"
         num_tokens = first.num_positions - first.num_padding

@@ -33,15 +33,21 @@ def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
     Returns (0, 0) if the last step was not skipped.
     """
     last_unskipped = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
-    skipped = [s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_unskipped]
-    if not skipped:
+    skipped_steps = [
+        s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_unskipped
+    ]
+    if not skipped_steps:
         return 0, 0
-    later = [s for s in skipped if s.sequence.first_step > last_unskipped]
+    later_steps = [s for s in skipped_steps if s.sequence.first_step > last_unskipped]
     # A skipped sequence may also have occurred before the last unskipped step. The trace then does
     # not show where it occurs again: its skips are assumed to begin right after that step.
-    is_first_unknown = len(later) < len(skipped)
-    first = last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later)
-    return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped)
+    is_first_unknown = len(later_steps) < len(skipped_steps)
+    first = (
+        last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later_steps)
+    )
+    return first, sum(
+        min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped_steps
+    )
 
 
 def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:

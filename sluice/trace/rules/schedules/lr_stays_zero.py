@@ -54,10 +54,10 @@ def _severity(
     return "confirm" if num_steps >= settings.min_steps else None
 
 
-def _steps_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
-    """Whether no other optimizer stepped after step ``first`` and before step ``until``."""
+def _steps_alone(trace: Trace, optimizer: int, first_step: int, until: int) -> bool:
+    """Whether no other optimizer stepped after ``first_step`` and before step ``until``."""
     return not any(
-        step.sequence.first_step < until and step.sequence.last_step > first
+        step.sequence.first_step < until and step.sequence.last_step > first_step
         for other in stepping_optimizers(trace)
         if other != optimizer
         for step in steps_of(trace, other)
@@ -72,7 +72,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         steps = steps_of(trace, optimizer)
         if rates is None or rates.values[0] != 0:
             continue
-        first = rates.steps[0]
+        first_step = rates.steps[0]
         first_positive_step = next(
             (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
         )
@@ -91,7 +91,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             rule.settings,
             num_schedule_steps,
             num_steps,
-            is_alone=_steps_alone(trace, optimizer, first, until),
+            is_alone=_steps_alone(trace, optimizer, first_step, until),
         )
         if severity is None:
             continue
@@ -108,7 +108,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         findings.append(
             rule.finding(
                 severity=severity,
-                step=first,
+                step=first_step,
                 what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in the "
                 f"first {num_steps} steps of this optimizer{schedule_text}; {end_text}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "
