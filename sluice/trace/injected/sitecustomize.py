@@ -1,7 +1,7 @@
 """Runs at the start of every Python process of a traced program; its folder is on PYTHONPATH.
 
 Attaches the tracer when the program imports torch. A process without torch has almost no overhead.
-Errors in this module do not affect the program.
+If the tracer cannot be attached, the program runs untraced.
 """
 
 import atexit
@@ -12,9 +12,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-OUT, PACKAGE, SETTINGS = "SLUICE_TRACE_OUT", "SLUICE_TRACE_PACKAGE", "SLUICE_TRACE_SETTINGS"
-"""Names of environment variables, whose values are: the folder of the traces, the folder of the
-package ``sluice``, and the settings of the trace as JSON."""
+_OUT_VARIABLE = "SLUICE_TRACE_OUT"
+"""Environment variable with the folder of the traces. Processes without it are not traced."""
+_PACKAGE_VARIABLE = "SLUICE_TRACE_PACKAGE"
+"""Environment variable with the folder of the package ``sluice``."""
+_SETTINGS_VARIABLE = "SLUICE_TRACE_SETTINGS"
+"""Environment variable with the settings of the trace as JSON."""
 
 
 def _run_original_sitecustomize() -> None:
@@ -40,19 +43,19 @@ class _TorchImportHook:
         spec = importlib.util.find_spec("torch")
         if spec is None or spec.loader is None:
             return spec
-        execute = spec.loader.exec_module
+        exec_module = spec.loader.exec_module
 
-        def execute_and_attach(module: ModuleType) -> None:
-            execute(module)
+        def exec_module_and_attach(module: ModuleType) -> None:
+            exec_module(module)
             _attach()
 
-        spec.loader.exec_module = execute_and_attach  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module_and_attach  # type: ignore[method-assign]
         return spec
 
 
 def _attach() -> None:
     try:
-        _make_importable()
+        _import_sluice()
         import time
         from pathlib import Path
 
@@ -60,9 +63,11 @@ def _attach() -> None:
         from sluice.trace.settings import TraceSettings
         from sluice.trace.tracer import print_to_stderr
 
-        settings = TraceSettings.parse_json(os.environ[SETTINGS], where=SETTINGS)
+        settings = TraceSettings.parse_json(
+            os.environ[_SETTINGS_VARIABLE], where=_SETTINGS_VARIABLE
+        )
         tracer = attach(
-            Path(os.environ[OUT]),
+            Path(os.environ[_OUT_VARIABLE]),
             settings,
             environ=os.environ,
             clock=time.perf_counter_ns,
@@ -73,11 +78,11 @@ def _attach() -> None:
         print(f"sluice trace: cannot trace this process ({error!r}).", file=sys.stderr)
 
 
-def _make_importable() -> None:
-    """Make the sluice package importable, without adding its parent folder to ``sys.path``."""
+def _import_sluice() -> None:
+    """Import the package ``sluice``, without adding its parent folder to ``sys.path``."""
     if "sluice" in sys.modules:
         return
-    folder = os.environ[PACKAGE]
+    folder = os.environ[_PACKAGE_VARIABLE]
     spec = importlib.util.spec_from_file_location(
         "sluice", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
@@ -95,7 +100,7 @@ def _raised_exception() -> str:
 
 
 try:
-    if OUT in os.environ:
+    if _OUT_VARIABLE in os.environ:
         sys.meta_path.insert(0, _TorchImportHook())
 finally:
     _run_original_sitecustomize()

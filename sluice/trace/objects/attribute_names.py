@@ -26,7 +26,7 @@ _NEGATIONS = frozenset(("no", "not", "without"))
 
 
 def misspelled_requires_grad(owner: Any) -> list[str]:
-    """Return flags that misspell ``requires_grad``, or that set it on a module.
+    """Return the names of flags that misspell ``requires_grad``, or that set it on a module.
 
     Python accepts any attribute name on a tensor, and ``requires_grad`` on a module has no effect.
     """
@@ -56,15 +56,18 @@ def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
 
 
 def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the tying settings of a config, except properties, which run code of the program."""
+    """Yield the tying settings of a config, without running code of the program.
+
+    The value of a property is the property object.
+    """
     if isinstance(config, dict):
         yield from (
             (n, value) for n, value in config.items() if isinstance(n, str) and is_tying_name(n)
         )
         return
-    for name in filter(
-        is_tying_name, (type if isinstance(config, type) else object).__dir__(config)
-    ):
+    # Not dir(config), because the class of the config may define __dir__.
+    names = (type if isinstance(config, type) else object).__dir__(config)
+    for name in filter(is_tying_name, names):
         value = inspect.getattr_static(config, name, None)
         is_slot = isinstance(value, MemberDescriptorType)
         yield name, getattr(config, name, None) if is_slot else value

@@ -19,6 +19,9 @@ GradientState = Literal["fresh", "none", "zero", "stale"]
 _MAX_SAMPLED = 2
 """Maximum number of parameters per optimizer whose gradients are sampled."""
 
+_NUM_CANDIDATES = 2
+"""Number of successive parameters of which the smallest is sampled after backward passes."""
+
 _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a gradient that is sampled after backward passes."""
 
@@ -74,8 +77,10 @@ class GradientTracker:
             self._num_value_checks = 0
         self.is_cleared = True
 
-    def state_at_step(self, owner: "HasParameters", *, may_be_zero: bool) -> tuple[str, ...]:
-        """Return the state of the gradients at a step, with 'carried' if nothing cleared them.
+    def state_at_step(self, owner: HasParameters, *, may_be_zero: bool) -> tuple[str, ...]:
+        """Return the event flags of a step: the state of its gradients, and 'carried'.
+
+        'carried' means that the gradients were not cleared since the last step.
 
         Args:
             owner: Optimizer that makes the step.
@@ -95,7 +100,7 @@ class GradientTracker:
                 self.is_cleared, is_stale = True, False
             elif version_now != version:
                 is_stale = False
-            # Hold the small tensors, so that their addresses are not reused.
+            # The reference keeps the gradient alive, so that a later one is a different object.
             sampled[i] = (parameter, grad, version_now)
         if is_none:
             self._choose_parameters(owner.parameters())
@@ -138,26 +143,28 @@ class GradientTracker:
     def record_gradients(self, *, may_have_changed: bool = False) -> None:
         """Record the gradients after a step that did not call ``state_at_step``.
 
-        These are repeated steps, skipped steps and later closure calls.
+        Such steps are repeated steps, skipped steps and later closure calls.
 
         Args:
             may_have_changed: Whether a backward pass since the step may have changed the gradients.
         """
-        current = (_current_gradient(parameter) for parameter, _, _ in self._sampled)
+        samples = (_sample_gradient(parameter) for parameter, _, _ in self._sampled)
         self._sampled = [
-            (p, grad, -1) if may_have_changed else (p, grad, v) for p, grad, v in current
+            (parameter, grad, -1 if may_have_changed else version)
+            for parameter, grad, version in samples
         ]
         self._has_stepped, self.is_cleared = True, False
 
     def _choose_parameters(self, parameters: Iterable[Tensor]) -> None:
-        """Choose the smallest parameter with a gradient from each part of the optimizer."""
+        """Choose two parameters with gradients: the smallest at even and at odd positions."""
         with_gradients = [p for p in parameters if p.grad is not None]
         parts = [with_gradients[i::_MAX_SAMPLED] for i in range(_MAX_SAMPLED)]
         chosen = [min(part, key=Tensor.numel) for part in parts if part]
-        self._sampled = [_current_gradient(parameter) for parameter in chosen]
+        self._sampled = [_sample_gradient(parameter) for parameter in chosen]
 
 
-def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
+def _sample_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
+    """Return a parameter, its gradient and the version of the gradient; -1 without a gradient."""
     grad = parameter.grad
     return parameter, grad, -1 if grad is None else grad._version
 
@@ -165,8 +172,8 @@ def _current_gradient(parameter: Tensor) -> tuple[Tensor, Tensor | None, int]:
 class GradientSample:
     """Sample of at most two small gradients, checked right after backward passes.
 
-    Finds the first non-finite value before clipping and the step spread it. CPU tensors only,
-    because reading a device value would wait.
+    Finds a non-finite value before gradient clipping or the step spreads it to all weights. CPU
+    tensors only, because reading a value from another device would wait for the device.
     """
 
     def __init__(self) -> None:
@@ -175,7 +182,7 @@ class GradientSample:
         self.last_nonzero: tuple[Tensor, Tensor, int] | None = None
         """Parameter, gradient and gradient version of the last check of a nonzero gradient."""
 
-    def is_finite(self, owner: "HasParameters", index: int | None = None) -> bool:
+    def is_finite(self, owner: HasParameters, index: int | None = None) -> bool:
         """Return whether the sampled gradients are finite: all of them, or the one at ``index``."""
         if self._chosen is None:
             with_gradients = [p for p in owner.parameters() if p.grad is not None]
@@ -207,9 +214,12 @@ class GradientSample:
 
     @staticmethod
     def _choose(with_gradients: list[Tensor]) -> list[Tensor]:
-        """Choose a small gradient near the input, where most faults show, and one in the middle."""
+        """Choose a parameter near the input, where most faults show, and one in the middle.
+
+        Both have small gradients.
+        """
         middle = len(with_gradients) // 2
-        parts = with_gradients[:_MAX_SAMPLED], with_gradients[middle : middle + _MAX_SAMPLED]
+        parts = with_gradients[:_NUM_CANDIDATES], with_gradients[middle : middle + _NUM_CANDIDATES]
         chosen: list[Tensor] = []
         for part in parts:
             best = min(part, key=Tensor.numel, default=None)

@@ -1,6 +1,6 @@
 """Takes snapshots of which parameters belong to which networks and optimizers."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,8 +42,8 @@ class MembershipSnapshots:
         membership = Membership(
             step=step,
             parameters=tuple(
-                self._parameter_record(tensor, names.get(key, []))
-                for key, tensor in sorted(tensors.items())
+                self._parameter_record(tensor, names.get(index, []))
+                for index, tensor in sorted(tensors.items())
             ),
             optimizers=optimizers,
             networks=networks,
@@ -60,6 +60,7 @@ class MembershipSnapshots:
         names: dict[int, list[str]],
         tensors: dict[int, Tensor],
     ) -> NetworkRecord:
+        """Return the record of a network, and add its parameters to ``names`` and ``tensors``."""
         indices = []
         for name, parameter in network.named_parameters(remove_duplicate=False):
             index = self._parameter_index(parameter, tensors)
@@ -87,13 +88,15 @@ class MembershipSnapshots:
             ),
             misspelled_attributes=tuple(self._misspelled_attributes(entry.name, network, tensors)),
             tying_settings=tuple(_tying_records(entry.name, network)),
-            broken_ties=tuple(
-                (one.index, other.index)
-                for pair in self._objects.tied_parameters.broken()
-                for one, other in [map(self._objects.parameters.get, pair)]
-                if one is not None and other is not None and {one.index, other.index} <= {*indices}
-            ),
+            broken_ties=tuple(self._broken_ties(indices)),
         )
+
+    def _broken_ties(self, parameters: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield the broken ties between parameters of a network, as parameter indices."""
+        for first, second in self._objects.tied_parameters.broken():
+            entry, other = map(self._objects.parameters.get, (first, second))
+            if entry and other and entry.index in parameters and other.index in parameters:
+                yield entry.index, other.index
 
     def _misspelled_attributes(
         self, name: str, network: nn.Module, tensors: dict[int, Tensor]
@@ -130,6 +133,7 @@ class MembershipSnapshots:
         )
 
     def _parameter_index(self, parameter: Tensor, tensors: dict[int, Tensor]) -> int:
+        """Return the index of a parameter, and add the parameter to ``tensors``."""
         index = self._objects.parameters.get_or_add(parameter).index
         tensors[index] = parameter
         return index

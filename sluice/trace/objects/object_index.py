@@ -19,11 +19,11 @@ class ObjectIndex(Generic[E]):
     """One entry for each object, found by identity.
 
     Args:
-        make: Returns the entry of a new object, given its index and the object.
+        create_entry: Returns the entry of a new object, given its index and the object.
     """
 
-    def __init__(self, make: Callable[[int, Any], E]) -> None:
-        self._make = make
+    def __init__(self, create_entry: Callable[[int, Any], E]) -> None:
+        self._create_entry = create_entry
         self.by_id: dict[int, E] = {}
         """Entries by the id of their object. An id may belong to a new object by now; ``get``
         checks that, and hot paths that read this directly must do so, too."""
@@ -44,7 +44,7 @@ class ObjectIndex(Generic[E]):
         entry = self.by_id.get(id(obj))
         if entry is not None and entry.ref() is obj:
             return entry
-        entry = self._make(self._next, obj)
+        entry = self._create_entry(self._next, obj)
         self._next += 1
         self.by_id[id(obj)] = entry
         self.entries = tuple(self.by_id.values())

@@ -13,10 +13,9 @@ from sluice.trace.objects.weight_tying import TiedParameters
 _MODE_DEPENDENT = (
     nn.modules.batchnorm._BatchNorm,
     nn.modules.instancenorm._InstanceNorm,
-    nn.modules.dropout._DropoutNd,
     nn.RReLU,
 )
-"""Modules whose output differs between training and evaluation mode."""
+"""Classes, besides those with dropout, whose output depends on the training or evaluation mode."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +39,7 @@ class OptimizerEntry:
     """Whether the optimizer does not call its closure exactly once per step. LBFGS calls it several
     times."""
     is_dormant: bool = False
-    """Whether its gradients are from before the trace, and it was not used since."""
+    """Whether the optimizer has gradients from before the trace, and was not used since."""
     step_codes: dict[tuple[str, ...], int] = field(default_factory=dict)
     """Event codes of its steps, by flags."""
     zero_grad_code: int = -1
@@ -142,11 +141,11 @@ class ObjectTracker:
 
     def __init__(self) -> None:
         self.optimizers: ObjectIndex[OptimizerEntry] = ObjectIndex(
-            lambda index, it: OptimizerEntry(index, weakref.ref(it))
+            lambda index, optimizer: OptimizerEntry(index, weakref.ref(optimizer))
         )
         self.networks: ObjectIndex[NetworkEntry] = ObjectIndex(self._network_entry)
         self.parameters: ObjectIndex[ParameterEntry] = ObjectIndex(
-            lambda index, it: ParameterEntry(index, weakref.ref(it))
+            lambda index, parameter: ParameterEntry(index, weakref.ref(parameter))
         )
         self.schedulers: ObjectIndex[SchedulerEntry] = ObjectIndex(self._scheduler_entry)
         self.tied_parameters = TiedParameters()

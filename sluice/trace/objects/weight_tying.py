@@ -20,7 +20,7 @@ class _ParameterPath:
     path: str
 
     def current(self) -> Parameter | None:
-        """Return the parameter that the path contains now; None if there is no parameter."""
+        """Return the parameter that is at the path now; None if no parameter is."""
         owner = self.owner()
         try:
             return None if owner is None else owner.get_parameter(self.path)
@@ -43,7 +43,7 @@ class TiedParameters:
 
     def __init__(self) -> None:
         self._first_paths: dict[int, tuple[weakref.ref[Parameter], _ParameterPath]] = {}
-        """First path that still contains each parameter, by the id of the parameter."""
+        """First known path of each parameter, with the parameter, by the id of the parameter."""
         self._ties: list[_Tie] = []
 
     def on_register(self, module: nn.Module, name: str, parameter: Parameter | None) -> None:

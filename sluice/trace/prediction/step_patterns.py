@@ -52,7 +52,7 @@ class StepPatterns:
     def add(self, steps: Iterable[EndedStep]) -> None:
         """Count which pattern follows which in the steps that ended, in their order."""
         for step in steps:
-            pattern = self._pattern(step)
+            pattern = self._get_or_add(step)
             previous = self._last.get(step.thread)
             self._last[step.thread] = pattern
             if previous is not None:
@@ -69,7 +69,7 @@ class StepPatterns:
         _, _, _, flags, _ = self._interner.event(pattern.codes[-2])
         return "carried" in flags
 
-    def _pattern(self, step: EndedStep) -> StepPattern:
+    def _get_or_add(self, step: EndedStep) -> StepPattern:
         codes = step.events[::2]
         key = *codes, step.thread
         pattern = self._patterns.get(key)
@@ -80,7 +80,7 @@ class StepPatterns:
                 }
                 if len(self._patterns) >= _MAX_PATTERNS:
                     self._patterns = {}
-                for kept in self._patterns.values():
+                for kept in self._patterns.values():  # forget counts of dropped patterns
                     kept.successor_counts = {
                         p: n for p, n in kept.successor_counts.items() if p is kept.successor
                     }
@@ -88,11 +88,11 @@ class StepPatterns:
             pattern = self._patterns[key] = StepPattern([*codes, _END_CODE], events)
         return pattern
 
-    def _count(self, previous: StepPattern, pattern: StepPattern, num: int) -> None:
-        """Add ``num`` to the count of ``pattern`` after ``previous``, and update the prediction."""
+    def _count(self, previous: StepPattern, pattern: StepPattern, num_times: int) -> None:
+        """Count that ``pattern`` followed ``previous``, and update the prediction."""
         counts = previous.successor_counts
         old_count = counts.get(pattern, 0)
-        counts[pattern] = count = old_count + num
+        counts[pattern] = count = old_count + num_times
         is_predicted_elsewhere = pattern.optimizer_entry is not None  # set at its first prediction
         is_due_early = (
             is_predicted_elsewhere and previous.successor is None and count >= _MIN_REPEATS_KNOWN
@@ -112,7 +112,7 @@ class StepPatterns:
     def _optimizer_entry(self, codes: Sequence[int]) -> OptimizerEntry | None:
         """Return the entry of the optimizer that ends a step.
 
-        None if the step is not ordinary, or if the optimizer has step hooks.
+        None if the step is not ordinary, or if the optimizer has step hooks or was deleted.
         """
         events = [self._interner.event(code) for code in codes]
         optimizers = [object_id for kind, object_id, *_ in events if kind == "step"]

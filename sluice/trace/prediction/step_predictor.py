@@ -39,10 +39,7 @@ class StepPredictor:
         sink.bus.subscribe(StepsDelivered, self._learn)
         sink.bus.subscribe(PredictionMayBegin, self._start)
         for kind in _INTERRUPTIONS:
-            sink.bus.subscribe(kind, self._on_interruption)
-
-    def _on_interruption(self, event: Interruption) -> None:
-        self.stop(event.thread)
+            sink.bus.subscribe(kind, lambda event: self.stop(event.thread))
 
     def _reset(self) -> None:
         sink = self._sink
@@ -66,18 +63,18 @@ class StepPredictor:
             return
         thread = event.thread
         pattern = self._patterns.get(event.codes, thread.index)
-        following = None if pattern is None else pattern.successor
-        if following is None:
+        successor = None if pattern is None else pattern.successor
+        if successor is None:
             return
-        repeats = self._max_repeats
-        if following is not pattern:
+        num_repeats = self._max_repeats
+        if successor is not pattern:
             # An even number, so that both of two alternating optimizers get fully recorded steps.
-            repeats -= repeats % 2
-        repeats = min(repeats, event.due_step - self._sink.steps.last - 1)
-        if repeats > 0:
-            thread.prediction.repeats_left = repeats
+            num_repeats -= num_repeats % 2
+        num_repeats = min(num_repeats, event.due_step - self._sink.steps.last - 1)
+        if num_repeats > 0:
+            thread.prediction.repeats_left = num_repeats
             thread.skips_details = True
-            _predict(thread.prediction, following)
+            _predict(thread.prediction, successor)
 
     def stop(self, thread: ThreadState) -> None:
         """Record the running step fully from here on, including the events already matched."""
@@ -90,8 +87,8 @@ class StepPredictor:
         self._close(thread, pattern, matched)
         thread.step.events = [number for code in matched for number in (code, now)]
         zero_grad_code = pattern.optimizer_entry.zero_grad_code
-        ends_search = {zero_grad_code, *self._sink.events.backward_codes}
-        last_code = next((code for code in reversed(matched) if code in ends_search), None)
+        zero_or_backward = {zero_grad_code, *self._sink.events.backward_codes}
+        last_code = next((code for code in reversed(matched) if code in zero_or_backward), None)
         thread.backward.is_followed_by_zeroing = last_code == zero_grad_code
 
     def end_step(self, thread: ThreadState) -> None:
@@ -105,11 +102,11 @@ class StepPredictor:
         pattern.steps_and_losses += number, thread.step.losses
         thread.step.losses = []
         prediction.repeats_left -= 1
-        following = pattern.successor
-        if following is pattern and prediction.repeats_left:
+        successor = pattern.successor
+        if successor is pattern and prediction.repeats_left:
             prediction.position = 0
-        elif following is not None and prediction.repeats_left:
-            _predict(prediction, following)
+        elif successor is not None and prediction.repeats_left:
+            _predict(prediction, successor)
         else:
             self._close(thread, pattern, ())
 
@@ -125,7 +122,7 @@ class StepPredictor:
         prediction.position, thread.skips_details = -1, False
         thread.step.began_ns = sink.clock()
         patterns, prediction.repeated_patterns = prediction.repeated_patterns, []
-        patterns.sort(key=_last_step)
+        patterns.sort(key=lambda pattern: pattern.steps_and_losses[-2])  # by their last step
         for pattern in patterns:
             steps_and_losses, pattern.steps_and_losses = pattern.steps_and_losses, []
             last_step, losses = steps_and_losses[-2:]
@@ -144,10 +141,8 @@ class StepPredictor:
     ) -> None:
         """Record the gradient state of the optimizers that stepped or are about to step.
 
-        Args:
-            patterns: Patterns repeated since the last fully recorded step, sorted by last step.
-            current: Pattern of the running step, or of the step that ended last.
-            matched: Event codes of the running step so far.
+        ``patterns`` were repeated since the last fully recorded step, and are sorted by their last
+        step. For the other arguments, see ``_close``.
         """
         code_lists = [current.codes, *(pattern.codes for pattern in patterns)]
         backward_codes = self._sink.events.backward_codes
@@ -175,12 +170,7 @@ class StepPredictor:
 
 
 def _predict(prediction: Prediction, pattern: StepPattern) -> None:
-    """Predict that the next step has a pattern."""
+    """Set the predicted pattern of the next step."""
     prediction.pattern, prediction.codes = pattern, pattern.codes
     prediction.step_position = len(pattern.codes) - 2
     prediction.optimizer_entry, prediction.position = pattern.optimizer_entry, 0
-
-
-def _last_step(pattern: StepPattern) -> int:
-    step: int = pattern.steps_and_losses[-2]
-    return step

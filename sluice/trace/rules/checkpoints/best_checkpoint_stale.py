@@ -24,7 +24,7 @@ class BestCheckpointStaleSettings(Settings):
         2,
         ge=1,
         description="Minimum number of loaded tensors that share memory with the network's "
-        "weights, for a finding.",
+        "weights, for a finding. At least half of the loaded tensors must do so as well.",
     )
     min_improvements: int = Field(
         3,
@@ -56,8 +56,8 @@ class BestCheckpointStaleSettings(Settings):
         0.99,
         gt=0,
         le=1,
-        description="Maximum ratio of a validation loss to the best one so far, for the loss to "
-        "count as an improvement.",
+        description="Ratio to the lowest validation loss so far, below which a loss counts as an "
+        "improvement.",
     )
 
 
@@ -90,8 +90,8 @@ def _saves_by_path(trace: Trace, since: int) -> list[tuple[StateSaveRecord, ...]
     """Return the saves since a step, grouped by path.
 
     Paths that differ only in numbers count as one, as do the random names of temporary files. A
-    state that is loaded into a network at the step of its save only copies weights, for example to
-    initialize another network, and is left out.
+    state that is loaded into a network at the step at which it was saved is omitted: it only copies
+    weights, for example to initialize another network.
     """
     copied = {(x.step, x.content) for x in trace.loads if x.what == "network" and x.content}
     by_path: dict[tuple[str, str], list[StateSaveRecord]] = {}
@@ -123,13 +123,17 @@ def _skips_improvements(
     ):
         return False
     losses = [e.mean for e in evaluations]
-    last = saved_at[-1]
+    last_saved = saved_at[-1]
     is_improvement_saved = any(losses[i] < min(losses[:i]) for i in saved_at[1:])
-    is_early = saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
-    num_missed = _count_improvements(settings, losses[last + 1 :], min(losses[: last + 1]))
+    is_second_loss_close = (
+        saved_at == [0, 1] and losses[1] > settings.min_second_loss_ratio * losses[0]
+    )
+    num_missed = _count_improvements(
+        settings, losses[last_saved + 1 :], min(losses[: last_saved + 1])
+    )
     if not is_improvement_saved:
         return num_missed >= settings.min_improvements
-    return is_early and num_missed >= settings.min_improvements_if_second_saved
+    return is_second_loss_close and num_missed >= settings.min_improvements_if_second_saved
 
 
 def _find_restored_save(
@@ -139,7 +143,8 @@ def _find_restored_save(
 
     The state was saved at the first evaluation or before it. A state from before it counts only if
     the last evaluation follows the last step and has no lower loss than the first one; otherwise
-    the load may begin another training run. A copied file is identified by its content.
+    the load may begin another training run. The save is found by the content of the loaded state,
+    because the file may have been copied.
     """
     final_loads = [x for x in trace.loads if x.what == "network" and x.step == trace.num_steps]
     loaded_contents = {load.content for load in final_loads} - {0}
@@ -150,8 +155,10 @@ def _find_restored_save(
     restored = [first_saves[content] for content in loaded_contents if content in first_saves]
     losses = [e.mean for e in evaluations]
     key = (evaluations[0].network, evaluations[0].kind)
-    last = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
-    is_no_better_at_end = last.step == trace.num_steps and last.mean >= losses[0]
+    last_evaluation = [e for e in trace.evaluations if (e.network, e.kind) == key][-1]
+    is_no_better_at_end = (
+        last_evaluation.step == trace.num_steps and last_evaluation.mean >= losses[0]
+    )
     first_step = evaluations[0].step
     if _count_improvements(settings, losses[1:], losses[0]) < settings.min_improvements:
         return None
@@ -173,31 +180,31 @@ def _is_selected(trace: Trace, saves: Sequence[StateSaveRecord]) -> bool:
     """Whether the file name contains "best", or a network loads a state after the last step."""
     if "best" in PurePath(saves[0].path).name.lower():
         return True
-    last = trace.num_steps
-    return any(load.what == "network" and load.step == last for load in trace.loads)
+    return any(x.what == "network" and x.step == trace.num_steps for x in trace.loads)
 
 
 def _detect_kept_without_copy(
     rule: Rule[BestCheckpointStaleSettings], trace: Trace
 ) -> tuple[TraceFinding, ...]:
     """Detect weights that were kept without a copy: every later step also changed them."""
-    kept_steps = [s.step for s in trace.saves if s.to == "memory"]
+    steps_kept = [s.step for s in trace.saves if s.to == "memory"]
     for load in trace.loads:
-        earlier = [step for step in kept_steps if step < load.step]
+        kept_before_load = [step for step in steps_kept if step < load.step]
         # A state of the current step equals the weights of the network: loading it is harmless.
         if (
             load.num_aliased < max(rule.settings.min_shared_tensors, load.num_keys / 2)
-            or not earlier
-            or load.step in kept_steps
+            or not kept_before_load
+            or load.step in steps_kept
         ):
             continue
         return (
             rule.finding(
                 severity="error",
-                step=max(earlier[-1], 1),
+                step=max(kept_before_load[-1], 1),
                 what=f"{load.num_aliased} of {load.num_keys} tensors loaded into {load.kind} after "
-                f"step {load.step} are its own weights: they were kept after step {earlier[-1]} or "
-                "earlier without a copy, and have changed with every step since.",
+                f"step {load.step} are its own weights: they were kept after step "
+                f"{kept_before_load[-1]} or earlier without a copy, and have changed with every "
+                "step since.",
                 cause="state_dict() returns references to the weights, so the state restored as "
                 "the best one has the latest weights.",
                 fix="Keep copy.deepcopy(model.state_dict()), or clone every tensor.",
@@ -221,21 +228,24 @@ def _detect_stale(
         for evaluations in evaluation_series(trace)
         if len(evaluations) >= rule.settings.min_evaluations
     ]
-    # Any validation loss may be the selection criterion.
+    # Any validation loss may be the selection criterion, so all of them must decrease.
     if not all(_loss_decreases(rule.settings, evaluations) for evaluations in series):
         return ()
     for evaluations in series:
         losses = [e.mean for e in evaluations]
         first = evaluations[0]
         num_improvements = _count_improvements(rule.settings, losses[1:], losses[0])
-        candidates = [
-            (f"{_location(saves[0])} was written at", _is_selected(trace, saves))
-            for saves in _saves_by_path(trace, first.step)
-            if _skips_improvements(rule.settings, evaluations, {save.step for save in saves})
-        ]
+        candidates = []
+        for saves in _saves_by_path(trace, first.step):
+            saved_steps = {save.step for save in saves}
+            if _skips_improvements(rule.settings, evaluations, saved_steps):
+                when = "at the first two" if evaluations[1].step in saved_steps else "at the first"
+                candidates.append(
+                    (f"{_location(saves[0])} was written {when}", _is_selected(trace, saves))
+                )
         restored = _find_restored_save(rule.settings, trace, evaluations)
         if restored is not None:
-            when = "at" if restored.step == first.step else "before"
+            when = "at the first" if restored.step == first.step else "before the first"
             state = f"The state loaded at the end, first saved in {_location(restored)},"
             candidates.append((f"{state} was written {when}", True))
         findings += [
@@ -246,8 +256,8 @@ def _detect_stale(
                     for e in evaluations[1:]
                     if e.mean < rule.settings.improvement_ratio * losses[0]
                 ),
-                what=f"{checkpoint_written} the first of {len(evaluations)} evaluations and at "
-                f"none of the better ones, while the validation loss improved {num_improvements} "
+                what=f"{checkpoint_written} of {len(evaluations)} evaluations and at none of the "
+                f"better ones after that, while the validation loss improved {num_improvements} "
                 f"times, from {losses[0]:.4g} to {min(losses):.4g}.",
                 cause="The best checkpoint is selected by another metric, or by a reversed "
                 "comparison, so the stored network is an early one.",

@@ -6,14 +6,14 @@ from sluice.trace.records.trace import Trace
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
-    unmatched = [
+    unmatched_loads = [
         load
         for load in trace.loads
         if load.what == "network" and not load.num_loaded and load.num_missing
     ]
-    if not unmatched:
+    if not unmatched_loads:
         return ()
-    first = unmatched[0]
+    first = unmatched_loads[0]
     return (
         rule.finding(
             severity="error",
@@ -26,7 +26,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             fix="Remove the prefix from the keys and load with strict=True.",
             num_keys=first.num_keys,
             num_missing=first.num_missing,
-            num_loads=len(unmatched),
+            num_loads=len(unmatched_loads),
         ),
     )
 

@@ -31,7 +31,7 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
         loaded_kinds = {load.what for load in trace.loads if load.step >= read.step}
         trains_later = any(not s.is_open and s.last_step > read.step for s in trace.sequences)
         has_fresh_scheduler = any(not s.start for s in trace.schedulers)
-        not_loaded = [
+        unloaded_states = [
             *["the optimizer"] * ("optimizer" in read.states and "optimizer" not in loaded_kinds),
             *["the scheduler"]
             * (
@@ -40,21 +40,22 @@ def _judge(rule: Rule[CheckpointPartiallyLoadedSettings], trace: Trace) -> tuple
                 and has_fresh_scheduler
             ),
         ]
-        if not not_loaded or "network" not in loaded_kinds or not trains_later:
+        if not unloaded_states or "network" not in loaded_kinds or not trains_later:
             continue
-        # A training run is resumed if the optimizer state is loaded, or if this run wrote the file.
+        # A program that loads only weights may be fine-tuning; one that also loads the optimizer
+        # state resumes a run.
         is_resume = "optimizer" in loaded_kinds or _is_resume(rule.settings, trace, read)
         findings.append(
             rule.finding(
                 severity="error" if is_resume else "confirm",
                 step=read.step + 1,
                 what=f"The file that was read after step {read.step} contains the state of "
-                f"{' and of '.join(not_loaded)}, which was never loaded, although the weights "
+                f"{' and of '.join(unloaded_states)}, which was never loaded, although the weights "
                 "were.",
                 cause="Training continues without the optimizer moments, the step count or the "
                 "previous learning rate.",
                 fix="Load every state that the checkpoint contains.",
-                num_unread=len(not_loaded),
+                num_unread=len(unloaded_states),
             )
         )
     return tuple(findings[:1])
@@ -65,10 +66,10 @@ def _is_resume(
 ) -> bool:
     """Whether this run wrote the file, and a new optimizer continues where another one stopped.
 
-    A second phase of training is not a resume: it has another optimizer, other parameters or
-    another learning rate.
+    A second phase of training is not a resume: its optimizer has another class, other parameters
+    or another learning rate.
     """
-    # The file may have been written under another name and renamed.
+    # Only folders are compared, because the file may have been renamed after it was written.
     written_folders = {
         os.path.dirname(s.path) for s in trace.saves if s.path and s.step <= read.step
     }
@@ -110,7 +111,8 @@ CHECKPOINT_PARTIALLY_LOADED = Rule(
     requires="A file with an optimizer or scheduler state that was read with torch.load, and "
     "weights that were loaded after it.",
     contradicted_by="Fine-tuning that intentionally starts from the weights alone.",
-    abstains="No step follows the load.",
+    abstains="No step follows the load; or only the scheduler state was not loaded, and every "
+    "scheduler already had steps when it was created.",
     settings=CheckpointPartiallyLoadedSettings(),
     judge=_judge,
 )

@@ -13,7 +13,11 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.membership import Membership, OptimizerRecord, ParameterGroupRecord
 from sluice.trace.records.trace import SchedulerRecord, Trace
-from sluice.trace.rules._helpers.learning_rates import count_schedule_steps, learning_rates
+from sluice.trace.rules._helpers.learning_rates import (
+    LearningRates,
+    count_schedule_steps,
+    learning_rates,
+)
 from sluice.trace.rules._helpers.loaders import training_loader_indices
 from sluice.trace.rules._helpers.optimizer_steps import OptimizerStep, count_steps, steps_of
 
@@ -27,12 +31,12 @@ class ResumeStateLostSettings(Settings):
         description="Minimum number of steps of the first optimizer for a finding. After fewer "
         "steps, its state is not worth keeping.",
     )
-    num_compared_losses: int = Field(
+    num_initial_steps: int = Field(
         5,
         ge=1,
-        description="Number of steps at the start of the run, and also after the restart. The "
-        "first recorded loss of each is compared with the median loss of twice this number of "
-        "steps before the restart.",
+        description="Number of first steps of an optimizer within which its initial loss must be "
+        "recorded. The initial losses before and after the restart are compared with the median "
+        "loss of the last steps before the restart, of which there are twice this number.",
     )
     max_rate_ratio: float = Field(
         1.1,
@@ -123,36 +127,51 @@ def _have_same_settings(before: _OptimizerUse, after: _OptimizerUse, *, ignore_r
 
 
 def _is_state_loaded_elsewhere(trace: Trace, before: _OptimizerUse, after: _OptimizerUse) -> bool:
-    """Whether an optimizer state was loaded between two optimizers, but not into the second."""
+    """Whether an optimizer state was loaded, but not into the second optimizer.
+
+    Loads between the last step of the first optimizer and the first step of the second one count.
+    """
     loads = [x for x in trace.loads if x.what == "optimizer"]
     loads = [x for x in loads if before.last_step <= x.step < after.first_step]
     return bool(loads) and all(x.object_id != after.optimizer.index for x in loads)
 
 
-def _rate_continues(
-    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
-) -> bool:
-    """Whether a learning rate that the program sets itself continues from its last value."""
-    old, new = (
+def _learning_rates(
+    trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> tuple[LearningRates | None, LearningRates | None]:
+    return (
         learning_rates(trace, before.optimizer.index),
         learning_rates(trace, after.optimizer.index),
     )
-    if old is None or new is None or not (old.values[-1] > 0 and new.values[0] > 0):
+
+
+def _rate_continues(
+    settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
+) -> bool:
+    """Whether the learning rate of the second optimizer continues from that of the first one."""
+    old_rates, new_rates = _learning_rates(trace, before, after)
+    if old_rates is None or new_rates is None:
         return False
-    return 1 / settings.max_rate_ratio < new.values[0] / old.values[-1] < settings.max_rate_ratio
+    last_rate, first_rate = old_rates.values[-1], new_rates.values[0]
+    return (
+        last_rate > 0
+        and first_rate > 0
+        and 1 / settings.max_rate_ratio < first_rate / last_rate < settings.max_rate_ratio
+    )
 
 
 def _loader_descriptions(trace: Trace, use: _OptimizerUse) -> frozenset[str]:
     """Return descriptions of the loaders that the optimizer's steps use, without index and seed."""
-    training = training_loader_indices(trace)
-    used = {
+    used_loaders = {
         event.related_id
         for s in use.steps
         for event in s.sequence.events
         if event.kind == "forward"
-    } & training
+    } & training_loader_indices(trace)
     return frozenset(
-        repr(x.model_copy(update={"index": 0, "seed": 0})) for x in trace.loaders if x.index in used
+        repr(loader.model_copy(update={"index": 0, "seed": 0}))
+        for loader in trace.loaders
+        if loader.index in used_loaders
     )
 
 
@@ -160,22 +179,15 @@ def _starts_over(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether the loss is back at its initial value: another training run, not a resumed one."""
-    losses = [(n.step, n.losses[-1]) for n in trace.scalars if n.losses]
-    initial_losses = [
-        loss
-        for step, loss in losses
-        if before.first_step <= step < before.first_step + settings.num_compared_losses
-    ]
-    last_losses = [
-        loss
-        for step, loss in losses
-        if before.last_step - 2 * settings.num_compared_losses < step <= before.last_step
-    ]
-    restart_losses = [
-        loss
-        for step, loss in losses
-        if after.first_step <= step < after.first_step + settings.num_compared_losses
-    ][:1]
+
+    def losses_from(first_step: int, num_steps: int) -> list[float]:
+        steps = range(first_step, first_step + num_steps)
+        return [s.losses[-1] for s in trace.scalars if s.losses and s.step in steps]
+
+    num_steps = settings.num_initial_steps
+    initial_losses = losses_from(before.first_step, num_steps)
+    last_losses = losses_from(before.last_step - 2 * num_steps + 1, 2 * num_steps)
+    restart_losses = losses_from(after.first_step, num_steps)
     if not (initial_losses and last_losses and restart_losses):
         return False
     decrease = initial_losses[0] - median(last_losses)
@@ -188,18 +200,18 @@ def _restarted_scheduler(
     trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> SchedulerRecord | None:
     """Return the new scheduler that restarts a schedule before its end; None without one."""
-    loaded = {load.object_id for load in trace.loads if load.what == "scheduler"}
-    old = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
+    loaded_schedulers = {load.object_id for load in trace.loads if load.what == "scheduler"}
+    old_schedulers = [s for s in trace.schedulers if s.optimizer == before.optimizer.index]
     for new in trace.schedulers:
-        if new.optimizer != after.optimizer.index or new.index in loaded or new.start:
+        if new.optimizer != after.optimizer.index or new.index in loaded_schedulers or new.start:
             continue
         # A scheduler that is advanced before its first use continues the schedule.
         if count_schedule_steps(trace, new.index, before=after.first_step + 1):
             continue
-        for previous in old:
-            num_steps = count_schedule_steps(trace, previous.index, before=after.first_step + 1)
-            is_same = (previous.kind, previous.options) == (new.kind, new.options)
-            if is_same and num_steps >= 2 and not (previous.end and num_steps >= previous.end):
+        for old in old_schedulers:
+            num_steps = count_schedule_steps(trace, old.index, before=after.first_step + 1)
+            has_same_options = (old.kind, old.options) == (new.kind, new.options)
+            if has_same_options and num_steps >= 2 and not (old.end and num_steps >= old.end):
                 return new
     return None
 
@@ -208,25 +220,21 @@ def _repeats_first_rates(
     settings: ResumeStateLostSettings, trace: Trace, before: _OptimizerUse, after: _OptimizerUse
 ) -> bool:
     """Whether learning rates that the program sets itself repeat the rates of the first steps."""
-    old, new = (
-        learning_rates(trace, before.optimizer.index),
-        learning_rates(trace, after.optimizer.index),
-    )
+    old_rates, new_rates = _learning_rates(trace, before, after)
     scheduled = {record.optimizer for record in trace.schedulers}
-    if old is None or new is None or scheduled & {before.optimizer.index, after.optimizer.index}:
+    if (
+        old_rates is None
+        or new_rates is None
+        or scheduled & {before.optimizer.index, after.optimizer.index}
+    ):
         return False
-    # The learning rate that the optimizer was created with may be recorded at the first step.
-    repeated = list(zip(new.steps, new.values, strict=True))[: settings.num_repeated_rates]
-    first_rates = [old.at(before.first_step + step - after.first_step) for step, _ in repeated]
-    values = [value for _, value in repeated]
-    varies = len(repeated) == settings.num_repeated_rates and 0 < settings.min_rate_jump * min(
-        values
-    ) < max(values)
-    is_jump = (
-        old.values[-1] > 0
-        and not 1 / settings.min_rate_jump < values[0] / old.values[-1] < settings.min_rate_jump
-    )
-    return varies and is_jump and all(map(math.isclose, values, first_rates))
+    jump, num_repeated = settings.min_rate_jump, settings.num_repeated_rates
+    steps, values = new_rates.steps[:num_repeated], new_rates.values[:num_repeated]
+    first_values = [old_rates.at(before.first_step + step - after.first_step) for step in steps]
+    is_varying = len(values) == num_repeated and 0 < jump * min(values) < max(values)
+    last_value = old_rates.values[-1]
+    is_jump = last_value > 0 and not 1 / jump < values[0] / last_value < jump
+    return is_varying and is_jump and all(map(math.isclose, values, first_values))
 
 
 def _is_same_training(
@@ -271,13 +279,11 @@ def _judge(rule: Rule[ResumeStateLostSettings], trace: Trace) -> tuple[TraceFind
             rule.settings, trace, before, after
         ):
             continue
-        old, new = (
-            learning_rates(trace, before.optimizer.index),
-            learning_rates(trace, after.optimizer.index),
-        )
+        old_rates, new_rates = _learning_rates(trace, before, after)
         rate_change = (
-            f"; the learning rate changed from {old.values[-1]:.3g} to {new.values[0]:.3g}"
-            if old and new
+            f"; the learning rate changed from {old_rates.values[-1]:.3g} to "
+            f"{new_rates.values[0]:.3g}"
+            if old_rates and new_rates
             else ""
         )
         lost_states = [
@@ -316,8 +322,8 @@ RESUME_STATE_LOST = Rule(
     requires="Two consecutive optimizers of one class over the same weights, or over weights "
     "loaded in between.",
     contradicted_by="A second phase that intentionally starts with a fresh state.",
-    abstains="The new optimizer has other settings, parameters or data; its state was loaded; or "
-    "the loss is back at its initial value.",
+    abstains="The new optimizer has other settings, parameters or data; its state was loaded and "
+    "its schedule continues; or the loss is back at its initial value.",
     settings=ResumeStateLostSettings(),
     judge=_judge,
 )

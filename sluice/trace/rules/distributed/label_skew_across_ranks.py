@@ -79,24 +79,24 @@ def _judge(
         sizes = [sum(row) for row in counts]
         if len(labels) < 2 or not all(sizes) or not synchronizes_gradients(traces):
             continue
-        pooled = [sum(col) / sum(sizes) for col in zip(*counts, strict=True)]
+        pooled_shares = [sum(col) / sum(sizes) for col in zip(*counts, strict=True)]
         distance = max(
-            sum(abs(n / size - p) for n, p in zip(row, pooled, strict=True)) / 2
+            sum(abs(n / size - p) for n, p in zip(row, pooled_shares, strict=True)) / 2
             for row, size in zip(counts, sizes, strict=True)
         )
         z_score = _z_score(rule.settings, counts)
         if not (z_score > rule.settings.min_z_score and distance > rule.settings.min_distance):
             continue
-        missing = [
+        missing_labels = [
             f"rank {rank} has no label {label}"
             for rank, (row, size) in enumerate(zip(counts, sizes, strict=True))
-            for label, n, p in zip(labels, row, pooled, strict=True)
+            for label, n, p in zip(labels, row, pooled_shares, strict=True)
             if n == 0 and p * size >= rule.settings.min_expected_count_if_missing
         ]
-        example = f"; for example, {missing[0]}" if missing else ""
+        example = f"; for example, {missing_labels[0]}" if missing_labels else ""
         findings.append(
             rule.finding(
-                severity="confirm" if missing else "warning",
+                severity="confirm" if missing_labels else "warning",
                 step=loader_shards.epochs[0].step + 1,
                 what=f"Loader {loader_shards.loaders[0].index}: the label distribution of one rank "
                 f"differs by {distance:.0%} from that of all ranks{example}.",

@@ -25,9 +25,9 @@ class MissingDistributedSamplerSettings(Settings):
 
 
 def _find_same_inputs(traces: Sequence[Trace]) -> tuple[int, int]:
-    """Return the first step at which all ranks had the same rows, and the number of these steps.
+    """Return the first step at which all ranks had the same rows, and the number of such steps.
 
-    (0, 0) if the rows differ at any step.
+    (0, 0) if the rows differ at any recorded step, or if no step was recorded on all ranks.
     """
     by_rank = [
         {
@@ -48,7 +48,7 @@ def _judge(
     rule: RankRule[MissingDistributedSamplerSettings], traces: Sequence[Trace]
 ) -> tuple[TraceFinding, ...]:
     findings = []
-    averages_gradients = synchronizes_gradients(traces)
+    are_gradients_averaged = synchronizes_gradients(traces)
     shards = find_shards(traces, rule.settings.shards)
     for loader_shards in shards:
         if not loader_shards.is_overlapping or not loader_shards.are_copies:
@@ -58,7 +58,7 @@ def _judge(
         loader = loader_shards.loaders[0]
         findings.append(
             rule.finding(
-                severity="error" if averages_gradients else "confirm",
+                severity="error" if are_gradients_averaged else "confirm",
                 step=loader_shards.epochs[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}): {num_shared} of {num_rows} rows "
                 f"that one rank trains on are also on another rank{order}.",
@@ -73,12 +73,12 @@ def _judge(
         )
     # Loaders are compared by the first tensor of their batches, which may have few distinct values.
     # The rows that a network received include the other tensors.
-    first, num_steps = (0, 0) if findings else _find_same_inputs(traces)
+    first_step, num_steps = (0, 0) if findings else _find_same_inputs(traces)
     if num_steps >= rule.settings.min_steps:
         findings.append(
             rule.finding(
-                severity="error" if averages_gradients else "confirm",
-                step=first + 1,
+                severity="error" if are_gradients_averaged else "confirm",
+                step=first_step + 1,
                 what=f"At each of {num_steps} sampled steps, the networks of all {len(traces)} "
                 "ranks received the same rows.",
                 cause=f"{len(traces)} ranks do the work of one: each rank computes the gradients "

@@ -8,38 +8,38 @@ from sluice.trace.rules._helpers.shards import synchronizes_gradients
 
 
 def _judge(rule: RankRule[NoThresholds], traces: Sequence[Trace]) -> tuple[TraceFinding, ...]:
-    by_rank = [{(p.optimizer, p.step): p for p in trace.rank_weights} for trace in traces]
-    common = sorted(frozenset.intersection(*(frozenset(states) for states in by_rank)))
+    by_rank = [{(r.optimizer, r.step): r for r in trace.rank_weights} for trace in traces]
+    common_samples = sorted(frozenset.intersection(*map(frozenset, by_rank)))
     findings = []
-    for optimizer in dict.fromkeys(index for index, _ in common):
-        steps = [step for index, step in common if index == optimizer]
-        diverged = [
-            s for s in steps if len({states[optimizer, s].digest for states in by_rank}) > 1
+    for optimizer in dict.fromkeys(index for index, _ in common_samples):
+        sampled_steps = [step for index, step in common_samples if index == optimizer]
+        diverged_steps = [
+            s for s in sampled_steps if len({states[optimizer, s].digest for states in by_rank}) > 1
         ]
         # Ranks that synchronize periodically, as in local SGD, do not diverge permanently.
         if (
-            not diverged
+            not diverged_steps
             or not synchronizes_gradients(traces)
-            or diverged != steps[-len(diverged) :]
+            or diverged_steps != sampled_steps[-len(diverged_steps) :]
         ):
             continue
-        norms = [states[optimizer, diverged[-1]].norm for states in by_rank]
+        norms = [states[optimizer, diverged_steps[-1]].norm for states in by_rank]
         # A difference in the last sample alone may be a step between two synchronizations.
-        is_certain = len(diverged) > 1 or steps[-1] < 4
+        is_certain = len(diverged_steps) > 1 or sampled_steps[-1] < 4
         findings.append(
             rule.finding(
                 severity="error" if is_certain else "confirm",
-                step=diverged[0],
-                what=f"The weights of the ranks differ at {len(diverged)} of "
-                f"{len(steps)} sampled steps. At step {diverged[-1]} their norms are "
+                step=diverged_steps[0],
+                what=f"The weights of the ranks differ at {len(diverged_steps)} of "
+                f"{len(sampled_steps)} sampled steps. At step {diverged_steps[-1]} their norms are "
                 f"{', '.join(f'{norm:.6g}' for norm in norms)}.",
                 cause="The ranks started with different weights, or their steps use gradients that "
                 "are not averaged over the ranks: each rank trains its own network.",
                 fix="Call the wrapper, ddp(x), not ddp.module(x), and run the last backward pass "
                 "before each step outside ddp.no_sync(). If you reduce gradients yourself, reduce "
                 "all of them and broadcast the initial weights.",
-                num_apart=len(diverged),
-                num_steps=len(steps),
+                num_apart=len(diverged_steps),
+                num_steps=len(sampled_steps),
             )
         )
     return tuple(findings)

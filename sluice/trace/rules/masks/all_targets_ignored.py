@@ -24,14 +24,15 @@ class AllTargetsIgnoredSettings(Settings):
     min_empty_batches: int = Field(
         3,
         ge=1,
-        description="Minimum number of batches without a target, for an error if the loss is a "
-        "sum. Fewer are harmless.",
+        description="Minimum number of batches without a target, for an error if the loss is not "
+        "a mean. Fewer are harmless.",
     )
     min_empty_share: float = Field(
         0.2,
         gt=0,
         le=1,
-        description="Minimum share of batches without a target, for an error if the loss is a sum.",
+        description="Minimum share of batches without a target, for an error if the loss is not a "
+        "mean.",
     )
     min_text_rows: int = Field(
         8,
@@ -49,26 +50,26 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
     for (kind, _), records in group_by_function(
         training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
-        empty = [r for r in records if r.num_targets and not r.num_supervised]
-        if not empty:
+        empty_batches = [r for r in records if r.num_targets and not r.num_supervised]
+        if not empty_batches:
             continue
-        record = empty[0]
-        # A sum over no targets is 0. It is harmless in a few batches that have no target by chance.
-        min_harmful = max(
+        record = empty_batches[0]
+        # A sum over no targets is 0: a few batches that have no target by chance are harmless.
+        min_harmful_batches = max(
             rule.settings.min_empty_batches, rule.settings.min_empty_share * len(records)
         )
-        num_text_rows = [r.tokens.num_rows for r in empty if r.tokens is not None]
+        num_text_rows = [r.tokens.num_rows for r in empty_batches if r.tokens is not None]
         is_harmful = (
             record.reduction == "mean"
-            or len(empty) == len(records)
-            or len(empty) >= min_harmful
+            or len(empty_batches) == len(records)
+            or len(empty_batches) >= min_harmful_batches
             or max(num_text_rows, default=0) >= rule.settings.min_text_rows
         )
         tokens = [r.tokens for r in records if r.tokens is not None]
         num_rows = sum(t.num_rows for t in tokens)
         num_rows_empty = sum(t.num_unsupervised for t in tokens)
-        share = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
-        value = (
+        rows_text = f"; {num_rows_empty} of {num_rows} rows have no target" if num_rows else ""
+        loss_text = (
             "NaN"
             if record.reduction == "mean" or math.isnan(record.value)
             else f"{record.value:.3g}"
@@ -77,14 +78,14 @@ def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFi
             rule.finding(
                 severity="error" if is_harmful else "warning",
                 step=record.step + 1,
-                what=f"{kind}: all targets are ignored in {len(empty)} of {len(records)} sampled "
-                f"batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
-                f"{share}; the loss is {value}.",
+                what=f"{kind}: all targets are ignored in {len(empty_batches)} of {len(records)} "
+                f"sampled batches, first at step {record.step + 1} ({record.num_targets:,} targets)"
+                f"{rows_text}; the loss is {loss_text}.",
                 cause="A mean over no targets is NaN, and one such batch makes all weights NaN."
-                if value == "NaN"
+                if loss_text == "NaN"
                 else "Such a batch does not train the network.",
                 fix=_FIX,
-                num_empty=len(empty),
+                num_empty=len(empty_batches),
                 num_rows_empty=num_rows_empty,
             )
         )
@@ -112,24 +113,24 @@ def _detect_in_batches(
             for position, field_record in enumerate(batch.fields):
                 by_field.setdefault((batch.loader, position), []).append((batch.step, field_record))
     for (loader, _), fields in by_field.items():
-        empty = [
+        ignored_fields = [
             (step, field)
             for step, field in fields
             if field.smallest == field.largest == IGNORE_INDEX and "int" in field.dtype
         ]
-        if not empty or len(empty) == len(fields):
+        if not ignored_fields or len(ignored_fields) == len(fields):
             continue
-        step, field = min(empty, key=lambda entry: entry[0])
+        step, field = min(ignored_fields, key=lambda entry: entry[0])
         return (
             rule.finding(
                 severity="error",
                 step=step + 1,
-                what=f"Loader {loader}: {len(empty)} of {len(fields)} sampled batches have a "
-                f"field of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
+                what=f"Loader {loader}: {len(ignored_fields)} of {len(fields)} sampled batches "
+                f"have a field of shape {field.shape} with only {IGNORE_INDEX}, the first at step "
                 f"{step + 1}: every target is ignored.",
                 cause="Such a batch does not train the network; a mean over no targets is NaN.",
                 fix=_FIX,
-                num_empty=len(empty),
+                num_empty=len(ignored_fields),
                 num_batches=len(fields),
             ),
         )
@@ -169,7 +170,7 @@ ALL_TARGETS_IGNORED = Rule(
     "custom masked loss; batches of a training loader with -100 in a field; labels with -100 that "
     "a network receives.",
     contradicted_by="A program that drops such a batch before its backward pass.",
-    abstains="Each sampled batch has at least one target that is not ignored.",
+    abstains="A field contains only -100 in every sampled batch, so it is not used as a target.",
     settings=AllTargetsIgnoredSettings(),
     judge=_judge,
 )

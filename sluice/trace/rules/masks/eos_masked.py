@@ -20,7 +20,7 @@ class EosMaskedSettings(Settings):
         "finding.",
     )
     min_rows: int = Field(24, ge=1, description="Minimum number of sampled rows for a finding.")
-    min_last_tokens: int = Field(
+    min_distinct_last_tokens: int = Field(
         4,
         ge=2,
         description="Minimum number of distinct last supervised tokens of the rows. Fewer "
@@ -41,7 +41,9 @@ _NUM_SHIFTED_POSITIONS = 1
 
 def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    causal_networks = {
+    # The outputs of these networks do not depend on the token at their own position: they shift
+    # inputs or targets themselves.
+    shifting_networks = {
         p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect
     }
     for (kind, network), records in group_by_function(
@@ -50,8 +52,8 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
         calls = [(r, r.tokens) for r in records if r.tokens is not None]
         if not calls or any(t.next_share < rule.settings.min_next_share for _, t in calls):
             continue
-        # A network that sees the tokens it predicts is a tagger, without an end to learn.
-        if network not in causal_networks and any(t.targets_are_inputs for _, t in calls):
+        # Any other network whose targets are its inputs labels tokens: it has no end to learn.
+        if network not in shifting_networks and any(t.targets_are_inputs for _, t in calls):
             continue
         finding = _detect_missing_end(rule, kind, calls)
         if finding is not None:
@@ -71,22 +73,20 @@ def _detect_missing_end(
     if num_rows < rule.settings.min_rows or num_tails < num_rows:
         return None
     has_common_last_token = (
-        num_distinct_last < rule.settings.min_last_tokens
+        num_distinct_last < rule.settings.min_distinct_last_tokens
         or last_share > rule.settings.max_last_share
     )
     if has_common_last_token and not _ignores_end_of_longest(calls):
         return None
-    shortest, longest = (
-        min(t.shortest_tail for _, t in calls),
-        max(t.longest_tail for _, t in calls),
-    )
+    shortest = min(t.shortest_tail for _, t in calls)
+    longest = max(t.longest_tail for _, t in calls)
     # If only one position per row is ignored, nothing is padded: a network that shifts the targets
     # itself has no target for the last input.
     if longest == 1:
         return None
-    last_tokens = (
+    last_tokens_text = (
         ""
-        if num_distinct_last < rule.settings.min_last_tokens
+        if num_distinct_last < rule.settings.min_distinct_last_tokens
         else f"; the last supervised tokens of the rows have {num_distinct_last} different values"
     )
     # If all batches have the same width, the last position may be unused intentionally.
@@ -100,7 +100,7 @@ def _detect_missing_end(
         severity="error" if is_padded else "confirm",
         step=calls[0][0].step + 1,
         what=f"{kind}: in all {num_rows} sampled rows the last target is ignored, also in the "
-        f"longest row of each batch{last_tokens}.",
+        f"longest row of each batch{last_tokens_text}.",
         cause="The end token is masked out as padding: the network never learns to stop.",
         fix="Use a separate padding token, or mask targets by the length of each row.",
         num_rows=num_rows,

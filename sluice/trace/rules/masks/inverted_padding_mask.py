@@ -36,12 +36,14 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     fix = "Negate the mask: in torch's attention modules True means that a position is ignored."
     findings = []
     for network in sorted({m.network for m in trace.padding_masks}):
-        inverted = [m for m in trace.padding_masks if m.network == network and _is_inverted(m)]
-        if not inverted:
+        inverted_masks = [
+            m for m in trace.padding_masks if m.network == network and _is_inverted(m)
+        ]
+        if not inverted_masks:
             continue
-        first = inverted[0]
+        first = inverted_masks[0]
         name = names.get(network, "a network")
-        where = f"{name}.{first.module}" if first.module else f"An attention of {name}"
+        where = f"{name}.{first.module}" if first.module else f"An attention layer of {name}"
         num_tokens = first.num_positions - first.num_padding
         num_hidden = first.num_masked - first.num_padding_masked
         findings.append(
@@ -63,7 +65,7 @@ def _judge(rule: Rule[InvertedPaddingMaskSettings], trace: Trace) -> tuple[Trace
     for probe in trace.probes:
         if probe.probe != "padding" or probe.network in networks_with_mask:
             continue
-        # The effects of changed padding and of changed real tokens on the outputs at real tokens.
+        # Effects of replaced padding and of replaced real tokens on the outputs at other tokens.
         padding_effect, token_effect = probe.largest_effect, probe.real_effect
         if not (padding_effect > rule.settings.min_effect and token_effect == 0):
             continue

@@ -21,46 +21,48 @@ class TrainingInEvalModeSettings(Settings):
 def _judge(rule: Rule[TrainingInEvalModeSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in trained_networks(trace):
-        num_training = num_evaluating = first_step = 0
+        num_train_steps = num_eval_steps = first_step = 0
         for sequence in trace.sequences:
             flags = {
                 flag for event in training_forwards(sequence, network.index) for flag in event.flags
             }
             # "sensitive evaluating": dropout or batch norm is in evaluation mode.
             if {"evaluating", "sensitive evaluating"} <= flags:
-                num_evaluating += sequence.count
+                num_eval_steps += sequence.count
                 first_step = first_step or sequence.first_step
             elif "training" in flags:
-                num_training += sequence.count
+                num_train_steps += sequence.count
         stays_in_eval = any(_stays_in_eval(sequence, network.index) for sequence in trace.sequences)
-        is_created_in_eval = not num_training and not any(
+        is_created_in_eval = not num_train_steps and not any(
             _is_set_to_eval(sequence, network.index)
             for sequence in trace.sequences
             if sequence.first_step <= first_step
         )
-        is_intentional = not (num_training and stays_in_eval) and _is_partly_frozen(trace, network)
-        if num_evaluating < rule.settings.min_steps or is_intentional:
+        if num_eval_steps < rule.settings.min_steps:
+            continue
+        # Partly frozen networks are fine-tuned, often with frozen batch norm statistics.
+        if _is_partly_frozen(trace, network) and not (num_train_steps and stays_in_eval):
             continue
         findings.append(
             rule.finding(
                 severity="error"
-                if num_training or stays_in_eval or is_created_in_eval
+                if num_train_steps or stays_in_eval or is_created_in_eval
                 else "confirm",
                 step=first_step,
-                what=f"{network.name} made {num_evaluating} of its "
-                f"{num_evaluating + num_training} steps in evaluation mode, the first at step "
+                what=f"{network.name} made {num_eval_steps} of its "
+                f"{num_eval_steps + num_train_steps} steps in evaluation mode, the first at step "
                 f"{first_step}.",
                 cause="Dropout is off and batch norm does not update its statistics"
                 + (
                     ": the network was created in that mode, for example as a copy."
                     if is_created_in_eval
                     else ": train() is not called after an evaluation."
-                    if num_training or stays_in_eval
+                    if num_train_steps or stays_in_eval
                     else "."
                 ),
                 fix="Call model.train() at the start of each epoch and after each evaluation.",
-                num_evaluating=num_evaluating,
-                num_training=num_training,
+                num_evaluating=num_eval_steps,
+                num_training=num_train_steps,
             )
         )
     return tuple(findings)
@@ -75,15 +77,16 @@ def _is_set_to_eval(sequence: StepSequence, network: int) -> bool:
 
 def _stays_in_eval(sequence: StepSequence, network: int) -> bool:
     """Whether the evaluation mode of an evaluation is still set when training continues."""
-    training = {id(event) for event in training_forwards(sequence, network)}
+    training_ids = {id(event) for event in training_forwards(sequence, network)}
     is_eval = was_evaluated = False
     for event in sequence.events:
         if event.kind == "mode" and event.object_id in (network, -1):
-            # Code that "restores" evaluation mode after the evaluation does not leave it.
+            # "restored": code that restores the earlier mode calls train(False), which keeps
+            # evaluation mode after the evaluation.
             was_evaluated = was_evaluated and is_eval and "restored" in event.flags
             is_eval = "eval" in event.flags
         elif event.kind == "forward" and event.object_id == network:
-            if id(event) in training:
+            if id(event) in training_ids:
                 return was_evaluated and "training" not in event.flags
             was_evaluated = was_evaluated or (is_eval and "grad" not in event.flags)
     return False

@@ -40,9 +40,8 @@ def _judge(rule: Rule[Bf16UpdateLostSettings], trace: Trace) -> tuple[TraceFindi
             weight_shares = [
                 measured.changed_shares[i]
                 for i in weight_positions(trace, measured)
-                if measured.changed_shares
+                if measured.changed_shares and math.isfinite(measured.changed_shares[i])
             ]
-            weight_shares = [share for share in weight_shares if math.isfinite(share)]
             if weight_shares and max(measured.rates) > 0:
                 measured_steps.append((step, statistics.median(weight_shares), max(measured.rates)))
         if len(measured_steps) < rule.settings.min_steps:

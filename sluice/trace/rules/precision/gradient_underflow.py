@@ -72,7 +72,8 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
     findings = []
     for optimizer in stepping_optimizers(trace):
         last_scaled_step = _last_scaled_step(trace, optimizer)
-        measured = [
+        # A step without a recorded loss counts as one with a nonzero loss.
+        measured_steps = [
             (step, measured_step)
             for step, measured_step in measurements_of(trace, optimizer)
             if step > last_scaled_step
@@ -81,27 +82,27 @@ def _judge(rule: Rule[GradientUnderflowSettings], trace: Trace) -> tuple[TraceFi
         ]
         underflows = [
             (step, zero_weights)
-            for step, measured_step in measured
+            for step, measured_step in measured_steps
             if len(zero_weights := _weights_with_zero_gradient(trace, measured_step))
             >= rule.settings.min_zero_share * len(list(weight_positions(trace, measured_step)))
             > 0
         ]
-        if len(underflows) < max(rule.settings.min_steps, len(measured) / 2):
+        if len(underflows) < max(rule.settings.min_steps, len(measured_steps) / 2):
             continue
         step, zero_weights = underflows[0]
         findings.append(
             rule.finding(
                 severity="error",
                 step=step,
-                what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of {len(measured)} "
-                f"measured steps at least {rule.settings.min_zero_share:.0%} of the weights have "
-                f"only zero gradients, in float16 and without a gradient scaler. At step {step}: "
-                f"{list_names([names[p] for p in zero_weights])}.",
+                what=f"{optimizer_name(trace, optimizer)}: in {len(underflows)} of "
+                f"{len(measured_steps)} measured steps at least {rule.settings.min_zero_share:.0%} "
+                "of the weights have only zero gradients, in float16 and without a gradient "
+                f"scaler. At step {step}: {list_names([names[p] for p in zero_weights])}.",
                 cause="Values below 6e-8 are zero in float16: the gradient is lost before the "
                 "step.",
                 fix="Scale the loss with torch.amp.GradScaler, or use bfloat16.",
                 num_empty=len(underflows),
-                num_measured=len(measured),
+                num_measured=len(measured_steps),
                 num_weights=len(zero_weights),
             )
         )

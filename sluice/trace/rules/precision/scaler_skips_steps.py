@@ -28,20 +28,26 @@ class ScalerSkipsStepsSettings(Settings):
 
 
 def _find_final_skips(steps: tuple[OptimizerStep, ...]) -> tuple[int, int]:
-    """Return the first of the skipped steps that end the run, and their number.
+    """Return the first of the skipped steps at the end of the run, and the number of these steps.
 
-    Returns (0, 0) if the last step was made.
+    Returns (0, 0) if the last step was not skipped.
     """
-    last_made = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
-    skipped = [s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_made]
-    if not skipped:
+    last_unskipped = max((s.sequence.last_step for s in steps if s.end.kind == "step"), default=0)
+    skipped_steps = [
+        s for s in steps if s.end.kind == "skip" and s.sequence.last_step > last_unskipped
+    ]
+    if not skipped_steps:
         return 0, 0
-    later = [s for s in skipped if s.sequence.first_step > last_made]
-    # If a sequence also occurred before the last step that was made, the trace does not contain its
-    # first step after that one. Its skips are then assumed to begin right after that step.
-    is_first_unknown = len(later) < len(skipped)
-    first = last_made + 1 if is_first_unknown else min(s.sequence.first_step for s in later)
-    return first, sum(min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped)
+    later_steps = [s for s in skipped_steps if s.sequence.first_step > last_unskipped]
+    # A skipped sequence may also have occurred before the last unskipped step. The trace then does
+    # not show where it occurs again: its skips are assumed to begin right after that step.
+    is_first_unknown = len(later_steps) < len(skipped_steps)
+    first = (
+        last_unskipped + 1 if is_first_unknown else min(s.sequence.first_step for s in later_steps)
+    )
+    return first, sum(
+        min(s.sequence.count, s.sequence.last_step - first + 1) for s in skipped_steps
+    )
 
 
 def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -55,7 +61,7 @@ def _judge(rule: Rule[ScalerSkipsStepsSettings], trace: Trace) -> tuple[TraceFin
     for optimizer in sorted(skipping_optimizers):
         steps = steps_of(trace, optimizer)
         first_skipped, num_skipped = _find_final_skips(steps)
-        scales = [n.scale for n in trace.scalars if n.scale is not None and n.step >= first_skipped]
+        scales = [s.scale for s in trace.scalars if s.scale is not None and s.step >= first_skipped]
         scale = scales[-1] if scales else float("nan")
         if num_skipped < rule.settings.min_skips_if_scale_below_one or not (
             num_skipped >= rule.settings.min_skips or scale < 1

@@ -22,7 +22,8 @@ class LrStaysZeroSettings(Settings):
         3,
         ge=1,
         description="Minimum number of schedule steps while the learning rate is 0, for an error "
-        "after min_steps optimizer steps.",
+        "after min_steps optimizer steps. An error also requires that no other optimizer steps "
+        "meanwhile.",
     )
     min_steps: int = Field(
         10,
@@ -42,7 +43,8 @@ def _severity(
 ) -> Severity | None:
     """Return the severity of a number of steps at a learning rate of 0; None for too few.
 
-    If no other optimizer steps meanwhile (``is_alone``), nothing is learned.
+    An error requires that no other optimizer steps meanwhile (``is_alone``), so that nothing is
+    learned.
     """
     is_long = num_steps >= settings.min_conclusive_steps or (
         num_schedule_steps >= settings.min_schedule_steps and num_steps >= settings.min_steps
@@ -52,10 +54,10 @@ def _severity(
     return "confirm" if num_steps >= settings.min_steps else None
 
 
-def _steps_alone(trace: Trace, optimizer: int, first: int, until: int) -> bool:
-    """Whether no other optimizer stepped after step ``first`` and before step ``until``."""
+def _steps_alone(trace: Trace, optimizer: int, first_step: int, until: int) -> bool:
+    """Whether no other optimizer stepped after ``first_step`` and before step ``until``."""
     return not any(
-        step.sequence.first_step < until and step.sequence.last_step > first
+        step.sequence.first_step < until and step.sequence.last_step > first_step
         for other in stepping_optimizers(trace)
         if other != optimizer
         for step in steps_of(trace, other)
@@ -70,11 +72,11 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
         steps = steps_of(trace, optimizer)
         if rates is None or rates.values[0] != 0:
             continue
-        first = rates.steps[0]
-        first_positive = next(
+        first_step = rates.steps[0]
+        first_positive_step = next(
             (s for s, v in zip(rates.steps, rates.values, strict=True) if v != 0), 0
         )
-        until = first_positive or rates.last_step + 1
+        until = first_positive_step or rates.last_step + 1
         num_steps = sum(
             min(s.sequence.count, until - s.sequence.first_step)
             for s in steps
@@ -89,7 +91,7 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             rule.settings,
             num_schedule_steps,
             num_steps,
-            is_alone=_steps_alone(trace, optimizer, first, until),
+            is_alone=_steps_alone(trace, optimizer, first_step, until),
         )
         if severity is None:
             continue
@@ -99,14 +101,14 @@ def _judge(rule: Rule[LrStaysZeroSettings], trace: Trace) -> tuple[TraceFinding,
             else ""
         )
         end_text = (
-            f"it is positive from step {first_positive} on"
-            if first_positive
+            f"it is positive from step {first_positive_step} on"
+            if first_positive_step
             else "it stays 0 to the end"
         )
         findings.append(
             rule.finding(
                 severity=severity,
-                step=first,
+                step=first_step,
                 what=f"{optimizer_name(trace, optimizer)}: the learning rate is exactly 0 in the "
                 f"first {num_steps} steps of this optimizer{schedule_text}; {end_text}.",
                 cause="Weights do not change while the learning rate is 0. A warmup with an "

@@ -1,7 +1,5 @@
 """Detects schedules that reach their end long before the training does."""
 
-from dataclasses import dataclass
-
 from pydantic import Field
 
 from sluice.base.settings import Settings
@@ -107,32 +105,25 @@ class ScheduleEndsEarlySettings(Settings):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _ScheduleUse:
-    """A scheduler, how often it was stepped, and the learning rates of its optimizer."""
-
-    scheduler: SchedulerRecord
-    num_schedule_steps: int
-    """Number of steps of the scheduler."""
-    num_epochs: int
-    """Number of epochs; 0 when unknown."""
-    rates: LearningRates
-
-
 def _detect_early_end(
-    settings: ScheduleEndsEarlySettings, use: _ScheduleUse
+    settings: ScheduleEndsEarlySettings,
+    scheduler: SchedulerRecord,
+    rates: LearningRates,
+    num_schedule_steps: int,
+    num_epochs: int,
 ) -> tuple[Severity, str] | None:
-    """Return the severity and the evidence for a schedule that ends too early; None otherwise."""
-    scheduler, rates, kind = use.scheduler, use.rates, use.scheduler.kind
-    num_schedule_steps, num_epochs = use.num_schedule_steps, use.num_epochs
-    schedule_length = scheduler.end
+    """Return the severity and the evidence for a schedule that ends too early; None otherwise.
+
+    ``num_schedule_steps`` is the number of steps of the scheduler; ``num_epochs`` is 0 if unknown.
+    """
+    kind, schedule_length = scheduler.kind, scheduler.end
     is_per_batch = (
         num_epochs >= 2 and num_schedule_steps >= settings.min_schedule_steps_per_epoch * num_epochs
     )
     # A rate that rises to the end of the schedule is a warmup.
-    first = rates.steps[0]
-    is_falling = bool(schedule_length) and rates.at(first + schedule_length) < 0.5 * max(
-        rates.at(first + i) for i in range(min(schedule_length, 64) + 1)
+    first_step = rates.steps[0]
+    is_falling = bool(schedule_length) and rates.at(first_step + schedule_length) < 0.5 * max(
+        rates.at(first_step + i) for i in range(min(schedule_length, 64) + 1)
     )
     length_text = f"its length is {schedule_length} steps"
     if (
@@ -150,8 +141,8 @@ def _detect_early_end(
         is_short = not num_epochs and schedule_length <= settings.max_cosine_steps
         return "error" if is_short else "confirm", length_text
     step_size = scheduler.options.get("step_size", 0)
-    is_given_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
-    if is_per_batch and is_given_in_epochs and rates.low_share(0.1) >= 0.5:
+    is_step_size_in_epochs = isinstance(step_size, int) and 0 < step_size <= num_epochs
+    if is_per_batch and is_step_size_in_epochs and rates.low_share(0.1) >= 0.5:
         return "error", (
             f"it decays every {step_size} steps, and the training has {num_epochs} epochs"
         )
@@ -159,7 +150,6 @@ def _detect_early_end(
     is_steep = (
         kind == "ExponentialLR" and isinstance(gamma, float) and gamma <= settings.max_decay_factor
     )
-    final_rate = rates.values[-1] / rates.peak
     if (
         is_steep
         and is_per_batch
@@ -175,14 +165,15 @@ def _detect_early_end(
             "error" if low_share >= settings.min_low_share else "confirm",
             f"in {low_share:.0%} of all steps {_describe_low_rate(settings)}",
         )
+    final_rate_ratio = rates.values[-1] / rates.peak
     num_steps_until_constant = rates.steps[-1] - rates.steps[0]
     if (
-        final_rate <= settings.max_final_rate
+        final_rate_ratio <= settings.max_final_rate
         and num_steps_until_constant <= (1 - settings.min_low_share) * num_schedule_steps
     ):
         return (
             "error",
-            f"from step {rates.steps[-1]} on the rate is {final_rate:.0%} of its maximum",
+            f"from step {rates.steps[-1]} on the rate is {final_rate_ratio:.0%} of its maximum",
         )
     return None
 
@@ -248,8 +239,9 @@ def _judge(rule: Rule[ScheduleEndsEarlySettings], trace: Trace) -> tuple[TraceFi
             or rates.peak <= 0
         ):
             continue
-        use = _ScheduleUse(scheduler, num_schedule_steps, count_epochs(trace), rates)
-        early_end = _detect_early_end(rule.settings, use)
+        early_end = _detect_early_end(
+            rule.settings, scheduler, rates, num_schedule_steps, count_epochs(trace)
+        )
         if early_end is None:
             continue
         severity, evidence = early_end

@@ -11,13 +11,13 @@ def _count_early_steps(trace: Trace, scheduler: SchedulerRecord) -> int:
 
     0 if a gradient scaler skipped that step, or if the optimizer never stepped.
     """
-    num_early = 0
+    num_early_steps = 0
     for sequence in trace.sequences:
         for event in sequence.events:
             if event.kind == "schedule" and event.object_id == scheduler.index:
-                num_early += 1
+                num_early_steps += 1
             if event.kind in ("step", "skip") and event.object_id == scheduler.optimizer:
-                return num_early if event.kind == "step" else 0
+                return num_early_steps if event.kind == "step" else 0
     return 0
 
 
@@ -25,19 +25,19 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     stepping = stepping_optimizers(trace)
     for scheduler in trace.schedulers:
-        num_early = _count_early_steps(trace, scheduler)
-        if not num_early or scheduler.optimizer not in stepping:
+        num_early_steps = _count_early_steps(trace, scheduler)
+        if not num_early_steps or scheduler.optimizer not in stepping:
             continue
         findings.append(
             rule.finding(
                 severity="confirm",
                 step=1,
-                what=f"{scheduler.kind} stepped {pluralize(num_early, 'time')} before the first "
-                f"step of {optimizer_name(trace, scheduler.optimizer)}.",
+                what=f"{scheduler.kind} stepped {pluralize(num_early_steps, 'time')} before the "
+                f"first step of {optimizer_name(trace, scheduler.optimizer)}.",
                 cause="The schedule runs ahead: its first learning rate is never used.",
                 fix="Call scheduler.step() after optimizer.step(). When you resume from a "
                 "checkpoint, load the scheduler's state instead of repeating its past steps.",
-                num_early=num_early,
+                num_early=num_early_steps,
             )
         )
     return tuple(findings)

@@ -48,13 +48,13 @@ class SchedulerSteppedPerEpochSettings(Settings):
 
 
 def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+    if trace.num_steps_without_sequence:
+        return ()
     findings = []
-    for record in trace.schedulers if not trace.num_steps_without_sequence else ():
-        num_schedule_steps, num_steps = (
-            count_schedule_steps(trace, record.index),
-            count_steps(steps_of(trace, record.optimizer)),
-        )
-        num_epochs = count_epochs(trace)
+    num_epochs = count_epochs(trace)
+    for scheduler in trace.schedulers:
+        num_schedule_steps = count_schedule_steps(trace, scheduler.index)
+        num_steps = count_steps(steps_of(trace, scheduler.optimizer))
         is_stepped_rarely = (
             num_steps >= rule.settings.min_optimizer_steps
             and num_schedule_steps >= rule.settings.min_schedule_steps
@@ -63,23 +63,23 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
         if not is_stepped_rarely or (num_epochs and num_schedule_steps > num_epochs + 1):
             continue
         evidence = _describe_length(
-            rule.settings, record, num_schedule_steps, num_steps
-        ) or _describe_warmup(rule.settings, record, trace)
+            rule.settings, scheduler, num_schedule_steps, num_steps
+        ) or _describe_warmup(rule.settings, scheduler, trace)
         if not evidence:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=first_schedule_step(trace, record.index),
-                what=f"{record.kind} was stepped {num_schedule_steps} times in {num_steps} steps "
-                f"of its optimizer: {evidence}.",
+                step=first_schedule_step(trace, scheduler.index),
+                what=f"{scheduler.kind} was stepped {num_schedule_steps} times in {num_steps} "
+                f"steps of its optimizer: {evidence}.",
                 cause="A schedule whose length is given in batches is stepped once per epoch: "
                 "the learning rate stays near its initial value.",
                 fix="Call scheduler.step() after every optimizer step, or set the length of the "
                 "schedule in epochs.",
                 num_schedule_steps=num_schedule_steps,
                 num_steps=num_steps,
-                end=record.end,
+                end=scheduler.end,
             )
         )
     return tuple(findings)
@@ -87,25 +87,26 @@ def _judge(rule: Rule[SchedulerSteppedPerEpochSettings], trace: Trace) -> tuple[
 
 def _describe_length(
     settings: SchedulerSteppedPerEpochSettings,
-    record: SchedulerRecord,
+    scheduler: SchedulerRecord,
     num_schedule_steps: int,
     num_steps: int,
 ) -> str:
     """Return the evidence that the length of a schedule is given in batches; "" without it."""
     if (
-        record.end < settings.min_step_ratio * num_schedule_steps
-        or abs(record.end - num_steps) > settings.max_relative_difference * num_steps
+        scheduler.end < settings.min_step_ratio * num_schedule_steps
+        or abs(scheduler.end - num_steps) > settings.max_relative_difference * num_steps
     ):
         return ""
-    return f"its length of {record.end} steps is about the number of optimizer steps"
+    return f"its length of {scheduler.end} steps is about the number of optimizer steps"
 
 
 def _describe_warmup(
-    settings: SchedulerSteppedPerEpochSettings, record: SchedulerRecord, trace: Trace
+    settings: SchedulerSteppedPerEpochSettings, scheduler: SchedulerRecord, trace: Trace
 ) -> str:
     """Return the evidence that a warmup is unfinished at the end of the training; "" without it."""
-    rates, base_lrs = learning_rates(trace, record.optimizer), record.options.get("base_lrs")
-    if record.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
+    rates = learning_rates(trace, scheduler.optimizer)
+    base_lrs = scheduler.options.get("base_lrs")
+    if scheduler.kind != "LambdaLR" or rates is None or not isinstance(base_lrs, str):
         return ""
     base_rate, values = max(map(float, base_lrs.split(", "))), rates.values
     is_rising = len(values) > settings.min_schedule_steps and all(
