@@ -40,7 +40,7 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
             optimizer.index in stepping_optimizers(trace)
             and len(measured) >= settings.min_measured_steps
         ):
-            optimized |= {p for group in optimizer.groups for p in group.parameters}
+            optimized.update(optimizer.parameters)
     # If no parameter was reached, the whole loss is detached, which another rule reports.
     if not reached & optimized:
         return frozenset()
@@ -57,10 +57,10 @@ def unreached_by_optimizer(
         trace: Trace of one process.
         optimizer: Record of the optimizer.
         settings: Thresholds of the evidence.
-        since: First step from which parameter values are compared; gradients of all steps count.
+        since: First step whose parameter values are compared. Gradients of all steps count.
     """
     membership, measured = trace.membership, measurements_of(trace, optimizer.index)
-    optimized = {p for group in optimizer.groups for p in group.parameters}
+    optimized = set(optimizer.parameters)
     reached = {p for _, step in measured for p in step.parameters}
     if (
         membership is None

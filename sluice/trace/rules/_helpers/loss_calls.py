@@ -16,8 +16,8 @@ def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
 
 def network_name(trace: Trace, network: int) -> str:
     """Return the display name of a network."""
-    known = () if trace.membership is None else trace.membership.networks
-    return next((n.name for n in known if n.index == network), "the network")
+    networks = () if trace.membership is None else trace.membership.networks
+    return next((n.name for n in networks if n.index == network), "the network")
 
 
 def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossRecord]]:

@@ -30,9 +30,9 @@ class LossJump:
     """First step of a loss that stays above the losses before it."""
 
     step: int
-    before: float
-    """Median of the losses before the jump."""
-    after: float
+    median_before: float
+    """Median of the last losses before the jump, at most ``max_losses_before``."""
+    median_after: float
     """Median of the losses from the jump on."""
 
 

@@ -85,9 +85,9 @@ def stepping_optimizers(trace: Trace) -> tuple[int, ...]:
 
 def optimizer_name(trace: Trace, optimizer: int) -> str:
     """Return the display name of an optimizer: its class, with its index if there are several."""
-    known = [] if trace.membership is None else list(trace.membership.optimizers)
-    kind = next((o.kind for o in known if o.index == optimizer), "the optimizer")
-    return kind if len(known) < 2 else f"{kind} (optimizer {optimizer})"
+    optimizers = () if trace.membership is None else trace.membership.optimizers
+    kind = next((o.kind for o in optimizers if o.index == optimizer), "the optimizer")
+    return kind if len(optimizers) < 2 else f"{kind} (optimizer {optimizer})"
 
 
 def count_steps(steps: tuple[OptimizerStep, ...]) -> int:

@@ -62,7 +62,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
-        gradients = (
+        gradients_text = (
             "no new gradient"
             if early_steps is without_new_gradient
             else "the gradients of the previous batch"
@@ -72,7 +72,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
                 severity="error",
                 step=first_step_of(early_steps),
                 what=f"{optimizer_name(trace, optimizer)}: {count_steps(early_steps)} of "
-                f"{count_steps(steps)} steps ran before backward(), with {gradients}.",
+                f"{count_steps(steps)} steps ran before backward(), with {gradients_text}.",
                 cause="The step does not use the loss of its own batch.",
                 fix="Order each batch as zero_grad(), forward, backward(), step().",
                 num_early=count_steps(early_steps),

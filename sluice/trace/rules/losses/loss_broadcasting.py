@@ -47,7 +47,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 "sampled calls.",
                 cause="Every output is compared with every target, so all outputs converge to one "
                 "value, such as the mean target.",
-                fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
+                fix="Use one shape for both: apply squeeze(-1) to the tensor with the additional "
+                "dimension, or unsqueeze(-1) to the other one.",
                 num_pairs=num_pairs,
                 num_wrong=len(broadcast_calls),
             )

@@ -58,7 +58,8 @@ class OverfittingSettings(Settings):
         100.0,
         gt=1,
         description="Minimum ratio of the validation loss to the training loss for a finding "
-        "without a rise of the validation loss. One of 301 healthy runs reached a ratio of 48.",
+        "without a rise of the validation loss, which must also exceed the loss of equal "
+        "probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,
@@ -79,17 +80,18 @@ _BINARY_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def _minimized_calls(
-    settings: OverfittingSettings, trace: Trace, last: EvaluationPassRecord
+    settings: OverfittingSettings, trace: Trace, evaluation: EvaluationPassRecord
 ) -> list[LossRecord]:
-    """Return the training calls of the evaluated loss function and network that are minimized.
+    """Return the training calls of an evaluation's loss function whose result is minimized.
 
-    The result of such a call is the loss of a backward pass. [] if too many results differ, because
-    the program minimizes a sum, a part or another loss.
+    Only calls for the network of the evaluation count. Their result is minimized if it is the loss
+    of a backward pass. [] if too many results differ, because the program minimizes a sum, a part
+    or another loss.
     """
     calls = [
         record
-        for record in training_losses(trace, last.kind)
-        if record.network == last.network and math.isfinite(record.value)
+        for record in training_losses(trace, evaluation.kind)
+        if record.network == evaluation.network and math.isfinite(record.value)
     ]
     backward_losses = dict(step_losses(trace))
     compared = [record for record in calls if record.step + 1 in backward_losses]
