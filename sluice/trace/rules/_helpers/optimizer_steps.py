@@ -19,7 +19,7 @@ class OptimizerStep:
     position: int
     """Position of the step event in the sequence."""
 
-    def before(self, *kinds: str) -> tuple[int, ...]:
+    def find_before(self, *kinds: str) -> tuple[int, ...]:
         """Return the positions of events of the given kinds before the step event."""
         events = self.sequence.events[: self.position]
         return tuple(i for i, event in enumerate(events) if event.kind in kinds)
@@ -30,7 +30,7 @@ class OptimizerStep:
 
         -1 without one.
         """
-        return max(self.before("backward", "grad"), default=-1)
+        return max(self.find_before("backward", "grad"), default=-1)
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:

@@ -70,10 +70,10 @@ def _clips_scaled_gradients(step: OptimizerStep) -> bool:
     backward = step.last_backward
     if backward < 0 or "scaled" not in events[backward].flags:
         return False
-    unscale = min((i for i in step.before("unscale") if i > backward), default=step.position)
+    unscale = min((i for i in step.find_before("unscale") if i > backward), default=step.position)
     return any(
         backward < i < unscale and events[i].object_id == step.end.object_id
-        for i in step.before("clip")
+        for i in step.find_before("clip")
     )
 
 

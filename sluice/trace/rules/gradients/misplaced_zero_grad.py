@@ -34,11 +34,13 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     gradients are zero.
     """
     lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
-    last_zero_grad = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
+    last_zero_grad = max(
+        (i for i in step.find_before("zero") if i > step.last_backward), default=-1
+    )
     # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
     if last_zero_grad < 0 and "zero" in step.end.flags:
         last_zero_grad = step.position
-    last_forward = max(step.before("forward"), default=-1)
+    last_forward = max(step.find_before("forward"), default=-1)
     # With a forward pass after backward(), the clearing would belong to the next batch.
     return (
         lacks_gradients

@@ -39,7 +39,7 @@ def _separates_passes(step: OptimizerStep) -> bool:
     """Whether the step is between a forward pass and its backward pass."""
     forwards = [
         i
-        for i in step.before("forward")
+        for i in step.find_before("forward")
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
     # A gradient hook steps inside the backward pass, whose event is recorded when the pass ends.
@@ -52,7 +52,9 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
         without_new_gradient = tuple(filter(_lacks_new_gradient, steps))
-        between_passes = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
+        between_passes = tuple(
+            s for s in steps if _separates_passes(s) and not s.find_before("grad")
+        )
         early_steps = (
             without_new_gradient
             if count_steps(without_new_gradient) >= count_steps(between_passes)

@@ -7,7 +7,7 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
 
 class ExtremeLogitsSettings(Settings):
@@ -26,7 +26,7 @@ class ExtremeLogitsSettings(Settings):
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for records in group_by_function(training_losses(trace, "cross_entropy")).values():
+    for records in group_by_function(training_loss_calls(trace, "cross_entropy")).values():
         # Extreme logits after a step may be caused by its update, for example by a learning rate
         # that is too high.
         extreme_calls = [

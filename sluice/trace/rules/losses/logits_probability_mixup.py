@@ -8,7 +8,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS, LossRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
 
 class LogitsProbabilityMixupSettings(Settings):
@@ -117,7 +117,7 @@ _FIX = {
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_losses(trace, *_KINDS)).items():
+    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
         mixups = [
             (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]

@@ -69,7 +69,7 @@ def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, opti
         for s in steps
         if any(
             _computes_targets(s.sequence.events[position])
-            for position in s.before("forward", "grad")
+            for position in s.find_before("forward", "grad")
         )
     ]
     min_steps = settings.min_network_target_share * count_steps(steps)

@@ -10,7 +10,7 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_series import evaluation_series
-from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_losses
+from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_loss_calls
 from sluice.trace.rules._helpers.measurements import step_losses
 
 
@@ -90,7 +90,7 @@ def _minimized_calls(
     """
     calls = [
         record
-        for record in training_losses(trace, evaluation.kind)
+        for record in training_loss_calls(trace, evaluation.kind)
         if record.network == evaluation.network and math.isfinite(record.value)
     ]
     backward_losses = dict(step_losses(trace))
