@@ -27,7 +27,10 @@ class GradientReachSettings(Settings):
 
 
 def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
-    """Return trainable parameters of stepping optimizers that never have a gradient or a change."""
+    """Return the trainable parameters that never have a gradient and never change.
+
+    Only parameters of optimizers with at least ``min_measured_steps`` measured steps are included.
+    """
     membership = trace.membership
     if membership is None:
         return frozenset()
@@ -51,7 +54,10 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
 def unreached_by_optimizer(
     trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
 ) -> frozenset[int]:
-    """Return the trainable parameters of an optimizer that have neither a gradient nor a change.
+    """Return the trainable parameters of one optimizer without a gradient or a change.
+
+    Empty if no parameter of the optimizer has a gradient, or if fewer than
+    ``min_measured_steps_of_late_optimizer`` of its steps were measured.
 
     Args:
         trace: Trace of one process.

@@ -65,8 +65,8 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing)} of {len(measured)} "
-                "measured steps a gradient, relative to its weight, is less than "
-                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, that of "
+                "measured steps, the smallest ratio of gradient norm to weight norm is below "
+                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, the ratio of "
                 f"{names[parameter]} is {share:.1e} of the largest one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",

@@ -49,7 +49,7 @@ def _rate_increase(
 ) -> tuple[float, float] | None:
     """Return the highest learning rate before a step, and the highest one around it.
 
-    None if their ratio is below ``min_rate_increase``.
+    None if one of them is unknown, or if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None

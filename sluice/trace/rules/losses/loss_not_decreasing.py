@@ -59,9 +59,9 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
 
 
 def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
-    """Whether most steps compute their targets with a network, or a loss from network gradients.
+    """Whether most steps compute targets with a network, or a loss from gradients of a network.
 
-    The targets of such a loss change during training, as in Q-learning and energy-based models.
+    Such targets and losses change during training, as in Q-learning and energy-based models.
     """
     steps = steps_of(trace, optimizer)
     target_steps = [

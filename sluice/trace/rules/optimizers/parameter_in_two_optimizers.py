@@ -79,7 +79,7 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
                 f"both {optimizer_name(trace, first)} and "
                 f"{optimizer_name(trace, second)}: {list_names(names)}."
                 + (
-                    f" {count_steps(repeated_steps)} times both stepped on the same gradient."
+                    f" Both stepped on the same gradient {count_steps(repeated_steps)} times."
                     if has_repeated_steps
                     else ""
                 ),

@@ -15,7 +15,7 @@ from sluice.trace.rules._helpers.parameters import (
 
 
 def _first_unoptimized_step(trace: Trace, parameters: set[int]) -> int:
-    """Return the first step at which any of the parameters existed outside the optimizers."""
+    """Return the first step at which one of the parameters is in a network but in no optimizer."""
     return next(
         m.step
         for m in trace.memberships
