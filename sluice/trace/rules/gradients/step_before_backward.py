@@ -55,11 +55,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
         between_passes = tuple(
             s for s in steps if _separates_passes(s) and not s.find_before("grad")
         )
-        early_steps = (
-            without_new_gradient
-            if count_steps(without_new_gradient) >= count_steps(between_passes)
-            else between_passes
-        )
+        early_steps = max(without_new_gradient, between_passes, key=count_steps)
         if count_steps(early_steps) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):

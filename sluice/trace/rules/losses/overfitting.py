@@ -102,11 +102,8 @@ def _minimized_calls(
             record.value, backward_losses[record.step + 1], rel_tol=settings.equal_tolerance
         )
     ]
-    return (
-        matching
-        if len(matching) >= max(settings.min_matches, settings.min_match_share * len(compared))
-        else []
-    )
+    min_matches = max(settings.min_matches, settings.min_match_share * len(compared))
+    return matching if len(matching) >= min_matches else []
 
 
 def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:

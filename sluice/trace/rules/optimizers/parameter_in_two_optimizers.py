@@ -34,15 +34,13 @@ def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
 
     Optimizers that follow each other, such as a new one for every task, are not compared.
     """
-    step_ranges = []
-    for optimizer in stepping_optimizers(trace):
-        steps = steps_of(trace, optimizer)
-        if steps:
-            step_ranges.append(
-                (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
-            )
+    step_ranges = sorted(
+        (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
+        for optimizer in stepping_optimizers(trace)
+        if (steps := steps_of(trace, optimizer))
+    )
     active = list[tuple[int, int]]()
-    for first_step, last_step, optimizer in sorted(step_ranges):
+    for first_step, last_step, optimizer in step_ranges:
         active = [(end, other) for end, other in active if end >= first_step]
         yield from ((min(other, optimizer), max(other, optimizer)) for _, other in active)
         active.append((last_step, optimizer))
