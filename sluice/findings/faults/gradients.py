@@ -133,8 +133,8 @@ GRADIENT_FAULTS: tuple[Fault, ...] = (
         name="clip before unscale",
         severity="error",
         description=(
-            "Gradients are clipped while they still contain the loss scale: after unscaling "
-            "almost nothing is left of them."
+            "Gradients are clipped while they still contain the loss scale. After unscaling, they "
+            "are almost zero."
         ),
         cause="scaler.unscale_(optimizer) is not called before the clipping.",
         fix="Call scaler.unscale_(optimizer) before clipping.",

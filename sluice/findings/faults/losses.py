@@ -79,8 +79,11 @@ LOSS_FAULTS: tuple[Fault, ...] = (
             "Outputs are broadcast against targets of another shape: every output is compared "
             "with every target."
         ),
-        cause="One of them has an additional axis of length 1.",
-        fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
+        cause="One of them has an additional dimension of length 1.",
+        fix=(
+            "Use one shape for both: apply squeeze(-1) to the tensor with the additional "
+            "dimension, or unsqueeze(-1) to the other one."
+        ),
         detectors=("tracer",),
     ),
     _fault(

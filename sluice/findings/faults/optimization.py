@@ -111,8 +111,8 @@ OPTIMIZATION_FAULTS: tuple[Fault, ...] = (
             "weights."
         ),
         fix=(
-            "Check whether gradients reach the step, and whether updates are large enough for the "
-            "dtype of the weights."
+            "Check whether the gradients (param.grad) are None or zero at the step. Instead of "
+            "16-bit weights, use float32 weights with autocast."
         ),
         detectors=("tracer",),
     ),

@@ -42,6 +42,11 @@ class OptimizerRecord(Record):
     groups: tuple[ParameterGroupRecord, ...]
     steps: int = Field(description="Number of steps of this optimizer so far.")
 
+    @property
+    def parameters(self) -> tuple[int, ...]:
+        """Indices of the parameters of all groups."""
+        return tuple(parameter for group in self.groups for parameter in group.parameters)
+
 
 class UnregisteredModuleRecord(Record):
     """A module that is called inside a network without being registered in it."""
@@ -109,9 +114,4 @@ class Membership(Record):
     @property
     def optimized(self) -> frozenset[int]:
         """Parameters of all optimizers."""
-        return frozenset(
-            parameter
-            for optimizer in self.optimizers
-            for group in optimizer.groups
-            for parameter in group.parameters
-        )
+        return frozenset(p for optimizer in self.optimizers for p in optimizer.parameters)

@@ -43,7 +43,7 @@ def judge(trace: Trace) -> tuple[TraceFinding, ...]:
     """Return the findings of every rule for one process.
 
     Raises:
-        Exception: A rule failed. ``judge_with_failures`` also returns the findings of the others.
+        Exception: A rule failed. ``judge_with_failures`` returns the findings of the other rules.
     """
     return tuple(finding for rule in RULES for finding in rule(trace))
 

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def latest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], InputRecord]:
-    """Return the latest record of each kind of inputs of a network; it covers the most rows.
+    """Return the latest input record of a network for each use and loader; it covers the most rows.
 
     A key is (whether the inputs are used for training, index of the loader). Inputs without column
     statistics, such as tokens, are left out.
@@ -38,19 +38,19 @@ def training_and_evaluation_inputs(
             if record.num_rows >= min_rows
         ]
         training = [record for record in records if record.is_learning]
-        evaluated = [record for record in records if not record.is_learning]
-        if len(training) == 1 and evaluated and not training[0].is_generated:
-            yield network, training[0], evaluated
+        evaluations = [record for record in records if not record.is_learning]
+        if len(training) == 1 and evaluations and not training[0].is_generated:
+            yield network, training[0], evaluations
 
 
 def consistent_difference(
-    evaluated: list[InputRecord], detect: Callable[[InputRecord], T | None]
+    evaluations: list[InputRecord], detect: Callable[[InputRecord], T | None]
 ) -> tuple[InputRecord, T] | None:
     """Return the first evaluation without generated inputs, and its difference from training.
 
-    None if ``detect`` returns None for any evaluation: if one evaluation has inputs like in
-    training, the others differ on purpose.
+    None if the inputs of all evaluations are generated, or if ``detect`` returns None for any
+    evaluation: if one evaluation has inputs like in training, the others differ on purpose.
     """
-    differences = [(r, difference) for r in evaluated if (difference := detect(r)) is not None]
+    differences = [(r, difference) for r in evaluations if (difference := detect(r)) is not None]
     not_generated = [(r, difference) for r, difference in differences if not r.is_generated]
-    return not_generated[0] if len(differences) == len(evaluated) and not_generated else None
+    return not_generated[0] if len(differences) == len(evaluations) and not_generated else None

@@ -26,9 +26,9 @@ def training_forwards(sequence: StepSequence, network: int) -> tuple[TraceEvent,
     """Return the forward passes whose gradients are used by the step that ends a sequence.
 
     A backward pass must follow the forward pass, and its gradients must not be cleared before the
-    step, as they are if they were computed only for the Fisher information. If some of the passes
-    ran in training mode, the passes in evaluation mode are an evaluation without ``no_grad`` and
-    are left out.
+    step. (A program clears them if it computed them only for the Fisher information, for example.)
+    If some of the passes ran in training mode, the passes in evaluation mode are an evaluation
+    without ``no_grad`` and are left out.
     """
     end = sequence.final_event
     if end is None or end.kind != "step":

@@ -27,7 +27,10 @@ class GradientReachSettings(Settings):
 
 
 def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> frozenset[int]:
-    """Return trainable parameters of stepping optimizers that never have a gradient or a change."""
+    """Return the trainable parameters that never have a gradient and never change.
+
+    Only parameters of optimizers with at least ``min_measured_steps`` measured steps are included.
+    """
     membership = trace.membership
     if membership is None:
         return frozenset()
@@ -40,7 +43,7 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
             optimizer.index in stepping_optimizers(trace)
             and len(measured) >= settings.min_measured_steps
         ):
-            optimized |= {p for group in optimizer.groups for p in group.parameters}
+            optimized.update(optimizer.parameters)
     # If no parameter was reached, the whole loss is detached, which another rule reports.
     if not reached & optimized:
         return frozenset()
@@ -51,16 +54,19 @@ def unreached_parameters(trace: Trace, settings: GradientReachSettings) -> froze
 def unreached_by_optimizer(
     trace: Trace, optimizer: OptimizerRecord, settings: GradientReachSettings, since: int
 ) -> frozenset[int]:
-    """Return the trainable parameters of an optimizer that have neither a gradient nor a change.
+    """Return the trainable parameters of one optimizer without a gradient or a change.
+
+    Empty if no parameter of the optimizer has a gradient, or if fewer than
+    ``min_measured_steps_of_late_optimizer`` of its steps were measured.
 
     Args:
         trace: Trace of one process.
         optimizer: Record of the optimizer.
         settings: Thresholds of the evidence.
-        since: First step from which parameter values are compared; gradients of all steps count.
+        since: First step whose parameter values are compared. Gradients of all steps count.
     """
     membership, measured = trace.membership, measurements_of(trace, optimizer.index)
-    optimized = {p for group in optimizer.groups for p in group.parameters}
+    optimized = set(optimizer.parameters)
     reached = {p for _, step in measured for p in step.parameters}
     if (
         membership is None

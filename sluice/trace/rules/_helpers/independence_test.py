@@ -29,7 +29,7 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
         is_class: Whether the targets are class ids, which have no order.
 
     Cost:
-        O(60 * N * N) multiplications per kernel and class.
+        O(60 * N * N) multiplications per kernel and column of targets.
 
     Source:
         Gretton et al. (2005), "Measuring Statistical Dependence with Hilbert-Schmidt Norms".
@@ -43,13 +43,13 @@ def dependence_z_score(features_ND: Tensor, targets: Sequence[float], *, is_clas
     columns_NPC = torch.stack(
         [target_columns, *(target_columns[order] for order in permutations)], 1
     )
-    z_scores = [_hsic_z_score(kernel, columns_NPC) for kernel in _kernels(features)]
+    z_scores = [_hsic_z_score(kernel, columns_NPC) for kernel in _centered_kernels(features)]
     return max(*z_scores, _max_correlation_z_score(features, columns_NPC))
 
 
 def _standardize(features: Tensor) -> Tensor:
-    varying = features[:, features.std(0) > 0]
-    standardized = (varying - varying.mean(0)) / varying.std(0)
+    varying_features = features[:, features.std(0) > 0]
+    standardized = (varying_features - varying_features.mean(0)) / varying_features.std(0)
     return standardized.clamp(-5, 5)  # a single outlier must not dominate the statistic
 
 
@@ -68,24 +68,23 @@ def _target_columns(targets: Tensor, *, is_class: bool) -> Tensor:
     return (centered / centered.square().mean(0).sqrt().clamp(min=1e-12)).float()
 
 
-def _kernels(features: Tensor) -> list[Tensor]:
-    squared = torch.cdist(features, features).square()
-    median = squared[squared > 0].median() if bool((squared > 0).any()) else torch.tensor(1.0)
+def _centered_kernels(features: Tensor) -> list[Tensor]:
+    squared_distances = torch.cdist(features, features).square()
+    positive = squared_distances[squared_distances > 0]
+    median = positive.median() if positive.numel() else torch.tensor(1.0)
     kernels = [features @ features.T]
-    kernels += [torch.exp(-squared / (2 * width * width * median)) for width in _KERNEL_WIDTHS]
+    kernels += [
+        torch.exp(-squared_distances / (2 * width * width * median)) for width in _KERNEL_WIDTHS
+    ]
     return [k - k.mean(0) - k.mean(1, keepdim=True) + k.mean() for k in kernels]
 
 
 def _hsic_z_score(kernel: Tensor, columns_NPC: Tensor) -> float:
-    """Return the z-score of the original order (the first of P) against the permutations."""
+    """Return the z-score of HSIC with one kernel, summed over the columns."""
     smoothed = (kernel @ columns_NPC.flatten(1)).view_as(columns_NPC)
     # Exclude the product of each row with itself.
     smoothed -= kernel.diagonal()[:, None, None] * columns_NPC
-    statistic_P = (columns_NPC * smoothed).sum((0, 2)).double()
-    spread = statistic_P[1:].std()
-    if not bool(spread > 0):
-        return 0.0
-    return float((statistic_P[0] - statistic_P[1:].mean()) / spread)
+    return _z_score((columns_NPC * smoothed).sum((0, 2)).double())
 
 
 def _max_correlation_z_score(features: Tensor, columns_NPC: Tensor) -> float:
@@ -96,6 +95,10 @@ def _max_correlation_z_score(features: Tensor, columns_NPC: Tensor) -> float:
     if not features.shape[1]:
         return 0.0
     correlations = torch.einsum("nd,npc->pdc", features, columns_NPC).abs()
-    largest_P = correlations.amax((1, 2)).double()
-    spread = largest_P[1:].std()
-    return float((largest_P[0] - largest_P[1:].mean()) / spread) if bool(spread > 0) else 0.0
+    return _z_score(correlations.amax((1, 2)).double())
+
+
+def _z_score(statistic_P: Tensor) -> float:
+    """Return the z-score of the original order (the first of P) against the permutations."""
+    std = statistic_P[1:].std()
+    return float((statistic_P[0] - statistic_P[1:].mean()) / std) if bool(std > 0) else 0.0

@@ -24,7 +24,7 @@ class LearningRates:
         return max(self.values)
 
     def at(self, step: int) -> float:
-        """Return the learning rate at a step."""
+        """Return the learning rate at a step; the first recorded one for earlier steps."""
         known = [v for s, v in zip(self.steps, self.values, strict=True) if s <= step]
         return known[-1] if known else self.values[0]
 
@@ -37,20 +37,22 @@ class LearningRates:
         ends = (*self.steps[1:], self.last_step + 1)
         intervals = list(zip(self.steps, ends, self.values, strict=True))
         after_peak = intervals[self.values.index(self.peak) + 1 :]
-        max_rate = max_low_ratio * self.peak
-        num_low = sum(max(end - begin, 0) for begin, end, rate in after_peak if rate <= max_rate)
+        max_low_rate = max_low_ratio * self.peak
+        num_low = sum(
+            max(end - begin, 0) for begin, end, rate in after_peak if rate <= max_low_rate
+        )
         return num_low / max(self.last_step + 1 - self.steps[0], 1)
 
 
 def learning_rates(trace: Trace, optimizer: int) -> LearningRates | None:
     """Return the learning rates of an optimizer; None without recorded rates or steps."""
-    known = [r for r in trace.rates if r.optimizer == optimizer and r.rates]
+    records = [r for r in trace.rates if r.optimizer == optimizer and r.rates]
     steps = steps_of(trace, optimizer)
-    if not known or not steps:
+    if not records or not steps:
         return None
     last_step = max(step.sequence.last_step for step in steps)
     return LearningRates(
-        tuple(r.step for r in known), tuple(max(r.rates) for r in known), last_step
+        tuple(r.step for r in records), tuple(max(r.rates) for r in records), last_step
     )
 
 
@@ -75,7 +77,10 @@ def count_schedule_steps(trace: Trace, scheduler: int, *, before: int | None = N
 
 
 def first_schedule_step(trace: Trace, scheduler: int) -> int:
-    """Return the optimizer step after the scheduler's first step; 0 when it never stepped."""
+    """Return the number of the optimizer step that follows the scheduler's first step.
+
+    If no optimizer step follows, it is the last one before. 0 if the scheduler never stepped.
+    """
     return min(
         (
             sequence.first_step

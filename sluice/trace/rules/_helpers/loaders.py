@@ -5,7 +5,7 @@ from sluice.trace.records.trace import Trace
 
 
 def training_loader_indices(trace: Trace) -> frozenset[int]:
-    """Return the indices of loaders with batches in a forward pass that a backward pass follows."""
+    """Return the indices of loaders whose batches a network processes before a backward pass."""
     return frozenset(
         event.related_id
         for sequence in trace.sequences

@@ -9,15 +9,15 @@ CLASS_LOSSES = ("cross_entropy", "nll_loss")
 """Loss functions whose targets are classes."""
 
 
-def training_losses(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
+def training_loss_calls(trace: Trace, *kinds: str) -> tuple[LossRecord, ...]:
     """Return the calls of the given loss functions whose result requires gradients."""
     return tuple(r for r in trace.losses if r.is_learning and r.kind in kinds)
 
 
 def network_name(trace: Trace, network: int) -> str:
     """Return the display name of a network."""
-    known = () if trace.membership is None else trace.membership.networks
-    return next((n.name for n in known if n.index == network), "the network")
+    networks = () if trace.membership is None else trace.membership.networks
+    return next((n.name for n in networks if n.index == network), "the network")
 
 
 def group_by_function(calls: Iterable[LossRecord]) -> dict[tuple[str, int], list[LossRecord]]:

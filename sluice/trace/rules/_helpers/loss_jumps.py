@@ -30,9 +30,9 @@ class LossJump:
     """First step of a loss that stays above the losses before it."""
 
     step: int
-    before: float
-    """Median of the losses before the jump."""
-    after: float
+    median_before: float
+    """Median of the last losses before the jump, at most ``max_losses_before``."""
+    median_after: float
     """Median of the losses from the jump on."""
 
 
@@ -51,12 +51,14 @@ def find_loss_jump(
     """
     values = [v if math.isfinite(v) else math.inf for _, v in losses]
     for i in range(settings.min_losses, len(values) - settings.min_losses):
-        before = values[max(i - settings.max_losses_before, 0) : i]
-        highest = max(before)
+        losses_before = values[max(i - settings.max_losses_before, 0) : i]
+        highest = max(losses_before)
         if values[i] <= highest:
             continue
         later = values[i:]
         parts = later[: settings.min_losses], later, later[-settings.min_losses :]
         if all(statistics.median(part) > highest for part in parts):
-            return LossJump(losses[i][0], statistics.median(before), statistics.median(later))
+            return LossJump(
+                losses[i][0], statistics.median(losses_before), statistics.median(later)
+            )
     return None

@@ -19,7 +19,7 @@ class OptimizerStep:
     position: int
     """Position of the step event in the sequence."""
 
-    def before(self, *kinds: str) -> tuple[int, ...]:
+    def find_before(self, *kinds: str) -> tuple[int, ...]:
         """Return the positions of events of the given kinds before the step event."""
         events = self.sequence.events[: self.position]
         return tuple(i for i, event in enumerate(events) if event.kind in kinds)
@@ -30,7 +30,7 @@ class OptimizerStep:
 
         -1 without one.
         """
-        return max(self.before("backward", "grad"), default=-1)
+        return max(self.find_before("backward", "grad"), default=-1)
 
 
 def steps_of(trace: Trace, optimizer: int) -> tuple[OptimizerStep, ...]:
@@ -85,9 +85,9 @@ def stepping_optimizers(trace: Trace) -> tuple[int, ...]:
 
 def optimizer_name(trace: Trace, optimizer: int) -> str:
     """Return the display name of an optimizer: its class, with its index if there are several."""
-    known = [] if trace.membership is None else list(trace.membership.optimizers)
-    kind = next((o.kind for o in known if o.index == optimizer), "the optimizer")
-    return kind if len(known) < 2 else f"{kind} (optimizer {optimizer})"
+    optimizers = () if trace.membership is None else trace.membership.optimizers
+    kind = next((o.kind for o in optimizers if o.index == optimizer), "the optimizer")
+    return kind if len(optimizers) < 2 else f"{kind} (optimizer {optimizer})"
 
 
 def count_steps(steps: tuple[OptimizerStep, ...]) -> int:

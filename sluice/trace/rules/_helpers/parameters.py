@@ -20,7 +20,7 @@ def has_manual_gradients(trace: Trace) -> bool:
 
 
 def unoptimized_parameters(membership: Membership) -> tuple[ParameterRecord, ...]:
-    """Return trainable parameters of networks that had a gradient but are in no optimizer."""
+    """Return the networks' trainable parameters that had a gradient but are in no optimizer."""
     optimized = membership.optimized
     return tuple(
         p
@@ -42,7 +42,7 @@ def orphaned_parameters(trace: Trace, optimizer: OptimizerRecord) -> tuple[int, 
         for p in membership.parameters
         if not p.names and (p.index in ever_named or not p.has_had_gradient)
     }
-    return tuple(p for group in optimizer.groups for p in group.parameters if p in orphaned)
+    return tuple(p for p in optimizer.parameters if p in orphaned)
 
 
 def first_misspelled_step(trace: Trace, misspelled: Iterable[MisspelledAttributeRecord]) -> int:

@@ -27,8 +27,8 @@ class ShardSettings(Settings):
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the dataset that a rank's loader yields, for the rows to "
-        "count as a shard.",
+        description="The rows of a rank count as a shard if its loader yields less than this share "
+        "of the dataset.",
     )
     min_shared_rows: int = Field(
         8,
@@ -106,11 +106,11 @@ class LoaderShards:
         the dataset is not divided and too few rows were recorded to decide.
         """
         num_shared, num_rows = self.overlap
-        is_same = num_shared >= self.settings.min_copy_share * num_rows
+        has_same_rows = num_shared >= self.settings.min_copy_share * num_rows
         if self.is_divided:
-            return is_same and self.has_same_order
+            return has_same_rows and self.has_same_order
         if all(e.is_finished and e.num_contents >= e.num_indices > 0 for e in self.epochs):
-            return is_same
+            return has_same_rows
         return True
 
     @property
@@ -118,10 +118,8 @@ class LoaderShards:
         """Whether two ranks share far more rows than any rank repeats within its own shard."""
         num_shared, num_rows = self.overlap
         settings = self.settings
-        is_shared = num_shared >= max(
-            settings.min_shared_rows, settings.min_shared_share * num_rows
-        )
-        return is_shared and (
+        min_shared = max(settings.min_shared_rows, settings.min_shared_share * num_rows)
+        return num_shared >= min_shared and (
             self.repeated_share * settings.min_shared_to_repeated < num_shared / num_rows
         )
 

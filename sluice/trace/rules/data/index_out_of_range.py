@@ -14,7 +14,7 @@ from sluice.trace.rules._helpers.loss_calls import (
     CLASS_LOSSES,
     group_by_function,
     network_name,
-    training_losses,
+    training_loss_calls,
 )
 
 
@@ -184,7 +184,7 @@ def _detect_targets_outside_unit_interval(
     """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
     findings = []
-    for (kind, _), records in group_by_function(training_losses(trace, *kinds)).items():
+    for (kind, _), records in group_by_function(training_loss_calls(trace, *kinds)).items():
         outside = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
         if not outside:
             continue
@@ -210,7 +210,7 @@ def _detect_numbered_from_one(
 ) -> list[TraceFinding]:
     """Detect classes that range from 1 to C - 1, so that class 0 never occurs."""
     findings = []
-    for (kind, _), records in group_by_function(training_losses(trace, *CLASS_LOSSES)).items():
+    for (kind, _), records in group_by_function(training_loss_calls(trace, *CLASS_LOSSES)).items():
         if not all(_has_one_class_per_row(rule.settings, r) for r in records):
             continue
         num_classes = records[0].input_shape[1]
@@ -245,7 +245,7 @@ def _detect_missing_one_hot_column(
     """Detect one-hot targets with rows that have no class: one class has no column."""
     findings = []
     for (kind, network), records in group_by_function(
-        training_losses(trace, *CLASS_LOSSES)
+        training_loss_calls(trace, *CLASS_LOSSES)
     ).items():
         evaluated = [
             r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
@@ -284,7 +284,7 @@ def _detect_shifted_columns(
     """
     findings = []
     kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-    for (kind, network), records in group_by_function(training_losses(trace, *kinds)).items():
+    for (kind, network), records in group_by_function(training_loss_calls(trace, *kinds)).items():
         tables = [r for r in records if r.column_counts]
         widths = {len(r.column_counts) for r in tables}
         if len(tables) < len(records) or len(widths) != 1:

@@ -16,8 +16,8 @@ class ClipAfterStepSettings(Settings):
     min_late_clips: int = Field(
         2,
         ge=1,
-        description="Minimum number of clippings between a step and the next backward pass, for a "
-        "finding.",
+        description="Minimum number of steps with a clipping between the step and the next "
+        "backward pass, for a finding.",
     )
 
 
@@ -37,40 +37,40 @@ def _count_clips(trace: Trace) -> dict[int, _Clips]:
     """Count clippings before (late) and after (useful) the first backward pass of their step."""
     by_optimizer: dict[int, _Clips] = {}
     for sequence in trace.sequences:
-        clips = sequence.find("clip")
-        if not clips or sequence.find("stepped"):
+        positions = sequence.find("clip")
+        if not positions or sequence.find("stepped"):
             continue
         backward = min(
             sequence.find("backward") + sequence.find("grad"), default=len(sequence.events)
         )
-        late_optimizers = {sequence.events[i].object_id for i in clips if i < backward}
-        for i in clips:
-            optimizer_clips = by_optimizer.setdefault(sequence.events[i].object_id, _Clips())
-            optimizer_clips.num_useful += sequence.count * (i > backward)
-        # Before the first step, there are no used gradients that could be clipped.
+        late_optimizers = {sequence.events[i].object_id for i in positions if i < backward}
+        for i in positions:
+            clips = by_optimizer.setdefault(sequence.events[i].object_id, _Clips())
+            clips.num_useful += sequence.count * (i > backward)
+        # A clipping before the first step cannot be late.
         for optimizer in late_optimizers if sequence.first_step > 1 else ():
-            optimizer_clips = by_optimizer[optimizer]
-            optimizer_clips.num_late += sequence.count
-            optimizer_clips.first_step = optimizer_clips.first_step or sequence.first_step - 1
+            clips = by_optimizer[optimizer]
+            clips.num_late += sequence.count
+            clips.first_step = clips.first_step or sequence.first_step - 1
     return by_optimizer
 
 
 def _judge(rule: Rule[ClipAfterStepSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    findings, clips = [], _count_clips(trace)
+    findings, clips_by_optimizer = [], _count_clips(trace)
     for optimizer in stepping_optimizers(trace):
-        optimizer_clips = clips.get(optimizer, _Clips())
-        num_late = optimizer_clips.num_late
-        if num_late < rule.settings.min_late_clips or optimizer_clips.num_useful:
+        clips = clips_by_optimizer.get(optimizer, _Clips())
+        if clips.num_late < rule.settings.min_late_clips or clips.num_useful:
             continue
         findings.append(
             rule.finding(
                 severity="error",
-                step=optimizer_clips.first_step,
-                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped {num_late} "
-                "times, each time after the step that used them and before the next backward().",
+                step=clips.first_step,
+                what=f"{optimizer_name(trace, optimizer)}: gradients were clipped "
+                f"{clips.num_late} times, each time after the step that used them and before the "
+                "next backward().",
                 cause="The clipping has no effect: every step uses unclipped gradients.",
                 fix="Clip between backward() and step().",
-                num_late=num_late,
+                num_late=clips.num_late,
             )
         )
     return tuple(findings)

@@ -40,7 +40,7 @@ class ClipBeforeUnscaleSettings(Settings):
     max_relative_deviation: float = Field(
         0.01,
         gt=0,
-        description="Maximum deviation of a norm, times the loss scale, from the limit for the "
+        description="Maximum difference between the limit and a norm times the loss scale for the "
         "two to count as equal, relative to the limit.",
     )
     min_clip_norm: float = Field(
@@ -58,8 +58,8 @@ class ClipBeforeUnscaleSettings(Settings):
 
 
 _CAUSE = (
-    "The clipping limit is applied to gradients that are larger by the loss scale, often by a "
-    "factor of thousands; after unscaling almost nothing is left of them."
+    "The clipping limit is applied to gradients that are multiplied by the loss scale, often by "
+    "thousands. After unscaling, the clipped gradients are almost zero."
 )
 _FIX = "Call scaler.unscale_(optimizer) before clipping."
 
@@ -70,10 +70,10 @@ def _clips_scaled_gradients(step: OptimizerStep) -> bool:
     backward = step.last_backward
     if backward < 0 or "scaled" not in events[backward].flags:
         return False
-    unscale = min((i for i in step.before("unscale") if i > backward), default=step.position)
+    unscale = min((i for i in step.find_before("unscale") if i > backward), default=step.position)
     return any(
         backward < i < unscale and events[i].object_id == step.end.object_id
-        for i in step.before("clip")
+        for i in step.find_before("clip")
     )
 
 
@@ -93,22 +93,19 @@ def _detect_manual_clipping(
         return None
     # Clipping may begin in the middle of the run.
     limit = median(norm * scale for _, norm, scale in sampled[-rule.settings.min_samples :])
-    is_at_limit = [
-        abs(norm * scale - limit) <= rule.settings.max_relative_deviation * limit
-        for _, norm, scale in sampled
-    ]
-    sampled = sampled[is_at_limit.index(True) :] if True in is_at_limit else []
     at_limit = [
         sample
         for sample in sampled
         if abs(sample[1] * sample[2] - limit) <= rule.settings.max_relative_deviation * limit
     ]
-    is_rare = len(at_limit) < max(
-        rule.settings.min_samples, rule.settings.min_constant_share * len(sampled)
-    )
-    if is_rare or not rule.settings.min_clip_norm <= limit <= rule.settings.max_clip_norm:
+    is_plausible = rule.settings.min_clip_norm <= limit <= rule.settings.max_clip_norm
+    if len(at_limit) < rule.settings.min_samples or not is_plausible:
         return None
-    if max(norm for _, norm, _ in at_limit) > rule.settings.max_resulting_norm:
+    sampled = sampled[sampled.index(at_limit[0]) :]
+    if (
+        len(at_limit) < rule.settings.min_constant_share * len(sampled)
+        or max(norm for _, norm, _ in at_limit) > rule.settings.max_resulting_norm
+    ):
         return None
     step, norm, scale = at_limit[0]
     return rule.finding(
@@ -133,10 +130,11 @@ def _judge(rule: Rule[ClipBeforeUnscaleSettings], trace: Trace) -> tuple[TraceFi
             manual_finding = _detect_manual_clipping(rule, trace, optimizer)
             findings += [manual_finding] if manual_finding is not None else []
             continue
-        norms = [c.norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
-        limits = [c.max_norm for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
+        clips = [c for n in trace.scalars for c in n.clips if c.optimizer == optimizer]
         example = (
-            f", for example a norm of {norms[0]:.3g} to a limit of {limits[0]:.3g}" if norms else ""
+            f", for example a norm of {clips[0].norm:.3g} to a limit of {clips[0].max_norm:.3g}"
+            if clips
+            else ""
         )
         findings.append(
             rule.finding(

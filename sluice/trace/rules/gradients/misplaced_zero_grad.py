@@ -34,15 +34,17 @@ def _clears_own_gradients(step: OptimizerStep) -> bool:
     gradients are zero.
     """
     lacks_gradients = bool({"none", "zero"} & set(step.end.flags))
-    zero_grad = max((i for i in step.before("zero") if i > step.last_backward), default=-1)
+    last_zero_grad = max(
+        (i for i in step.find_before("zero") if i > step.last_backward), default=-1
+    )
     # Without a zero_grad() call, gradients that are all zero at the step were zeroed manually.
-    if zero_grad < 0 and "zero" in step.end.flags:
-        zero_grad = step.position
-    last_forward = max(step.before("forward"), default=-1)
+    if last_zero_grad < 0 and "zero" in step.end.flags:
+        last_zero_grad = step.position
+    last_forward = max(step.find_before("forward"), default=-1)
     # With a forward pass after backward(), the clearing would belong to the next batch.
     return (
         lacks_gradients
-        and 0 <= step.last_backward < zero_grad
+        and 0 <= step.last_backward < last_zero_grad
         and last_forward < step.last_backward
     )
 
@@ -54,11 +56,9 @@ def _steps_with_clearing_closure(trace: Trace, optimizer: int) -> tuple[Optimize
     no weight was sampled twice.
     """
     record = {o.index: o for m in trace.memberships for o in m.optimizers}.get(optimizer)
-    optimized = (
-        {p for g in record.groups for p in g.parameters} if record is not None else set[int]()
-    )
-    sampled_twice = {p for p, values in values_by_parameter(trace).items() if len(values) > 1}
-    compared = sampled_twice & optimized
+    optimized = record.parameters if record is not None else ()
+    values = values_by_parameter(trace)
+    compared = {p for p in optimized if len(values.get(p, ())) > 1}
     if not compared or compared & changed_parameters(trace):
         return ()
     steps = []

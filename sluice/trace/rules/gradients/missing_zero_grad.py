@@ -36,7 +36,7 @@ def _judge(rule: Rule[MissingZeroGradSettings], trace: Trace) -> tuple[TraceFind
         if (
             num_carried < rule.settings.min_steps
             or num_carried < (num_steps - 1) / 2
-            or any(s.before("grad") for s in steps)
+            or any(s.find_before("grad") for s in steps)
         ):
             continue
         findings.append(

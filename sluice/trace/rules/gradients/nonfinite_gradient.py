@@ -55,10 +55,7 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     if first is None:
         return ()
     step, loss, nonfinite, num_gradients = first
-    first_nonfinite_loss = next(
-        (s for s, v in step_losses(trace) if not math.isfinite(v)), step + 1
-    )
-    if first_nonfinite_loss < step:
+    if any(s < step and not math.isfinite(v) for s, v in step_losses(trace)):
         return ()
     closest = _closest_to_loss(trace, nonfinite)
     name = parameter_names(trace).get(closest, f"parameter {closest}")
@@ -67,8 +64,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             severity="error",
             step=step,
             what=f"The loss at step {step} is finite ({loss:.4g}), but the gradients of "
-            f"{len(nonfinite)} of {num_gradients} parameters are not. The parameter closest to the "
-            f"loss is {name}.",
+            f"{len(nonfinite)} of {num_gradients} parameters are not. Of these parameters, {name} "
+            "is closest to the loss.",
             cause="The derivative of an operation after this parameter is infinite or undefined: "
             "sqrt or a norm at 0, log of 0, or a torch.where whose unused branch is not finite.",
             fix="Keep the operand away from that point: clamp it, add a small constant inside "

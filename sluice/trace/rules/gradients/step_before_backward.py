@@ -39,7 +39,7 @@ def _separates_passes(step: OptimizerStep) -> bool:
     """Whether the step is between a forward pass and its backward pass."""
     forwards = [
         i
-        for i in step.before("forward")
+        for i in step.find_before("forward")
         if {"grad", "training"} <= set(step.sequence.events[i].flags)
     ]
     # A gradient hook steps inside the backward pass, whose event is recorded when the pass ends.
@@ -52,17 +52,15 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
     for optimizer in stepping_optimizers(trace):
         steps = tuple(s for s in steps_of(trace, optimizer) if s.end.kind == "step")
         without_new_gradient = tuple(filter(_lacks_new_gradient, steps))
-        between_passes = tuple(s for s in steps if _separates_passes(s) and not s.before("grad"))
-        early_steps = (
-            without_new_gradient
-            if count_steps(without_new_gradient) >= count_steps(between_passes)
-            else between_passes
+        between_passes = tuple(
+            s for s in steps if _separates_passes(s) and not s.find_before("grad")
         )
+        early_steps = max(without_new_gradient, between_passes, key=count_steps)
         if count_steps(early_steps) < max(
             rule.settings.min_steps, rule.settings.min_early_share * (count_steps(steps) - 1)
         ):
             continue
-        gradients = (
+        gradients_text = (
             "no new gradient"
             if early_steps is without_new_gradient
             else "the gradients of the previous batch"
@@ -72,7 +70,7 @@ def _judge(rule: Rule[StepBeforeBackwardSettings], trace: Trace) -> tuple[TraceF
                 severity="error",
                 step=first_step_of(early_steps),
                 what=f"{optimizer_name(trace, optimizer)}: {count_steps(early_steps)} of "
-                f"{count_steps(steps)} steps ran before backward(), with {gradients}.",
+                f"{count_steps(steps)} steps ran before backward(), with {gradients_text}.",
                 cause="The step does not use the loss of its own batch.",
                 fix="Order each batch as zero_grad(), forward, backward(), step().",
                 num_early=count_steps(early_steps),

@@ -68,7 +68,8 @@ def _has_undivided_means(step: OptimizerStep) -> bool:
 def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool:
     """Whether the step sums the mean losses of several batches without dividing any of them.
 
-    All losses must be of one network.
+    All losses must be of one network. If not ``may_lack_loader``, the batches must come from a
+    loader.
     """
     groups = _events_by_backward(step)
     if len(groups) < 2 or not _has_undivided_means(step):
@@ -76,12 +77,12 @@ def _sums_undivided_means(step: OptimizerStep, *, may_lack_loader: bool) -> bool
     signatures = set()
     for group in groups:
         loaders = frozenset(event.object_id for event in group if event.kind == "batch")
-        forward = [event for event in group if event.kind == "forward"]
-        num_learning = sum("grad" in event.flags for event in forward)
+        forwards = [event for event in group if event.kind == "forward"]
+        num_with_gradients = sum("grad" in event.flags for event in forwards)
         # With two forward passes before one loss, the loss compares the two outputs.
-        if len(loaders) > 1 or num_learning != 1:
+        if len(loaders) > 1 or num_with_gradients != 1:
             return False
-        signatures.add((loaders, tuple(event.object_id for event in forward)))
+        signatures.add((loaders, tuple(event.object_id for event in forwards)))
     if len(signatures) > 1:
         return False
     ((loaders, _),) = signatures
@@ -98,10 +99,10 @@ def _have_different_rows(settings: UnnormalizedAccumulationSettings, trace: Trac
     for record in trace.rows:
         if record.is_learning:
             by_step.setdefault((record.step, record.network), []).append(set(record.rows))
-    accumulated = [batches for batches in by_step.values() if len(batches) > 1]
-    return bool(accumulated) and all(
+    accumulated_batches = [batches for batches in by_step.values() if len(batches) > 1]
+    return bool(accumulated_batches) and all(
         len(batch & earlier) <= settings.max_shared_row_share * len(batch)
-        for batches in accumulated
+        for batches in accumulated_batches
         for i, batch in enumerate(batches)
         for earlier in batches[:i]
     )
@@ -113,9 +114,9 @@ def _judge(rule: Rule[UnnormalizedAccumulationSettings], trace: Trace) -> tuple[
     kinds = {record.kind for record in losses}
     # The discriminator of a GAN has one constant target for real rows and one for generated rows:
     # its two losses are summed intentionally.
-    has_targets = any(record.target_smallest < record.target_largest for record in losses)
+    has_varying_targets = any(record.target_smallest < record.target_largest for record in losses)
     is_loss_unknown = not losses
-    may_lack_loader = (has_targets or is_loss_unknown) and _have_different_rows(
+    may_lack_loader = (has_varying_targets or is_loss_unknown) and _have_different_rows(
         rule.settings, trace
     )
     for optimizer in stepping_optimizers(trace):
@@ -161,8 +162,8 @@ UNNORMALIZED_ACCUMULATION = Rule(
     requires="Steps after several backward passes of one network, each on a different batch.",
     contradicted_by="A learning rate that is intentionally divided by the number of batches.",
     abstains="The loss is divided, weighted or a sum; the program changes gradients before the "
-    "step; the backward passes belong to several tasks or networks; or they alternate with other "
-    "steps.",
+    "step; the backward passes belong to several tasks or networks; or other optimizers make a "
+    "step between them.",
     settings=UnnormalizedAccumulationSettings(),
     judge=_judge,
 )

@@ -34,7 +34,8 @@ class VanishingGradientsSettings(Settings):
 
 _PARAMETRIZED = ".parametrizations."
 """Part of the name of a parametrized weight. With weight normalization, the gradient of a direction
-is orthogonal to it, and zero for a single element. Its norm does not show vanishing gradients."""
+is orthogonal to the direction, and zero if that has a single element. So the norm of the gradient
+does not show whether gradients vanish."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -43,22 +44,19 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
     for optimizer in stepping_optimizers(trace):
         measured = measurements_of(trace, optimizer)
         vanishing: list[tuple[int, int, float]] = []
-        for step, measured_step in measured:
-            positions = [
-                i
-                for i in weight_positions(trace, measured_step)
-                if measured_step.weight_norms[i] > 0
-                and _PARAMETRIZED not in names[measured_step.parameters[i]]
+        for step, statistics in measured:
+            ratios = [
+                (statistics.grad_norms[i] / statistics.weight_norms[i], statistics.parameters[i])
+                for i in weight_positions(trace, statistics)
+                if statistics.weight_norms[i] > 0
+                and _PARAMETRIZED not in names[statistics.parameters[i]]
             ]
-            ratios = {
-                i: measured_step.grad_norms[i] / measured_step.weight_norms[i] for i in positions
-            }
             if len(ratios) < rule.settings.min_weights_per_step:
                 continue
-            smallest = min(ratios, key=lambda i: ratios[i])
-            if 0 < ratios[smallest] < rule.settings.max_ratio * max(ratios.values()):
-                share = ratios[smallest] / max(ratios.values())
-                vanishing.append((step, measured_step.parameters[smallest], share))
+            largest = max(ratio for ratio, _ in ratios)
+            smallest, parameter = min(ratios, key=lambda ratio: ratio[0])
+            if 0 < smallest < rule.settings.max_ratio * largest:
+                vanishing.append((step, parameter, smallest / largest))
         if len(vanishing) < max(rule.settings.min_steps, 0.8 * len(measured)):
             continue
         step, parameter, share = vanishing[0]
@@ -67,8 +65,8 @@ def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceF
                 severity="warning",
                 step=step,
                 what=f"{optimizer_name(trace, optimizer)}: in {len(vanishing)} of {len(measured)} "
-                "measured steps a gradient, relative to its weight, is less than "
-                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, that of "
+                "measured steps, the smallest ratio of gradient norm to weight norm is below "
+                f"{rule.settings.max_ratio:.0e} of the largest one. At step {step}, the ratio of "
                 f"{names[parameter]} is {share:.1e} of the largest one.",
                 cause="The gradient shrinks from layer to layer, so the layers far from the loss "
                 "do not learn.",
@@ -88,7 +86,8 @@ VANISHING_GRADIENTS = Rule(
     requires="Four measured steps with four weights each.",
     contradicted_by="A gradient of this weight as large as the others, relative to the size of "
     "the weights.",
-    abstains="Gradients are exactly zero (other rules report that), or the weight is parametrized.",
+    abstains="Gradients are exactly zero (other rules report that); the weight is parametrized; or "
+    "fewer than eight in ten measured steps have a vanishing gradient.",
     settings=VanishingGradientsSettings(),
     judge=_judge,
 )

@@ -7,7 +7,7 @@ from pydantic import Field
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
 
 class ExtremeLogitsSettings(Settings):
@@ -26,10 +26,10 @@ class ExtremeLogitsSettings(Settings):
 
 def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for records in group_by_function(training_losses(trace, "cross_entropy")).values():
+    for records in group_by_function(training_loss_calls(trace, "cross_entropy")).values():
         # Extreme logits after a step may be caused by its update, for example by a learning rate
         # that is too high.
-        extreme = [
+        extreme_calls = [
             r
             for r in records
             if r.step == 0
@@ -38,16 +38,16 @@ def _judge(rule: Rule[ExtremeLogitsSettings], trace: Trace) -> tuple[TraceFindin
             and r.reduction == "mean"
             and r.value > rule.settings.min_loss_ratio * math.log(r.input_shape[1])
         ]
-        if not extreme:
+        if not extreme_calls:
             continue
-        record = extreme[0]
+        record = extreme_calls[0]
         findings.append(
             rule.finding(
                 severity="warning",
-                step=record.step + 1,
-                what=f"Logits range from {record.smallest:.3g} to {record.largest:.3g} at step "
-                f"{record.step + 1}. The loss is {record.value:.3g}; equal probabilities would "
-                f"give {math.log(record.input_shape[1]):.3g}.",
+                step=1,
+                what=f"Logits range from {record.smallest:.3g} to {record.largest:.3g} at step 1. "
+                f"The loss is {record.value:.3g}; equal probabilities would give "
+                f"{math.log(record.input_shape[1]):.3g}.",
                 cause="The network is confident and wrong before training: the first steps only "
                 "correct that.",
                 fix="Initialize the weights of the last layer with smaller values, or scale the "

@@ -8,7 +8,7 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS, LossRecord
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
 
 class LogitsProbabilityMixupSettings(Settings):
@@ -60,7 +60,10 @@ def _is_in_unit_interval(record: LossRecord) -> bool:
 def _find_mixup(
     settings: LogitsProbabilityMixupSettings, record: LossRecord
 ) -> tuple[str, str, bool] | None:
-    """Return the received input, the expected input, and whether one call is conclusive."""
+    """Return the received input, the expected input, and whether one call is conclusive.
+
+    None if the values are as expected.
+    """
     producer = record.producer_node
     is_sigmoid, is_softmax = producer.startswith("Sigmoid"), producer.startswith("Softmax")
     if record.kind in (MANUAL_CROSS_ENTROPY, MANUAL_LOGISTIC_LOSS):
@@ -95,7 +98,7 @@ def _find_mixup(
 
 
 _UNKNOWN_PRODUCER = "operation that limits the values to [0, 1]"
-"""Noun for the function to remove if only the values indicate the fault."""
+"""Name of the producer in a fix if it is unknown, because only the values indicate the fault."""
 
 _FIX = {
     "cross_entropy": "Pass the output of the last linear layer to F.cross_entropy; "
@@ -114,19 +117,25 @@ _FIX = {
 
 def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_losses(trace, *_KINDS)).items():
+    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
         mixups = [
             (r, mixup) for r in records if (mixup := _find_mixup(rule.settings, r)) is not None
         ]
         if not mixups:
             continue
-        record, (received, expected, is_certain) = mixups[0]
-        if not is_certain and (len(mixups) < len(records) or len(mixups) < rule.settings.min_calls):
+        record, (received, expected, is_conclusive) = mixups[0]
+        if not is_conclusive and len(mixups) < max(len(records), rule.settings.min_calls):
             continue
         # Logits may happen to be in [0, 1]. Rows that sum to 1 are hardly a coincidence.
-        needs_confirmation = not is_certain and kind == "binary_cross_entropy_with_logits"
+        needs_confirmation = not is_conclusive and kind == "binary_cross_entropy_with_logits"
         is_sigmoid = "sigmoid" in received
-        producer = "sigmoid" if is_sigmoid else "softmax" if is_certain else _UNKNOWN_PRODUCER
+        producer = "sigmoid" if is_sigmoid else "softmax" if is_conclusive else _UNKNOWN_PRODUCER
+        effect = (
+            "For other values it raises an error; on a GPU, a device-side assertion fails."
+            if kind == "binary_cross_entropy"
+            else "The value of the loss is wrong, and its gradients are too small or point in "
+            "another direction."
+        )
         origin = f" (produced by {record.producer_node})" if record.producer_node else ""
         sums_text = (
             f", row sums {record.min_row_sum:.4g} to {record.max_row_sum:.4g}"
@@ -144,8 +153,7 @@ def _judge(rule: Rule[LogitsProbabilityMixupSettings], trace: Trace) -> tuple[Tr
                 step=record.step + 1,
                 what=f"{kind} received {received}{origin} in {len(mixups)} of {len(records)} "
                 f"sampled calls{range_text}{sums_text}.",
-                cause=f"The function expects {expected}. The value of the loss is wrong, and its "
-                "gradients are too small or point in another direction.",
+                cause=f"The function expects {expected}. {effect}",
                 fix=_FIX[kind].format(producer=producer),
                 smallest=record.smallest,
                 largest=record.largest,

@@ -5,7 +5,7 @@ import math
 from sluice.trace.finding import NoThresholds, Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_DIFFERENCE
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import group_by_function, training_loss_calls
 
 _KINDS = (
     "mse_loss",
@@ -26,7 +26,7 @@ def _count_pairs(input_shape: tuple[int, ...], target_shape: tuple[int, ...]) ->
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for (kind, _), records in group_by_function(training_losses(trace, *_KINDS)).items():
+    for (kind, _), records in group_by_function(training_loss_calls(trace, *_KINDS)).items():
         broadcast_calls = [
             r
             for r in records
@@ -47,7 +47,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 "sampled calls.",
                 cause="Every output is compared with every target, so all outputs converge to one "
                 "value, such as the mean target.",
-                fix="Use one shape for both: output.squeeze(-1), or target.unsqueeze(-1).",
+                fix="Use one shape for both: apply squeeze(-1) to the tensor with the additional "
+                "dimension, or unsqueeze(-1) to the other one.",
                 num_pairs=num_pairs,
                 num_wrong=len(broadcast_calls),
             )

@@ -49,16 +49,17 @@ def _rate_increase(
 ) -> tuple[float, float] | None:
     """Return the highest learning rate before a step, and the highest one around it.
 
-    None if their ratio is below ``min_rate_increase``.
+    None if one of them is unknown, or if their ratio is below ``min_rate_increase``.
     """
     if rates is None:
         return None
     recorded = list(zip(rates.steps, rates.values, strict=True))
-    old = max((v for s, v in recorded if s < step - settings.max_steps_to_rate_record), default=0.0)
-    new = max(
-        (v for s, v in recorded if abs(s - step) <= settings.max_steps_to_rate_record), default=0.0
-    )
-    return (old, new) if 0 < old * settings.min_rate_increase <= new else None
+    distance = settings.max_steps_to_rate_record
+    rate_before = max((v for s, v in recorded if s < step - distance), default=0.0)
+    rate_around = max((v for s, v in recorded if abs(s - step) <= distance), default=0.0)
+    if 0 < rate_before * settings.min_rate_increase <= rate_around:
+        return rate_before, rate_around
+    return None
 
 
 def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -67,17 +68,18 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
     if jump is None:
         return ()
     measured_steps = measurements_of(trace, stepping[0])
-    before = [measured for step, measured in measured_steps if step < jump.step][-1:]
-    later = [(step, measured) for step, measured in measured_steps if step >= jump.step][:1]
-    if not before or not later or before[0].parameters != later[0][1].parameters:
+    before = [statistics for step, statistics in measured_steps if step < jump.step]
+    after = [measurement for measurement in measured_steps if measurement[0] >= jump.step]
+    if not before or not after or before[-1].parameters != after[0][1].parameters:
         return ()
-    norm_before = _weight_norm(trace, before[0])
-    growth = _weight_norm(trace, later[0][1]) / norm_before if norm_before else math.nan
+    step_after, statistics_after = after[0]
+    norm_before = _weight_norm(trace, before[-1])
+    growth = _weight_norm(trace, statistics_after) / norm_before if norm_before else math.nan
     if not growth >= rule.settings.min_weight_growth or math.isinf(growth):
         return ()
     rates = _rate_increase(rule.settings, learning_rates(trace, stepping[0]), jump.step)
     if rates is None:
-        rate_text, at_rate = "", f", at a learning rate of {max(later[0][1].rates):.3g}"
+        rate_text, at_rate = "", f", at a learning rate of {max(statistics_after.rates):.3g}"
         cause = (
             "A single step overshot the minimum by far, because of an exceptionally large gradient "
             "or a briefly higher learning rate."
@@ -101,15 +103,15 @@ def _judge(rule: Rule[LossDivergenceSettings], trace: Trace) -> tuple[TraceFindi
             severity="error",
             step=jump.step,
             what=f"{optimizer_name(trace, stepping[0])}: at step {jump.step} the loss jumps from "
-            f"{jump.before:.4g} and does not recover; its median from there on is "
-            f"{jump.after:.4g}.{rate_text} At step {later[0][0]} the norm of the "
+            f"{jump.median_before:.4g} and does not recover; its median from there on is "
+            f"{jump.median_after:.4g}.{rate_text} At step {step_after} the norm of the "
             f"weights is {growth:,.1f} times the norm before the jump{at_rate}.",
             cause=cause,
             fix=fix,
-            loss_before=jump.before,
-            loss_after=jump.after,
+            loss_before=jump.median_before,
+            loss_after=jump.median_after,
             weight_growth=growth,
-            rate=max(later[0][1].rates) if rates is None else rates[1],
+            rate=max(statistics_after.rates) if rates is None else rates[1],
         ),
     )
 

@@ -35,19 +35,20 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
     if _has_network_targets(rule.settings, trace, optimizers[0]):
         return ()
     quarter = len(losses) // 4
-    first = [v for _, v in losses[:quarter]]
-    last = [v for _, v in losses[-quarter:]]
-    share_lower = sum(b < a for a in first for b in last) / (len(first) * len(last))
+    first_losses = [v for _, v in losses[:quarter]]
+    last_losses = [v for _, v in losses[-quarter:]]
+    num_lower = sum(last < first for first in first_losses for last in last_losses)
+    share_lower = num_lower / quarter**2
     if share_lower >= 0.5:
         return ()
     return (
         rule.finding(
             severity="warning",
             step=losses[-quarter][0],
-            what=f"The loss does not decrease. Its median is {statistics.median(first):.4g} in "
-            f"the first {quarter} recorded steps and {statistics.median(last):.4g} in the last "
-            f"{quarter}. In {share_lower:.0%} of all pairs of a first and a last loss, the last "
-            "one is lower.",
+            what="The loss does not decrease. Its median is "
+            f"{statistics.median(first_losses):.4g} in the first {quarter} recorded steps and "
+            f"{statistics.median(last_losses):.4g} in the last {quarter}. If one loss of each of "
+            f"these periods is compared, the later one is lower in {share_lower:.0%} of all pairs.",
             cause="The network does not learn, or what it learns does not reduce the loss.",
             fix="Overfit a single batch: if the loss does not decrease there, the fault is in "
             "the program, not in the data.",
@@ -58,9 +59,9 @@ def _judge(rule: Rule[LossNotDecreasingSettings], trace: Trace) -> tuple[TraceFi
 
 
 def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, optimizer: int) -> bool:
-    """Whether most steps compute their targets with a network, or a loss from network gradients.
+    """Whether most steps compute targets with a network, or a loss from gradients of a network.
 
-    The targets of such a loss change during training, as in Q-learning and energy-based models.
+    Such targets and losses change during training, as in Q-learning and energy-based models.
     """
     steps = steps_of(trace, optimizer)
     target_steps = [
@@ -68,7 +69,7 @@ def _has_network_targets(settings: LossNotDecreasingSettings, trace: Trace, opti
         for s in steps
         if any(
             _computes_targets(s.sequence.events[position])
-            for position in s.before("forward", "grad")
+            for position in s.find_before("forward", "grad")
         )
     ]
     min_steps = settings.min_network_target_share * count_steps(steps)

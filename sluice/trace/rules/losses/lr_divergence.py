@@ -23,15 +23,15 @@ class LrDivergenceSettings(Settings):
     min_rise: float = Field(
         30.0,
         gt=1,
-        description="Minimum ratio of a loss to the loss at the start, for the loss to count as "
-        "diverged.",
+        description="A loss counts as diverged if it exceeds the loss at the start by more than "
+        "this factor, or is non-finite.",
     )
     min_rise_at_end: float = Field(
         5.0,
         gt=1,
-        description="Ratio to the loss at the start that nine tenths of the losses in the second "
-        "half of the steps after the divergence must reach. With more losses below it, the "
-        "training has recovered. Non-finite losses count as above it.",
+        description="For a finding, nine tenths of the losses in the second half of the steps "
+        "after the divergence must have at least this ratio to the loss at the start. Otherwise "
+        "the training has recovered. Non-finite losses count as above the ratio.",
     )
     min_finite_rise: float = Field(
         3.0,
@@ -56,29 +56,31 @@ class LrDivergenceSettings(Settings):
 def _detect_divergence(
     settings: LrDivergenceSettings, losses: tuple[tuple[int, float], ...]
 ) -> tuple[int, float, float] | None:
-    """Return the step where the loss begins to diverge, the largest loss, and the start loss.
+    """Return the step where the loss begins to diverge, its largest finite value, and its start.
 
     None if the loss does not diverge.
     """
-    first = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
-    if len(losses) < 2 * settings.num_start_losses or not first:
+    start_losses = [v for _, v in losses[: settings.num_start_losses] if math.isfinite(v)]
+    if len(losses) < 2 * settings.num_start_losses or not start_losses:
         return None
-    start = min(first)
+    start_loss = min(start_losses)
     # ``not <=`` includes losses that are NaN.
-    high = [i for i, (_, v) in enumerate(losses) if not v <= settings.min_rise * start]
-    if start <= 0 or not high:
+    diverged = next(
+        (i for i, (_, v) in enumerate(losses) if not v <= settings.min_rise * start_loss), None
+    )
+    if start_loss <= 0 or diverged is None:
         return None
-    tail = [v for _, v in losses[high[0] :]]
-    end = tail[len(tail) // 2 :]
-    low = [v for v in end if math.isfinite(v) and v < settings.min_rise_at_end * start]
+    since_divergence = [v for _, v in losses[diverged:]]
+    last_half = since_divergence[len(since_divergence) // 2 :]
+    max_low = settings.min_rise_at_end * start_loss
+    num_low = sum(math.isfinite(v) and v < max_low for v in last_half)
     # Even with a network that has diverged, a few batches have a low loss by chance.
-    if len(low) > len(end) // 10:
+    if num_low > len(last_half) // 10:
         return None
     # The loss begins to diverge where it is first more than twice the loss at the start.
-    rising = [i for i, (_, v) in enumerate(losses[: high[0] + 1]) if not v <= 2 * start]
-    before = [v for _, v in losses[: high[0] + 1] if math.isfinite(v)]
-    largest_loss = max([v for v in tail if math.isfinite(v)] + before)
-    return losses[rising[0]][0], largest_loss, start
+    max_normal_loss = min(2.0, settings.min_rise) * start_loss
+    first_step = next(step for step, v in losses if not v <= max_normal_loss)
+    return first_step, max(v for _, v in losses if math.isfinite(v)), start_loss
 
 
 def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -88,29 +90,29 @@ def _judge(rule: Rule[LrDivergenceSettings], trace: Trace) -> tuple[TraceFinding
     divergence = _detect_divergence(rule.settings, step_losses(trace))
     if divergence is None:
         return ()
-    step, largest_loss, start = divergence
-    if largest_loss < rule.settings.min_finite_rise * start:
+    step, largest_loss, start_loss = divergence
+    if largest_loss < rule.settings.min_finite_rise * start_loss:
         return ()
-    ratios = [
-        (measured.update_norms[i] / measured.weight_norms[i], measured_step, max(measured.rates))
-        for measured_step, measured in measurements_of(trace, stepping[0])
-        if measured_step <= step + rule.settings.max_steps_after_rise
+    updates = [
+        (measured.update_norms[i] / measured.weight_norms[i], update_step, max(measured.rates))
+        for update_step, measured in measurements_of(trace, stepping[0])
+        if update_step <= step + rule.settings.max_steps_after_rise
         for i in weight_positions(trace, measured)
         if measured.weight_norms[i] > 0 and math.isfinite(measured.update_norms[i])
     ]
-    largest_ratio, measured_step, rate = max(ratios, default=(0.0, 0, 0.0))
+    largest_ratio, update_step, rate = max(updates, default=(0.0, 0, 0.0))
     if largest_ratio < rule.settings.min_update_ratio:
         return ()
     return (
         rule.finding(
             severity="error",
             step=step,
-            what=f"{optimizer_name(trace, stepping[0])}: the loss rose from {start:.4g} to "
-            f"{largest_loss:.4g} and does not recover. Step {measured_step} changed a weight by "
+            what=f"{optimizer_name(trace, stepping[0])}: the loss rose from {start_loss:.4g} "
+            f"to {largest_loss:.4g} and does not recover. Step {update_step} changed a weight by "
             f"{largest_ratio:.0%} of its norm, at a learning rate of {rate:.3g}.",
             cause="Each step overshoots the minimum, so the loss increases.",
             fix="Divide the learning rate by ten, and warm it up over the first steps.",
-            loss_at_start=start,
+            loss_at_start=start_loss,
             largest_loss=largest_loss,
             update_ratio=largest_ratio,
             rate=rate,

@@ -1,7 +1,6 @@
 """Detects non-finite losses in training and in evaluations."""
 
 import math
-from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -22,7 +21,7 @@ class NonfiniteLossSettings(Settings):
         2,
         ge=1,
         description="Minimum number of non-finite losses, or of evaluations with a non-finite "
-        "loss, for an error. The last one of the run must be one of them.",
+        "loss, for an error. The last loss or evaluation of the run must be non-finite as well.",
     )
 
 
@@ -41,7 +40,7 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
                 rule,
                 trace,
                 corrupted,
-                losses,
+                num_losses=len(losses),
                 num_nonfinite=len(nonfinite),
                 is_persistent=is_persistent,
             ),
@@ -65,18 +64,18 @@ def _judge(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFindin
 
 def _judge_evaluations(rule: Rule[NonfiniteLossSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Report evaluations with a non-finite loss, if all training losses are finite."""
-    # Scaled losses, too: only whether they are finite matters.
+    # Scaled losses are included, because only their finiteness matters.
     losses = [value for record in trace.scalars for value in record.losses]
     if not losses or not all(map(math.isfinite, losses)):
         return ()
     # The program may exclude elements of a loss that is not reduced.
-    unreduced = {
+    unreduced_losses = {
         (r.network, r.kind) for r in trace.losses if not r.is_learning and r.reduction == "none"
     }
     findings = []
     for evaluations in evaluation_series(trace):
         nonfinite = [e for e in evaluations if not math.isfinite(e.mean)]
-        if not nonfinite or (nonfinite[0].network, nonfinite[0].kind) in unreduced:
+        if not nonfinite or (nonfinite[0].network, nonfinite[0].kind) in unreduced_losses:
             continue
         first = nonfinite[0]
         is_persistent = (
@@ -104,8 +103,8 @@ def _build_weights_finding(
     rule: Rule[NonfiniteLossSettings],
     trace: Trace,
     record: CorruptedWeightsRecord,
-    losses: Sequence[tuple[int, float]],
     *,
+    num_losses: int,
     num_nonfinite: int,
     is_persistent: bool,
 ) -> TraceFinding:
@@ -116,14 +115,14 @@ def _build_weights_finding(
         step=record.step,
         what=f"After step {record.step}, {listed} of {record.num_parameters} parameters are "
         "non-finite, although their optimizer state is finite. The loss is non-finite at "
-        f"{num_nonfinite} of {len(losses)} recorded steps.",
+        f"{num_nonfinite} of {num_losses} recorded steps.",
         cause="The gradient did not cause this: the program wrote to the weights between two "
         "steps, or the update itself is non-finite, as with eps=0 or a non-finite learning rate.",
         fix="Check the code that writes to these weights after a step (projection, clamp, weight "
         "averaging, checkpoint loading), and the learning rate and eps of the optimizer; resume "
         "from an earlier checkpoint.",
         num_bad=num_nonfinite,
-        num_known=len(losses),
+        num_known=num_losses,
     )
 
 

@@ -10,7 +10,7 @@ from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import EvaluationPassRecord, LossRecord
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.evaluation_series import evaluation_series
-from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_losses
+from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, network_name, training_loss_calls
 from sluice.trace.rules._helpers.measurements import step_losses
 
 
@@ -58,7 +58,8 @@ class OverfittingSettings(Settings):
         100.0,
         gt=1,
         description="Minimum ratio of the validation loss to the training loss for a finding "
-        "without a rise of the validation loss. One of 301 healthy runs reached a ratio of 48.",
+        "without a rise of the validation loss, which must also exceed the loss of equal "
+        "probabilities for all classes. One of 301 healthy runs reached a ratio of 48.",
     )
     min_rise: float = Field(
         1.5,
@@ -79,17 +80,18 @@ _BINARY_LOSSES = ("binary_cross_entropy", "binary_cross_entropy_with_logits")
 
 
 def _minimized_calls(
-    settings: OverfittingSettings, trace: Trace, last: EvaluationPassRecord
+    settings: OverfittingSettings, trace: Trace, evaluation: EvaluationPassRecord
 ) -> list[LossRecord]:
-    """Return the training calls of the evaluated loss function and network that are minimized.
+    """Return the training calls of an evaluation's loss function whose result is minimized.
 
-    The result of such a call is the loss of a backward pass. [] if too many results differ, because
-    the program minimizes a sum, a part or another loss.
+    Only calls for the network of the evaluation count. Their result is minimized if it is the loss
+    of a backward pass. [] if too many results differ, because the program minimizes a sum, a part
+    or another loss.
     """
     calls = [
         record
-        for record in training_losses(trace, last.kind)
-        if record.network == last.network and math.isfinite(record.value)
+        for record in training_loss_calls(trace, evaluation.kind)
+        if record.network == evaluation.network and math.isfinite(record.value)
     ]
     backward_losses = dict(step_losses(trace))
     compared = [record for record in calls if record.step + 1 in backward_losses]
@@ -100,11 +102,8 @@ def _minimized_calls(
             record.value, backward_losses[record.step + 1], rel_tol=settings.equal_tolerance
         )
     ]
-    return (
-        matching
-        if len(matching) >= max(settings.min_matches, settings.min_match_share * len(compared))
-        else []
-    )
+    min_matches = max(settings.min_matches, settings.min_match_share * len(compared))
+    return matching if len(matching) >= min_matches else []
 
 
 def _uniform_loss(kind: str, calls: list[LossRecord]) -> float:

@@ -14,7 +14,7 @@ from sluice.trace.rules._helpers.loss_calls import (
     CLASS_LOSSES,
     group_by_function,
     network_name,
-    training_losses,
+    training_loss_calls,
 )
 
 
@@ -48,7 +48,7 @@ _FIX = "Truncate prompts, not answers, when rows are too long, and drop rows wit
 def _judge(rule: Rule[AllTargetsIgnoredSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for (kind, _), records in group_by_function(
-        training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
+        training_loss_calls(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
         empty_batches = [r for r in records if r.num_targets and not r.num_supervised]
         if not empty_batches:

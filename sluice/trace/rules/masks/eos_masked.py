@@ -6,7 +6,11 @@ from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import MANUAL_MASKED_LOSS, LossRecord, NextTokenTargets
 from sluice.trace.records.trace import Trace
-from sluice.trace.rules._helpers.loss_calls import CLASS_LOSSES, group_by_function, training_losses
+from sluice.trace.rules._helpers.loss_calls import (
+    CLASS_LOSSES,
+    group_by_function,
+    training_loss_calls,
+)
 
 
 class EosMaskedSettings(Settings):
@@ -47,7 +51,7 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
         p.network for p in trace.probes if p.probe == "own tokens" and not p.largest_effect
     }
     for (kind, network), records in group_by_function(
-        training_losses(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
+        training_loss_calls(trace, *CLASS_LOSSES, MANUAL_MASKED_LOSS)
     ).items():
         calls = [(r, r.tokens) for r in records if r.tokens is not None]
         if not calls or any(t.next_share < rule.settings.min_next_share for _, t in calls):

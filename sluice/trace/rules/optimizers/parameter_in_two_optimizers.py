@@ -7,7 +7,6 @@ from pydantic import Field
 from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
-from sluice.trace.records.membership import Membership
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.optimizer_steps import (
     count_steps,
@@ -30,37 +29,29 @@ class ParameterInTwoOptimizersSettings(Settings):
     )
 
 
-def _parameters_by_optimizer(membership: Membership) -> dict[int, set[int]]:
-    return {
-        record.index: {p for group in record.groups for p in group.parameters}
-        for record in membership.optimizers
-    }
-
-
 def _concurrent_pairs(trace: Trace) -> Iterator[tuple[int, int]]:
     """Yield pairs of optimizers with overlapping step ranges.
 
     Optimizers that follow each other, such as a new one for every task, are not compared.
     """
-    step_ranges = []
-    for optimizer in stepping_optimizers(trace):
-        steps = steps_of(trace, optimizer)
-        if steps:
-            step_ranges.append(
-                (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
-            )
+    step_ranges = sorted(
+        (first_step_of(steps), max(s.sequence.last_step for s in steps), optimizer)
+        for optimizer in stepping_optimizers(trace)
+        if (steps := steps_of(trace, optimizer))
+    )
     active = list[tuple[int, int]]()
-    for started, last, optimizer in sorted(step_ranges):
-        active = [(end, other) for end, other in active if end >= started]
+    for first_step, last_step, optimizer in step_ranges:
+        active = [(end, other) for end, other in active if end >= first_step]
         yield from ((min(other, optimizer), max(other, optimizer)) for _, other in active)
-        active.append((last, optimizer))
+        active.append((last_step, optimizer))
 
 
 def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
     if membership is None:
         return ()
-    findings, parameters = [], _parameters_by_optimizer(membership)
+    findings = []
+    parameters = {record.index: set(record.parameters) for record in membership.optimizers}
     for first, second in sorted(_concurrent_pairs(trace)):
         shared = sorted(parameters.get(first, set()) & parameters.get(second, set()))
         if not shared:
@@ -73,21 +64,21 @@ def _judge(rule: Rule[ParameterInTwoOptimizersSettings], trace: Trace) -> tuple[
             for s in step_group
             if s.last_backward < 0 and "fresh" in s.end.flags
         )
-        are_repeated = count_steps(repeated_steps) >= rule.settings.min_shared_steps
+        has_repeated_steps = count_steps(repeated_steps) >= rule.settings.min_shared_steps
         names = [membership.name_of(parameter) for parameter in shared]
         findings.append(
             rule.finding(
-                severity="error" if are_repeated else "confirm",
+                severity="error" if has_repeated_steps else "confirm",
                 step=first_step_of(repeated_steps)
-                if are_repeated
+                if has_repeated_steps
                 else max(first_step_of(step_group) for step_group in steps),
                 what=f"{pluralize(len(shared), 'parameter')} "
                 f"{'is' if len(shared) == 1 else 'are'} in "
                 f"both {optimizer_name(trace, first)} and "
                 f"{optimizer_name(trace, second)}: {list_names(names)}."
                 + (
-                    f" {count_steps(repeated_steps)} times both stepped on the same gradient."
-                    if are_repeated
+                    f" Both stepped on the same gradient {count_steps(repeated_steps)} times."
+                    if has_repeated_steps
                     else ""
                 ),
                 cause="Both optimizers update such a parameter, each with its own state.",

@@ -22,15 +22,15 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         return ()
     # Parameters of an earlier optimizer were trained before, such as in a first phase.
     ever_optimized = frozenset[int]().union(*(m.optimized for m in trace.memberships))
-    outside = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
+    unoptimized = [p for p in unoptimized_parameters(membership) if p.index not in ever_optimized]
     stepping = {o.index for o in membership.optimizers} & set(stepping_optimizers(trace))
     if (
-        not outside
+        not unoptimized
         or STALE_OPTIMIZER_PARAMETERS(trace)
-        or _have_master_weights(membership, outside, stepping)
+        or _have_master_weights(membership, unoptimized, stepping)
     ):
         return ()
-    indices = {p.index for p in outside}
+    indices = {p.index for p in unoptimized}
     step = next(
         m.step for m in trace.memberships if {p.index for p in m.parameters if p.names} & indices
     )
@@ -38,34 +38,28 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         rule.finding(
             severity="confirm",
             step=step,
-            what=f"{_describe_subject(len(outside))} in no optimizer: "
-            f"{list_names(first_names(outside))}.",
+            what=f"{_describe_subject(len(unoptimized))} in no optimizer: "
+            f"{list_names(first_names(unoptimized))}.",
             cause="Such parameters keep their initial values, and their gradients are never used.",
             fix="Add them to the optimizer. To freeze them, set requires_grad to False, which also "
             "saves time.",
-            num_outside=len(outside),
+            num_outside=len(unoptimized),
             num_parameters=len(membership.parameters),
         ),
     )
 
 
 def _have_master_weights(
-    membership: Membership, outside: Iterable[ParameterRecord], stepping: Collection[int]
+    membership: Membership, parameters: Iterable[ParameterRecord], stepping: Collection[int]
 ) -> bool:
-    """Whether stepping optimizers contain master weights: tensors with the shapes of parameters.
+    """Whether the stepping optimizers contain master weights of the given parameters.
 
-    Master weights belong to no network. Only optimizers that step count: the nameless parameters of
-    another one may belong to an unused network.
+    Master weights are tensors of the same shapes that belong to no network. Optimizers without a
+    step do not count: their nameless parameters may belong to an unused network.
     """
-    optimized = {
-        p
-        for o in membership.optimizers
-        if o.index in stepping
-        for g in o.groups
-        for p in g.parameters
-    }
+    optimized = {p for o in membership.optimizers if o.index in stepping for p in o.parameters}
     copies = Counter(p.shape for p in membership.parameters if not p.names and p.index in optimized)
-    return not Counter(p.shape for p in outside) - copies
+    return not Counter(p.shape for p in parameters) - copies
 
 
 def _describe_subject(num: int) -> str:

@@ -15,7 +15,7 @@ from sluice.trace.rules._helpers.parameters import (
 
 
 def _first_unoptimized_step(trace: Trace, parameters: set[int]) -> int:
-    """Return the first step at which any of the parameters existed outside the optimizers."""
+    """Return the first step at which one of the parameters is in a network but in no optimizer."""
     return next(
         m.step
         for m in trace.memberships
@@ -24,23 +24,22 @@ def _first_unoptimized_step(trace: Trace, parameters: set[int]) -> int:
 
 
 def _is_stale(trace: Trace, optimizer: OptimizerRecord) -> bool:
-    optimized = [p for group in optimizer.groups for p in group.parameters]
     orphaned = orphaned_parameters(trace, optimizer)
     if not orphaned:
         return False
-    if len(orphaned) < len(optimized):
+    if len(orphaned) < len(optimizer.parameters):
         return True
-    # If all are orphaned, they may belong to a network that was not called yet. An optimizer that
-    # steps without gradients shows that they do not.
+    # If all parameters are orphaned, they may belong to a network that was not called yet. They do
+    # not if the optimizer steps without gradients.
     steps = steps_of(trace, optimizer.index)
     return count_steps(tuple(s for s in steps if "none" in s.end.flags)) >= 2
 
 
 def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
     membership = trace.membership
-    if membership is None or has_manual_gradients(trace) or not unoptimized_parameters(membership):
+    unoptimized = () if membership is None else unoptimized_parameters(membership)
+    if membership is None or not unoptimized or has_manual_gradients(trace):
         return ()
-    outside = unoptimized_parameters(membership)
     findings = []
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace) or not _is_stale(trace, optimizer):
@@ -49,17 +48,17 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         findings.append(
             rule.finding(
                 severity="error",
-                step=_first_unoptimized_step(trace, {p.index for p in outside}),
+                step=_first_unoptimized_step(trace, {p.index for p in unoptimized}),
                 what=f"{optimizer.kind} contains {pluralize(len(orphaned), 'parameter')} that no "
-                f"network contains. {pluralize(len(outside), 'parameter')} with gradients "
-                f"{'belongs' if len(outside) == 1 else 'belong'} to no optimizer: "
-                f"{list_names(first_names(outside))}.",
+                f"network contains. {pluralize(len(unoptimized), 'parameter')} with gradients "
+                f"{'belongs' if len(unoptimized) == 1 else 'belong'} to no optimizer: "
+                f"{list_names(first_names(unoptimized))}.",
                 cause="A layer was replaced after the optimizer was created: the new layer never "
                 "learns.",
                 fix="Create the optimizer after the network is complete, or add the new "
                 "parameters with add_param_group().",
                 num_lost=len(orphaned),
-                num_outside=len(outside),
+                num_outside=len(unoptimized),
             )
         )
     return tuple(findings)

@@ -65,24 +65,19 @@ class _Burst(NamedTuple):
     """Median of the usual norms before the burst."""
 
 
-def _first_burst(
+def _find_first_burst(
     settings: UnstableAdamMomentsSettings, norms: Sequence[tuple[int, float]]
 ) -> _Burst | None:
     """Return the first burst in the norms by step; None without one."""
     for end in range(settings.min_steps + settings.num_consecutive, len(norms)):
-        burst = [norm for _, norm in norms[end - settings.num_consecutive : end + 1]]
+        start = end - settings.num_consecutive
+        burst = [norm for _, norm in norms[start : end + 1]]
         if not all(b > settings.min_growth * a for a, b in itertools.pairwise(burst)):
             continue
-        earlier = [
-            norm
-            for _, norm in norms[
-                max(end - settings.num_consecutive - settings.window_steps, 0) : end
-                - settings.num_consecutive
-            ]
-        ]
-        threshold = mean(earlier) + settings.min_z_score * pstdev(earlier)
-        if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(earlier):
-            return _Burst(norms[end][0], burst[-1], median(earlier))
+        usual_norms = [norm for _, norm in norms[max(start - settings.window_steps, 0) : start]]
+        threshold = mean(usual_norms) + settings.min_z_score * pstdev(usual_norms)
+        if burst[-1] > threshold and burst[-1] > settings.min_ratio * median(usual_norms):
+            return _Burst(norms[end][0], burst[-1], median(usual_norms))
     return None
 
 
@@ -97,7 +92,7 @@ def _judge(rule: Rule[UnstableAdamMomentsSettings], trace: Trace) -> tuple[Trace
             and "exp_avg" in o.moments
             and o.state_step > rule.settings.warmup_steps
         ]
-        burst = _first_burst(rule.settings, norms)
+        burst = _find_first_burst(rule.settings, norms)
         if burst is None:
             continue
         findings.append(

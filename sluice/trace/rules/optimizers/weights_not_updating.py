@@ -11,6 +11,8 @@ from sluice.trace.rules._helpers.measurements import (
     values_by_parameter,
 )
 from sluice.trace.rules._helpers.optimizer_steps import (
+    count_steps,
+    first_step_of,
     optimizer_name,
     stepping_optimizers,
     steps_of,
@@ -32,11 +34,13 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
     for optimizer in membership.optimizers:
         if optimizer.index not in stepping_optimizers(trace):
             continue
-        parameters = {p for group in optimizer.groups for p in group.parameters}
-        steps = [s for s in steps_of(trace, optimizer.index) if s.end.kind == "step"]
-        num_steps = sum(s.sequence.count for s in steps)
-        measured = measurements_of(trace, optimizer.index)
-        rates = [max(measured_step.rates, default=0.0) for _, measured_step in measured]
+        parameters = set(optimizer.parameters)
+        steps = tuple(s for s in steps_of(trace, optimizer.index) if s.end.kind == "step")
+        num_steps = count_steps(steps)
+        rates = [
+            max(statistics.rates, default=0.0)
+            for _, statistics in measurements_of(trace, optimizer.index)
+        ]
         sample_counts = [len(values.get(p, ())) for p in parameters]
         if (
             num_steps < rule.settings.min_steps
@@ -50,14 +54,14 @@ def _judge(rule: Rule[WeightsNotUpdatingSettings], trace: Trace) -> tuple[TraceF
         findings.append(
             rule.finding(
                 severity="error",
-                step=min(s.sequence.first_step for s in steps),
+                step=first_step_of(steps),
                 what=f"{optimizer_name(trace, optimizer.index)}: none of its {len(parameters)} "
                 f"parameters changed in {num_steps} steps, at a learning rate of up to "
                 f"{max(rates):.3g}.",
                 cause="Gradients do not reach the step, or updates are too small for the dtype of "
                 "the weights.",
-                fix="Check whether gradients reach the step, and whether updates are large "
-                "enough for the dtype of the weights.",
+                fix="Check whether the gradients (param.grad) are None or zero at the step. "
+                "Instead of 16-bit weights, use float32 weights with autocast.",
                 num_parameters=len(parameters),
                 num_steps=num_steps,
             )

@@ -96,7 +96,10 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
         last_active_step = called_steps[-num_inactive - 1 : -num_inactive]  # [] without one
         if jump is not None and last_active_step < [jump.step] <= [since]:
             step = jump.step
-            what += f" The loss jumped from {jump.before:.4g} to {jump.after:.4g} at step {step}."
+            what += (
+                f" The loss jumped from {jump.median_before:.4g} to {jump.median_after:.4g} at "
+                f"step {step}."
+            )
         findings.append(
             rule.finding(
                 severity="error",

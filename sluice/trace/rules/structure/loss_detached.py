@@ -37,7 +37,7 @@ class LossDetachedSettings(Settings):
 
 def _starts_at_leaf(step: OptimizerStep) -> bool:
     """Whether every backward pass started at a tensor without a graph, so no gradient is new."""
-    passes = step.before("backward", "grad")
+    passes = step.find_before("backward", "grad")
     events = step.sequence.events
     starts_at_leaf = passes and all("leaf" in events[i].flags for i in passes)
     return bool(starts_at_leaf) and "fresh" not in step.end.flags
@@ -45,12 +45,12 @@ def _starts_at_leaf(step: OptimizerStep) -> bool:
 
 def _lacks_gradient(step: OptimizerStep) -> bool:
     """Whether the step has no gradient, although none was cleared after its backward pass."""
-    last_zero_grad = max(step.before("zero"), default=-1)
+    last_zero_grad = max(step.find_before("zero"), default=-1)
     return (
         last_zero_grad < step.last_backward
         and "none" in step.end.flags
-        and bool(step.before("forward"))
-        and not step.before("grad")
+        and bool(step.find_before("forward"))
+        and not step.find_before("grad")
     )
 
 

@@ -52,3 +52,15 @@ def test_the_fix_names_the_function_to_remove_only_if_it_is_known(trace_of, squa
     (found,) = [f for f in judge(trace_of(program)) if f.fault == "logits-probability mix-up"]
 
     assert found.fix.startswith(removed)
+
+
+def test_the_cause_of_values_that_binary_cross_entropy_rejects_is_the_error(trace_of):
+    def program():
+        model = nn.Linear(6, 1)
+        with pytest.raises(RuntimeError, match="between 0 and 1"):
+            F.binary_cross_entropy(10 * model(random_rows(16)), torch.ones(16, 1))
+
+    (finding,) = [f for f in judge(trace_of(program)) if f.fault == "logits-probability mix-up"]
+
+    assert "raises an error" in finding.cause
+    assert "value of the loss" not in finding.cause

@@ -60,3 +60,15 @@ def test_a_few_low_losses_after_a_divergence_are_no_recovery(trace_of, num_low, 
     trace = trace_of(too_fast).model_copy(update={"scalars": scalars})
 
     assert bool(LR_DIVERGENCE(trace)) is is_found
+
+
+def test_a_small_minimum_rise_also_moves_the_step_of_the_finding(trace_of):
+    losses = [1.0, 1.0, 1.0, *[1.8] * 10]
+    scalars = tuple(StepScalars(step=i + 1, losses=(v,)) for i, v in enumerate(losses))
+    thresholds = {"min_rise": 1.5, "min_rise_at_end": 1.5, "min_finite_rise": 1.5}
+    settings = LR_DIVERGENCE.settings.model_copy(update=thresholds)
+
+    trace = trace_of(too_fast).model_copy(update={"scalars": scalars})
+    (finding,) = replace(LR_DIVERGENCE, settings=settings)(trace)
+
+    assert finding.step == 4
