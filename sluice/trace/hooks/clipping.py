@@ -17,7 +17,8 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUMBER_TYPES = (float, int)
-"""Types of a maximum norm. They are a constant, because a union of types would be created at every call."""
+"""Types of a maximum norm. They are a constant, because a union of types in the function would be
+created at every call."""
 
 _SCALE_FUNCTION_NAME = "_clip_grads_with_norm_"
 """Name of the function that ``clip_grad_norm_`` calls with the norm, in some versions of torch."""

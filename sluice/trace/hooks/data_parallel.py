@@ -226,8 +226,8 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
 def _begins_with_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
     """Return whether a tensor begins with the values of the first weights.
 
-    Such a program averages weights, not gradients. Between two averages its ranks have different
-    weights, so their weights are not compared.
+    A program that reduces such a tensor averages weights, not gradients. Its ranks have different
+    weights between two averages, so they are not compared.
     """
     weights = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
     values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
