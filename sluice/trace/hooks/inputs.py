@@ -43,7 +43,7 @@ _MAX_ROWS = 1024
 _MAX_NONFINITE_RECORDS = 8
 """Maximum number of records of non-finite values in a trace."""
 _MAX_LISTED = 8
-"""Maximum number of columns, and maximum number of rows, that a record of non-finite values lists."""
+"""Maximum number of columns, and of rows, that are listed in a record of non-finite values."""
 
 
 class InputWatch:
@@ -161,9 +161,13 @@ class InputWatch:
             sink.recorder.write("bad_numbers", record)
 
     def write_nonfinite_input(self, thread: ThreadState, output: Tensor | None) -> None:
-        """Write the record of the non-finite input, which says whether the output is non-finite, too.
+        """Write the record of the last non-finite input.
 
-        ``output`` is None if the network raised or returned no tensor."""
+        Args:
+            thread: Thread of the call.
+            output: First output tensor of the network, which may be non-finite, too; None if it is
+                not available.
+        """
         record, thread.call.nonfinite_input = thread.call.nonfinite_input, None
         if output is not None and output.is_floating_point() and not bool(output.isfinite().all()):
             record = record.model_copy(update={"reaches_output": True})

@@ -114,7 +114,7 @@ def float_fields(tensors: list[Tensor]) -> list[int]:
 
 
 def integer_labels(tensors: list[Tensor]) -> list[int]:
-    """Return the labels of a batch: the first one-dimensional integer tensor after the first field."""
+    """Return the labels of a batch: its first 1-D integer tensor, except for the input at 0."""
     labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
     return labels[0].tolist() if labels and not labels[0].is_complex() else []
 

@@ -223,7 +223,7 @@ class LossWatch:
             self._target_sampler.add(kind, values, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Inspect a call that raised: an index may be out of range, or a value outside the domain."""
+        """Inspect a call that raised, for indices out of range or values outside the domain."""
         if self._num_failed >= _MAX_FAILED_CALLS:
             return
         self._num_failed += 1

@@ -27,7 +27,8 @@ def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> Sc
     Args:
         sink: Receives the record.
         scheduler: Scheduler of the program.
-        has_stepped: Whether the scheduler has just made a traced step, which comes after the start.
+        has_stepped: Whether the last step of the scheduler is traced, so that it is not part of
+            the ``start``.
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.code < 0:
