@@ -15,8 +15,8 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _NUM_FIRST_CALLS = 128
-"""Number of first calls of each function that are all recorded. Later calls are
-recorded ever more rarely."""
+"""Number of first calls of each function that are all recorded. Later calls are recorded
+ever more rarely."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:

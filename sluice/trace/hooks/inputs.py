@@ -33,9 +33,9 @@ from sluice.trace.thread_state import ThreadState
 
 NUM_FIRST_CALLS = 64
 """Number of first calls of a call group that are all inspected."""
-_NUM_CALLS_AT_WRITES = (1, 4, 16)
+_NUM_CALLS_AT_WRITES = (1, 4, 16, NUM_FIRST_CALLS)
 """Numbers of inspected calls of a call group after which its statistics are written. They are also
-written after ``NUM_FIRST_CALLS`` calls and at the end of the trace."""
+written at the end of the trace."""
 _MAX_GROUPS = 16
 """Maximum number of call groups in a trace. The calls of further groups are not inspected."""
 _MAX_ROWS = 1024
@@ -179,7 +179,7 @@ class InputWatch:
         if thread.call.nonfinite_input is not None:
             self.write_nonfinite_input(thread, None)
         for group in self._groups.values():
-            if group.num_calls not in (0, *_NUM_CALLS_AT_WRITES, NUM_FIRST_CALLS):
+            if group.num_calls not in (0, *_NUM_CALLS_AT_WRITES):
                 self._write(group)
             for record in group.pending_rows:
                 self._sink.recorder.write("rows", record)
@@ -227,7 +227,7 @@ class InputWatch:
                 if other is not None and is_token_sequence(other) and other.numel():
                     counts = group.other_tokens.setdefault(position, TokenCounts(other))
                     counts.add(other)
-        if group.num_calls in (*_NUM_CALLS_AT_WRITES, NUM_FIRST_CALLS):
+        if group.num_calls in _NUM_CALLS_AT_WRITES:
             self._write(group)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)
