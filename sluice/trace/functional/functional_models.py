@@ -1,7 +1,7 @@
 """Detects models that are plain tensors (in a list or a dict) instead of an ``nn.Module``.
 
 Such a program calls no module that could be hooked. Before a backward pass the autograd graph of
-the loss still holds the tensors that were combined with each leaf, such as x in x @ w. Those that
+the loss still holds the tensors that were combined with each leaf, such as x in x @ w. Tensors that
 require no gradient are treated as the inputs of the model and passed to ``InputWatch``.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sluice.trace.hooks.inputs import MAX_CALLS, InputWatch
+from sluice.trace.hooks.inputs import NUM_FIRST_CALLS, InputWatch
 from sluice.trace.hooks.losses import LossWatch
 from sluice.trace.inspection.autograd_graph import graph_nodes
 from sluice.trace.inspection.graph_inputs import (
@@ -31,9 +31,9 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""After the first passes, one pass is inspected at each of this number of steps with statistics,
-because a new model may appear. After that, passes are inspected ever more rarely."""
-_FIRST_PASSES = MAX_CALLS
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a new model may appear. Later on, passes are inspected ever more rarely."""
+_NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
 the number of first calls that ``InputWatch`` inspects."""
 _MAX_MODELS = 8
@@ -43,7 +43,7 @@ _VARYING_USES = 2**31
 
 
 class ModulePlaceholder(nn.Module):
-    """Placeholder for a model that is not an nn.Module. Has no parameters and is never called."""
+    """Placeholder for a model that is not an nn.Module, without parameters and never called."""
 
 
 class FunctionalModel:
@@ -63,10 +63,11 @@ class FunctionalModel:
         """Number of inspected passes that begin with this leaf."""
 
     def storage_address(self) -> int:
-        """Return the storage address of the leaf; 0 if the leaf no longer exists."""
+        """Return the storage address of the leaf; 0 if it no longer exists or is not strided."""
         leaf = self.leaf()
-        is_plain = leaf is not None and leaf.layout == torch.strided
-        return leaf.untyped_storage().data_ptr() if leaf is not None and is_plain else 0
+        if leaf is None or leaf.layout != torch.strided:
+            return 0
+        return leaf.untyped_storage().data_ptr()
 
     def record_input(self, leaf_input: LeafInput) -> None:
         """Store how training inputs are combined with the leaf."""
@@ -78,7 +79,7 @@ class FunctionalModel:
         self.row_shape = shape[1:] if leaf_input.num_uses == 1 else shape[2:]
 
     def match_input(self, values: Tensor, *, is_left: bool) -> Tensor | None:
-        """Return ``values`` arranged like a training input; None if they are no input."""
+        """Return ``values`` arranged like a training input; None if they cannot be an input."""
         leaf, row_shape = self.leaf(), self.row_shape
         if leaf is None or is_left != self.is_left_operand or values.requires_grad:
             return None
@@ -114,13 +115,13 @@ class FunctionalModelWatch:
 
     def reset(self) -> None:
         """Forget all models, at the start of a trace and after a fork."""
-        self.indices = {-1}
+        self.network_indices = {-1}
         """Network indices of the functional models, and -1 for no network."""
         self.leaves: list[Tensor] = []
         """Leaves of the loss whose backward pass runs, if the pass is inspected."""
         self.models: list[FunctionalModel] = []
         self._inputs: list[Tensor] = []
-        self._passes_left, self._inspected_step = _FIRST_PASSES, -1
+        self._passes_left, self._inspected_step = _NUM_FIRST_PASSES, -1
         self._sampler = LogSpacedSampler(_NUM_SAMPLED_STEPS)
 
     def inspect_next(self) -> None:
@@ -128,7 +129,10 @@ class FunctionalModelWatch:
         self._passes_left = max(self._passes_left, 1)
 
     def on_loss(self, thread: ThreadState, loss: Tensor) -> None:
-        """Inspect the graph of a loss if it is one of the first, sampled, or non-finite (CPU)."""
+        """Inspect the graph of a loss if it is one of the first, sampled, or non-finite.
+
+        On other devices than the CPU, non-finite losses are not detected, to avoid synchronization.
+        """
         if not self._is_due(loss):
             return
         began = self._sink.clock()
@@ -136,11 +140,11 @@ class FunctionalModelWatch:
             nodes = [*graph_nodes(loss)]
             self.leaves = graph_leaves(nodes)
             leaf_inputs = inputs_of_leaves(nodes)
-            model = self._model_of(leaf_inputs[0].leaf) if leaf_inputs else None
+            model = self._get_or_add_model(leaf_inputs[0].leaf) if leaf_inputs else None
             if model is not None:
                 model.record_input(leaf_inputs[0])
                 self._inputs = [leaf_input.values for leaf_input in leaf_inputs]
-                self._record(thread, model, nodes, loss)
+                self._record_pass(thread, model, nodes, loss)
         thread.step.add_cost(self._sink.clock() - began)
 
     def on_no_grad_input(self, thread: ThreadState, model: FunctionalModel, values: Tensor) -> None:
@@ -148,7 +152,7 @@ class FunctionalModelWatch:
         began = self._sink.clock()
         self._report_call(thread, model, [values])
         if thread.call.nonfinite_input is not None:
-            self._input_watch.on_return(thread, None)
+            self._input_watch.write_nonfinite_input(thread, None)
         thread.step.add_cost(self._sink.clock() - began)
 
     def release(self) -> None:
@@ -168,8 +172,11 @@ class FunctionalModelWatch:
         self._inspected_step = sink.steps.last
         return self._sampler.advance()
 
-    def _model_of(self, leaf: Tensor) -> FunctionalModel | None:
-        """Return the model that begins with a leaf; add it if it is new."""
+    def _get_or_add_model(self, leaf: Tensor) -> FunctionalModel | None:
+        """Return the model that begins with a leaf.
+
+        A new model is added if there are fewer than the maximum number; otherwise return None.
+        """
         model = next((m for m in self.models if m.leaf() is leaf), None)
         if model is not None:
             model.num_inspections += 1
@@ -183,20 +190,20 @@ class FunctionalModelWatch:
         model = FunctionalModel(leaf, self._sink.objects.networks)
         model.num_inspections = 1
         self.models.append(model)
-        self.indices.add(model.entry.index)
-        self._passes_left = _FIRST_PASSES
+        self.network_indices.add(model.entry.index)
+        self._passes_left = _NUM_FIRST_PASSES
         if not self._has_model:
             self._has_model = True
             self._on_first_model()
         return model
 
-    def _record(
+    def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
         with torch.enable_grad():  # the call is a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
-            self._input_watch.on_return(thread, loss.detach())
+            self._input_watch.write_nonfinite_input(thread, loss.detach())
         loss_targets = find_loss_targets(nodes)
         if loss_targets is None:
             return

@@ -25,15 +25,15 @@ from sluice.trace.records.losses import (
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_FIRST_PASSES = 8
+_NUM_FIRST_PASSES = 8
 """Number of backward passes that are all inspected at the start and after each new form of loss."""
 _FORM_LENGTH = 4
 """Number of autograd nodes, from the loss on, that identify the form of a loss."""
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""After the first passes, one pass is inspected at each of this number of steps with statistics,
-because a later phase may use another loss. After that, passes are inspected ever more rarely."""
+"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+because a later phase may use another loss. Later on, passes are inspected ever more rarely."""
 _MAX_COMPARED_NODES = 32
 """Maximum number of nodes that are searched for a broadcast."""
 _ELEMENTWISE_NODES = frozenset(
@@ -56,11 +56,11 @@ _EXPLICIT_RESHAPES = (
     "Permute",
     "Expand",
 )
-"""Nodes that show that the program broadcasts a shape intentionally."""
+"""Kinds of nodes that show that the program broadcasts a shape intentionally."""
 _MAX_GRAPH_NODES = 128
 """Maximum number of nodes that are searched for a double activation."""
-_MAX_HOPS = 8
-"""Maximum number of nodes between the two activations."""
+_MAX_SEARCHED_NODES = 8
+"""Maximum number of nodes behind the outer activation that are searched for the inner one."""
 _LAYER_NODES = (
     "Addmm", "Mm", "Bmm", "Mv", "Baddbmm", "Convolution", "Native", "Embedding", "NllLoss",
     "BinaryCrossEntropy", "KlDiv", "torch::autograd",
@@ -74,8 +74,8 @@ _OUTER_ACTIVATIONS = (
 """Kind of a manual loss, and prefixes of the nodes of the activation that it applies."""
 _INNER_ACTIVATIONS = ("Softmax", "Sigmoid")
 """Prefixes of the nodes of an activation at the end of a network."""
-_PASSED_NODES = frozenset({"Neg", "Abs", "Exp"})
-"""Nodes that may be between the two activations, besides those that only change the shape."""
+_SKIPPED_NODES = frozenset({"Neg", "Abs", "Exp"})
+"""Kinds of nodes that may be between the two activations, besides nodes that only reshape."""
 
 
 class ManualLossWatch:
@@ -87,7 +87,7 @@ class ManualLossWatch:
 
     def reset(self) -> None:
         """Clear all state."""
-        self._passes_left = _FIRST_PASSES
+        self._passes_left = _NUM_FIRST_PASSES
         self._sampler, self._inspected_step = LogSpacedSampler(_NUM_SAMPLED_STEPS), -1
         self._forms: set[tuple[type, ...]] = set()
 
@@ -107,7 +107,7 @@ class ManualLossWatch:
         key = tuple(form)
         if key not in self._forms and len(self._forms) < _MAX_FORMS:
             self._forms.add(key)
-            self._passes_left = _FIRST_PASSES
+            self._passes_left = _NUM_FIRST_PASSES
 
     def _inspect_if_due(self, thread: ThreadState, loss: Tensor) -> None:
         """Inspect a loss for broadcasts, double activations and masked targets, if it is due."""
@@ -150,7 +150,7 @@ class ManualLossWatch:
         num_included: int | None = None,
     ) -> None:
         sink, thread = self._sink, self._sink.local.thread
-        rows = shape[0] if shape else 1
+        num_rows = shape[0] if shape else 1
         record = LossRecord(
             step=sink.steps.last,
             kind=kind,
@@ -168,8 +168,8 @@ class ManualLossWatch:
             target_is_integer=False,
             target_smallest=math.nan,
             target_largest=math.nan,
-            num_targets=rows,
-            num_supervised=rows if num_included is None else num_included,
+            num_targets=num_rows,
+            num_supervised=num_rows if num_included is None else num_included,
             value=loss.item(),
             tokens=tokens,
         )
@@ -179,9 +179,10 @@ class ManualLossWatch:
 def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
     """Return the name of the node that produced broadcast outputs, and their shape.
 
-    Outputs of shape (rows, 1) or (rows,) are broadcast against all targets if a difference from
-    them, or an operation on their logarithm, has the shape (rows, rows), and its other operand has
-    no gradient.
+    Outputs of shape (rows, 1) or (rows,) were broadcast against all targets if an operation
+    combines them with a tensor without gradient and the result has the shape (rows, rows). The
+    operation must be a subtraction, or use the logarithm of the outputs. Outputs that the program
+    reshaped explicitly are ignored.
 
     Args:
         loss: Autograd node of the loss.
@@ -196,32 +197,34 @@ def find_broadcast(loss: Any) -> tuple[str, tuple[int, ...]] | None:
         node, output_index = pending.pop(0)
         if node is None or node.name() not in _ELEMENTWISE_NODES:
             continue
-        inputs = node.next_functions
+        edges = node.next_functions
         shape = output_shape(node, output_index)
-        grad_edges = [edge for edge in inputs if edge[0] is not None]
+        grad_edges = [edge for edge in edges if edge[0] is not None]
         is_square = len(shape) == 2 and shape[0] == shape[1] > 1
-        if is_square and len(inputs) == 2 and len(grad_edges) == 1:
+        if is_square and len(edges) == 2 and len(grad_edges) == 1:
             name, grad_operand_shape = grad_edges[0][0].name(), output_shape(*grad_edges[0])
-            compares = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
+            is_comparison = node.name().startswith(("Sub", "Rsub")) or name.startswith("Log")
             is_explicit = name.rpartition("Backward")[0] in _EXPLICIT_RESHAPES
-            if compares and not is_explicit and grad_operand_shape in ((shape[0], 1), (shape[0],)):
+            if (
+                is_comparison
+                and not is_explicit
+                and grad_operand_shape in ((shape[0], 1), (shape[0],))
+            ):
                 return name, grad_operand_shape
         pending += grad_edges
     return None
 
 
 def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]:
-    """Return losses that apply an activation to outputs that already have one.
+    """Return losses that apply an activation to outputs of an activation.
 
-    Each is returned as its kind, the node that produced the outputs, and their shape. Cross entropy
-    expects logits, not the output of a softmax; a logistic loss expects scores, not the output of a
-    sigmoid. Only nodes between the loss and the last layer are inspected.
+    Each item is the kind of the loss, the name of the node that produced the outputs, and the shape
+    of the outputs. Cross entropy expects logits, not the output of a softmax; a logistic loss
+    expects scores, not the output of a sigmoid. Only nodes between the loss and the last layer are
+    inspected.
     """
-    pending, visited, activations = (
-        [loss],
-        set[Any](),
-        dict[str, tuple[str, str, tuple[int, ...]]](),
-    )
+    pending, visited = [loss], set[Any]()
+    activations: dict[str, tuple[str, str, tuple[int, ...]]] = {}
     while pending and len(visited) < _MAX_GRAPH_NODES:
         node = pending.pop(0)
         if node is None or node in visited or node.name().startswith(_LAYER_NODES):
@@ -230,8 +233,8 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
         name = node.name()
         kind = next((kind for kind, outer in _OUTER_ACTIVATIONS if name.startswith(outer)), None)
         if kind is not None:
-            producer, passed = _find_producer(*node.next_functions[0])
-            is_log_of_exp = not name.startswith("Log1P") or "Exp" in passed
+            producer, skipped_kinds = _find_producer(*node.next_functions[0])
+            is_log_of_exp = not name.startswith("Log1P") or "Exp" in skipped_kinds
             if (
                 producer is not None
                 and is_log_of_exp
@@ -243,14 +246,19 @@ def find_double_activations(loss: Any) -> list[tuple[str, str, tuple[int, ...]]]
 
 
 def _find_producer(node: Any, output_index: int) -> tuple[tuple[Any, int] | None, set[str]]:
-    """Skip reshapes, negations, abs and exp; return the node behind them, and the skipped kinds."""
-    passed = set[str]()
-    for _ in range(_MAX_HOPS):
+    """Skip reshapes, negations, abs and exp.
+
+    Returns:
+        The node behind them with its output index, and the kinds of the skipped nodes. None
+        instead of the node and index if no such node is among the first 8.
+    """
+    skipped_kinds = set[str]()
+    for _ in range(_MAX_SEARCHED_NODES):
         if node is None:
-            return None, passed
+            return None, skipped_kinds
         kind = node.name().rpartition("Backward")[0]
-        if kind not in _PASSED_NODES and node.name() not in SHAPE_NODES:
-            return (node, output_index), passed
-        passed.add(kind)
+        if kind not in _SKIPPED_NODES and node.name() not in SHAPE_NODES:
+            return (node, output_index), skipped_kinds
+        skipped_kinds.add(kind)
         node, output_index = node.next_functions[0]
-    return None, passed
+    return None, skipped_kinds

@@ -1,7 +1,7 @@
 """Detects steps of programs without a torch optimizer, which update their weights themselves.
 
 Such a step calls no function that could be hooked. If the weights before a forward pass differ
-from those after the preceding backward pass, the program made a step in between.
+from those after the preceding backward pass, the program made a step between the two passes.
 """
 
 from typing import Any
@@ -20,8 +20,8 @@ _MAX_WATCHED_PARAMETERS = 2
 """Maximum number of parameters that are compared to detect a step."""
 _IDLE_PASSES = 16
 """Number of backward passes without a detected step after which the graph of the loss is inspected
-again, because the program may have replaced its parameters. It is inspected once more each time the
-number of passes has doubled. Few programs accumulate gradients over more passes."""
+again, because the program may have replaced its parameters. It is inspected once more each time
+this number has doubled. Few programs accumulate gradients over more passes."""
 _MAX_CLONED_NUMEL = 2**14
 """Maximum number of elements of a watched parameter that is copied. Of a larger one, only the
 version is compared, which counts in-place changes."""
@@ -46,7 +46,7 @@ class ManualUpdateWatch:
         self._optimizer: ImplicitOptimizer | None = None
         self._snapshots: list[tuple[Tensor, Tensor | int]] = []
         """Watched parameters, each with its state after a backward pass (see ``_snapshot``)."""
-        self._watched: list[Tensor] = []
+        self._watched_parameters: list[Tensor] = []
         """Parameters that are compared to detect a step."""
         self._num_passes = 0
         """Number of backward passes since the last detected step."""
@@ -55,13 +55,12 @@ class ManualUpdateWatch:
         self._has_ever_stepped = False
         """Whether any step was detected in the trace."""
         self._has_old_gradients = False
-        """Whether gradients from before the last detected step remain, because the program did not
-        clear them."""
+        """Whether the program kept the gradients from before the last detected step."""
 
     def before_backward(self, thread: ThreadState) -> None:
-        """Detect a step of a functional model, and gradients that remain from before a step."""
+        """Detect a step of a functional model, and gradients that the program kept after a step."""
         models = self._models
-        if thread.call.network in models.indices:
+        if thread.call.network in models.network_indices:
             self.detect_step(thread)
             self._num_passes = 0 if self._stepped_since_backward else self._num_passes + 1
             # True for 16, 32, 64, ... passes.
@@ -69,7 +68,7 @@ class ManualUpdateWatch:
                 models.inspect_next()
         if self._stepped_since_backward:
             self._stepped_since_backward = False
-            self._has_old_gradients = any(_has_gradient(p) for p in self._watched)
+            self._has_old_gradients = any(_has_gradient(p) for p in self._watched_parameters)
 
     def after_backward(self, thread: ThreadState) -> None:
         """Store the state of some parameters after a backward pass."""
@@ -77,8 +76,8 @@ class ManualUpdateWatch:
         if not candidates or (self._snapshots and not self._are_leaves_replaced()):
             return
         parameters = [p for p in candidates if p.grad is not None]
-        self._watched = sorted(parameters, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
-        self._snapshots = [(p, _snapshot(p)) for p in self._watched]
+        self._watched_parameters = sorted(parameters, key=Tensor.numel)[:_MAX_WATCHED_PARAMETERS]
+        self._snapshots = [(p, _snapshot(p)) for p in self._watched_parameters]
         if self._optimizer is None:
             self._optimizer = ImplicitOptimizer([])
         known_ids = {id(p) for p in self._optimizer.param_groups[0]["params"]}
@@ -94,16 +93,16 @@ class ManualUpdateWatch:
         each pass.
         """
         entries, models = self._sink.objects.networks.entries, self._models
-        if thread.call.network not in models.indices:
+        if thread.call.network not in models.network_indices:
             entry = next((e for e in entries if e.index == thread.call.network), None)
             network = None if entry is None else entry.ref()
             return [] if network is None else [*network.parameters()]
         known = [] if self._optimizer is None else self._optimizer.param_groups[0]["params"]
         if not models.leaves:
             return known
-        return (
-            [] if self._are_leaves_replaced() and not self._has_ever_stepped else [*models.leaves]
-        )
+        if self._are_leaves_replaced() and not self._has_ever_stepped:
+            return []
+        return [*models.leaves]
 
     def _are_leaves_replaced(self) -> bool:
         """Return whether none of the leaves of the loss is known, as for a new model."""
@@ -163,5 +162,4 @@ def _is_unchanged(parameter: Tensor, snapshot: Tensor | int) -> bool:
 
 def _has_gradient(parameter: Tensor) -> bool:
     grad = parameter.grad
-    is_plain = grad is not None and grad.layout == torch.strided
-    return is_plain and grad is not None and bool(grad.any())
+    return grad is not None and grad.layout == torch.strided and bool(grad.any())

@@ -10,8 +10,8 @@ from sluice.trace.inspection.autograd_graph import SHAPE_NODES, graph_nodes, sav
 
 _MAX_NODES = 128
 """Maximum number of nodes, nearest to the loss, that are searched for a mask."""
-_MAX_HOPS = 8
-"""Maximum number of nodes between a mask and the losses that it masks."""
+_MAX_SEARCHED_NODES = 8
+"""Maximum number of nodes behind a mask that are searched for the losses."""
 _NEGATION = "NegBackward0"
 _LOSS_NODES = ("NllLoss", "GatherBackward")
 """Prefixes of nodes that compute losses from class targets."""
@@ -25,7 +25,7 @@ _EXCLUDING_MASK = ("MaskedFillBackward0", "_saved_mask")
 
 
 def masked_targets(loss: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield class targets with a boolean mask of those that the loss includes, both flat.
+    """Yield class targets and a boolean mask of the targets that the loss includes, both flat.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
@@ -46,7 +46,8 @@ def _included_mask(node: Any) -> Tensor | None:
     for kind, saved_name in _INCLUDING_MASKS:
         if name == kind:
             mask = saved_tensor(node, saved_name)
-            # ``where`` has two inputs; the loss may be the one for which the condition is false.
+            # ``where`` has two inputs. The losses may be those that it selects if the condition is
+            # false.
             is_inverted = kind.startswith("Where") and node.next_functions[0][0] is None
             return None if mask is None else ~mask if is_inverted else mask
     if name == _EXCLUDING_MASK[0]:
@@ -62,11 +63,11 @@ def _included_mask(node: Any) -> Tensor | None:
 
 
 def _targets(node: Any) -> Tensor | None:
-    """Return the class targets of the losses that a node reshapes or negates.
+    """Return the class targets of losses, which a node may reshape or negate.
 
-    Returns None if the node depends on other operations, or the targets are not class ids.
+    Returns None if other operations follow the losses, or if the targets are not class ids.
     """
-    for _ in range(_MAX_HOPS):
+    for _ in range(_MAX_SEARCHED_NODES):
         if node is None:
             return None
         name = node.name()

@@ -1,4 +1,4 @@
-"""Records evaluation inputs of functional models, which run in blocks with disabled gradients.
+"""Records inputs of functional models in blocks with disabled gradients, as in an evaluation.
 
 In such a block no module is called and no graph is built. Once a functional model is known, the
 operations in the first blocks of each call site are observed with a ``TorchFunctionMode``. The
@@ -25,8 +25,8 @@ _MAX_UNMATCHED_BLOCKS = 16
 """Number of consecutive blocks without a model input after which a call site is ignored, because it
 may be a weight update."""
 _MIN_ROWS = 2
-"""Minimum number of rows of a recorded batch. Smaller batches are mostly generated samples, and
-evaluate nothing."""
+"""Minimum number of rows of a recorded batch. Smaller batches usually belong to the generation of
+samples, not to an evaluation."""
 _OPERAND_POSITIONS: dict[str, tuple[int, int, bool]] = {
     **dict.fromkeys(("matmul", "__matmul__", "mm", "bmm", "mv", "mul", "__mul__"), (0, 1, True)),
     **dict.fromkeys(("addmm", "addmv", "baddbmm"), (1, 2, True)),
@@ -41,9 +41,11 @@ _NO_GRAD_CONTEXTS = (torch.no_grad, torch.inference_mode)
 class _OpListener(TorchFunctionMode):
     """Observes the operations of one block."""
 
-    def __init__(self, listener: "NoGradListener", thread: ThreadState) -> None:
+    def __init__(self, owner: "NoGradListener", thread: ThreadState, site: Any) -> None:
         super().__init__()
-        self._listener, self._thread = listener, thread
+        self._owner, self._thread = owner, thread
+        self.site = site
+        """Call site of the block."""
         self.pending: list[Tensor] = []
         """Observed inputs of a model that has several per pass, until all of them are observed."""
         self.is_muted = False
@@ -58,7 +60,7 @@ class _OpListener(TorchFunctionMode):
         original = getattr(func, "__prepare_scriptable__", None)
         result = (func if original is None else original())(*args, **(kwargs or {}))
         if not self.is_muted and not kwargs:
-            self._listener.on_op(self, self._thread, getattr(func, "__name__", ""), args)
+            self._owner.on_op(self, self._thread, getattr(func, "__name__", ""), args)
         return result
 
 
@@ -67,57 +69,56 @@ class NoGradListener:
 
     def __init__(self, sink: EventSink, model_watch: FunctionalModelWatch) -> None:
         self._sink, self._model_watch = sink, model_watch
-        self._open_modes: dict[int, _OpListener] = {}
+        self._op_listeners: dict[int, _OpListener] = {}
         """Listeners of the running blocks, by the id of the block."""
-        self._sites: dict[int, Any] = {}
-        """Call sites of the running blocks, by the id of the block."""
         self._num_blocks, self._num_unmatched = Counter[Any](), Counter[Any]()
-        """Number of observed blocks by call site, and number of the latest consecutive ones without
+        """Number of observed blocks by call site, and number of the last consecutive blocks without
         a model input."""
 
     def begin(self, block: Any, site: Any) -> None:
         """Observe a block that starts, unless its call site was observed often enough."""
-        if id(block) in self._open_modes or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
+        if id(block) in self._op_listeners or self._num_unmatched[site] >= _MAX_UNMATCHED_BLOCKS:
             return
         if self._num_blocks[site] >= _MAX_BLOCKS or _is_compiling() or in_functorch_transform():
             return
         self._num_blocks[site] += 1
-        self._sites[id(block)] = site
-        mode = self._open_modes[id(block)] = _OpListener(self, self._sink.local.thread)
-        mode.__enter__()  # type: ignore[no-untyped-call]
+        listener = _OpListener(self, self._sink.local.thread, site)
+        self._op_listeners[id(block)] = listener
+        listener.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, block: Any) -> None:
         """Stop observing a block."""
-        mode, site = self._open_modes.pop(id(block), None), self._sites.pop(id(block), None)
-        if mode is None:
+        listener = self._op_listeners.pop(id(block), None)
+        if listener is None:
             return
-        self._num_unmatched[site] = 0 if mode.has_match else self._num_unmatched[site] + 1
-        self._exit(mode)
+        site = listener.site
+        self._num_unmatched[site] = 0 if listener.has_match else self._num_unmatched[site] + 1
+        self._exit(listener)
 
     def end_all(self) -> None:
         """Stop observing all blocks when the trace ends."""
-        for mode in self._open_modes.values():
-            self._exit(mode)
-        self._open_modes.clear()
+        for listener in self._op_listeners.values():
+            self._exit(listener)
+        self._op_listeners.clear()
 
-    def _exit(self, mode: _OpListener) -> None:
-        mode.is_muted = True
+    def _exit(self, listener: _OpListener) -> None:
+        listener.is_muted = True
         depth = torch._C._len_torch_function_stack()
         # If blocks end out of order, a mode of the program may be on top of the stack.
-        if depth and torch._C._get_function_stack_at(depth - 1) is mode:
-            mode.__exit__(None, None, None)
+        if depth and torch._C._get_function_stack_at(depth - 1) is listener:
+            listener.__exit__(None, None, None)
 
     def on_op(
-        self, mode: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
+        self, listener: _OpListener, thread: ThreadState, name: str, args: tuple[Any, ...]
     ) -> None:
         """Inspect one operation."""
         positions = _OPERAND_POSITIONS.get(name)
         if positions is not None and self._sink.is_on and len(args) > max(positions[:2]):
-            self._sink.run_safely(self._match, mode, thread, args, positions)
+            self._sink.run_safely(self._match, listener, thread, args, positions)
 
     def _match(
         self,
-        mode: _OpListener,
+        listener: _OpListener,
         thread: ThreadState,
         args: tuple[Any, ...],
         positions: tuple[int, int, bool],
@@ -126,26 +127,26 @@ class NoGradListener:
         values, weight = args[input_position], args[weight_position]
         if type(values) is not Tensor or not isinstance(weight, Tensor):
             return
-        model, is_left = self._model_with(weight), True
+        model, is_left = self._find_model(weight), True
         if model is None and may_be_swapped:
             values, weight, is_left = weight, values, False
-            model = self._model_with(weight)
-        if model is None or self._model_with(values) is not None:
+            model = self._find_model(weight)
+        if model is None or self._find_model(values) is not None:
             return
         rows = model.match_input(values.detach(), is_left=is_left)
         if rows is None or torch.is_grad_enabled():
             return
-        mode.has_match = True
-        mode.pending.append(rows)
-        if len(mode.pending) < model.num_uses:
+        listener.has_match = True
+        listener.pending.append(rows)
+        if len(listener.pending) < model.num_uses:
             return
-        pending, mode.pending = mode.pending, []
+        pending, listener.pending = listener.pending, []
         if len({t.shape for t in pending}) > 1 or len(rows) < _MIN_ROWS:
             return
         batch = rows if len(pending) == 1 else torch.stack(pending, 1)
         self._model_watch.on_no_grad_input(thread, model, batch)
 
-    def _model_with(self, weight: Tensor) -> FunctionalModel | None:
+    def _find_model(self, weight: Tensor) -> FunctionalModel | None:
         """Return the model whose first leaf shares storage with a tensor; None if no model does."""
         if weight.layout != torch.strided:
             return None
@@ -161,7 +162,7 @@ def _is_compiling() -> bool:
 
 
 def _call_site() -> Any:
-    """Return where a block starts; for a decorated function, where it is called."""
+    """Return the code position where a block starts; for a decorated function, that of its call."""
     frame = sys._getframe(2)
     if frame.f_globals.get("__name__") == "torch.utils._contextlib" and frame.f_back is not None:
         frame = frame.f_back
@@ -169,7 +170,7 @@ def _call_site() -> Any:
 
 
 def observe_no_grad_blocks(sink: EventSink, model_watch: FunctionalModelWatch) -> None:
-    """Record what functional models receive in blocks with disabled gradients."""
+    """Record the inputs of functional models in blocks with disabled gradients."""
     listener = NoGradListener(sink, model_watch)
     for context in _NO_GRAD_CONTEXTS:
         _patch_context(sink, model_watch, listener, context)
@@ -185,7 +186,7 @@ def _patch_context(
     def begin(block: Any) -> Any:
         result = enter(block)
         thread = sink.local.thread
-        model_indices = model_watch.indices - {-1}
+        model_indices = model_watch.network_indices - {-1}
         is_running = thread.backward.is_running
         if sink.is_on and not is_running and thread.call.network in model_indices:
             sink.run_safely(listener.begin, block, _call_site())

@@ -1,8 +1,8 @@
 """Support for programs that replace a class of torch with their own code.
 
 Such a program has a model without ``nn.Module``, a loss without a loss function of torch, or a
-weight update without an optimizer. It calls no function that could be hooked, so everything is
-found at its backward passes, in the autograd graph and in the weights.
+weight update without an optimizer. It calls no function that could be hooked. Instead, the
+autograd graph and the weights are inspected at its backward passes.
 """
 
 from sluice.trace.functional.functional_models import FunctionalModelWatch
@@ -23,7 +23,7 @@ from sluice.trace.program_events import (
 )
 from sluice.trace.sink import EventSink
 
-_PART_NAME = "manual updates"
+_CONSUMER_NAME = "manual updates"
 """Name under which this module requests that every step is recorded fully."""
 
 
@@ -60,7 +60,11 @@ class _FunctionalPrograms:
         thread, loss = begins.thread, begins.loss
         if self._updates is not None:
             self._updates.before_backward(thread)
-        if loss is not None and thread.call.network in self._models.indices and loss.numel() == 1:
+        if (
+            loss is not None
+            and thread.call.network in self._models.network_indices
+            and loss.numel() == 1
+        ):
             self._models.on_loss(thread, loss)
 
     def _after_backward(self, ended: BackwardEnded) -> None:
@@ -68,33 +72,29 @@ class _FunctionalPrograms:
             self._updates.after_backward(ended.thread)
         self._models.release()
 
-    # An optimizer from before the trace may belong to another part of the program, so only its step
-    # ends the detection of manual updates.
-
     def _watch_updates(self) -> None:
         bus = self._sink.bus
         if self._updates is None:
             bus.subscribe(ModuleCalled, self._detect_update)
-            bus.subscribe(OptimizerCreated, self._on_optimizer)
-            bus.subscribe(StepBegins, self._on_step)
+            bus.subscribe(OptimizerCreated, self._on_optimizer_created)
+            # An optimizer from before the trace may belong to another part of the program, so its
+            # existence does not end the detection of manual updates, but its first step does.
+            bus.subscribe(StepBegins, self._stop_watching)
         # Without a torch optimizer no event ends a step, so steps cannot be predicted.
-        self._sink.sampling.every_step_needed_by.add(_PART_NAME)
+        self._sink.sampling.every_step_needed_by.add(_CONSUMER_NAME)
         self._updates = ManualUpdateWatch(self._sink, self._models)
 
     def _detect_update(self, _: ModuleCalled | None = None) -> None:
         if self._updates is not None:
             self._updates.detect_step(self._sink.local.thread)
 
-    def _on_optimizer(self, _: OptimizerCreated) -> None:
+    def _on_optimizer_created(self, _: OptimizerCreated) -> None:
         self._detect_update()
-        self._ignore_updates()
+        self._stop_watching()
 
-    def _on_step(self, _: StepBegins) -> None:
-        self._ignore_updates()
-
-    def _ignore_updates(self) -> None:
+    def _stop_watching(self, _: StepBegins | None = None) -> None:
         self._updates = None
-        self._sink.sampling.every_step_needed_by.discard(_PART_NAME)
+        self._sink.sampling.every_step_needed_by.discard(_CONSUMER_NAME)
         self._sink.bus.unsubscribe(ModuleCalled, self._detect_update)
-        self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer)
-        self._sink.bus.unsubscribe(StepBegins, self._on_step)
+        self._sink.bus.unsubscribe(OptimizerCreated, self._on_optimizer_created)
+        self._sink.bus.unsubscribe(StepBegins, self._stop_watching)

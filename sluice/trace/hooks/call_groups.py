@@ -1,4 +1,4 @@
-"""State of the calls of one network in one mode, on the batches of one loader."""
+"""Groups network calls whose inputs are summarized together: same network, mode and loader."""
 
 import torch
 from torch import Tensor
@@ -8,18 +8,18 @@ from sluice.trace.inspection.token_statistics import TokenCounts
 from sluice.trace.records.inputs import RowsRecord
 
 _MAX_EXTRA_CALLS = 16
-"""Maximum number of calls that are inspected after the first 64 of a group. Only calls that follow
-a backward pass in the same step are inspected then."""
+"""Maximum number of calls that are inspected after the first 64 of a group. Of these later
+calls, only those that follow a backward pass in the same step are inspected."""
 _SAMPLE_SIZE = 64
-"""Maximum number of rows in a sample of an input, and maximum number of columns."""
-_WIDE_SAMPLE_SIZE = 512
+"""Maximum number of rows, and maximum number of columns, in a sample of an input."""
+_MAX_COMPARED_COLUMNS = 512
 """Maximum number of columns in which two rows are compared."""
 _MIN_MEDIAN_DIFFERENCES = 32
 """Minimum number of columns in which two rows differ, as the median over all pairs of unequal rows.
 With fewer, equal rows may be a coincidence."""
 _MIN_NEAREST_RATIO = 0.4
-"""Minimum ratio of the number of differing columns of the most similar pair of unequal rows to this
-median. With a lower ratio, equal rows may be a coincidence."""
+"""Minimum ratio of the smallest number of columns in which two unequal rows differ to the median
+over all pairs. With a lower ratio, equal rows may be a coincidence."""
 _MIN_FLOAT16_COLUMNS = 8
 """Minimum number of columns of a 16-bit input. Equal rows with fewer may be a coincidence, even if
 the values rarely repeat."""
@@ -31,8 +31,8 @@ _MIN_CORRELATED_ROWS = 8
 correlate by chance."""
 _MIN_CORRELATION = 0.8
 """Mean correlation of the columns of two consecutive calls above which the second call refines the
-input of the first. Samplers with few calls make the largest steps: of 10 calls of a diffusion model
-with a cosine schedule, 5 exceed this value and 3 exceed 0.9."""
+input of the first. Samplers with few calls make the largest changes: of 10 calls of a diffusion
+model with a cosine schedule, 5 have a correlation above this value, and 3 one above 0.9."""
 
 
 class CallGroup:
@@ -52,13 +52,13 @@ class CallGroup:
         """Number of inspected calls, and of their rows. Number of optimizer steps before the first
         inspected call, and before the last one."""
         self.extra_calls_left = _MAX_EXTRA_CALLS
-        """Number of calls that may still be inspected after the first ``MAX_CALLS``."""
+        """Number of calls that may still be inspected after the first ``NUM_FIRST_CALLS``."""
         self.is_generated = False
         """Whether a network computed the input of a call."""
         self.matches_model_output = False
         """Whether another network returns rows with the shape of the input rows."""
         self.has_distinctive_rows = False
-        """Whether equal input rows must be copies; see ``has_distinctive_rows``."""
+        """Whether equal input rows must be copies; see the function ``has_distinctive_rows``."""
         self.shape: tuple[int, ...] = ()
         self.dtype = ""
         self.columns: ColumnStatistics | None = None
@@ -73,7 +73,7 @@ class CallGroup:
 
 
 class IterativeSamplingDetector:
-    """Counts calls whose input differs little from the previous one, as in iterative sampling.
+    """Detects calls that refine the input of the previous call, as in iterative sampling.
 
     A diffusion model starts from noise and refines its own outputs: from one call to the next every
     row changes a little, and no optimizer step happens between the calls.
@@ -119,7 +119,7 @@ def has_distinctive_rows(tensor: Tensor) -> bool:
     min_unique = _MIN_UNIQUE_SHARE * sample.numel()
     if sample.shape[1] >= min_columns and sample.unique().numel() > min_unique:
         return True
-    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_WIDE_SAMPLE_SIZE]
+    wide = tensor.detach().reshape(tensor.shape[0], -1)[:_SAMPLE_SIZE, :_MAX_COMPARED_COLUMNS]
     differences = (wide[:, None] != wide[None]).sum(-1).flatten()
     differences = differences[differences > 0]
     if not differences.numel():

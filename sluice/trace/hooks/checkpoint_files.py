@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,8 @@ from sluice.trace.records.environment import FileReadRecord, StateKind, StateSav
 from sluice.trace.sink import EventSink
 
 _NUM_FIRST_CALLS = 128
-"""Number of first calls of each function that are all recorded. Of later ones, ever fewer are."""
+"""Number of first calls of each function that are all recorded. Later calls are recorded
+ever more rarely."""
 
 
 def watch_checkpoint_files(sink: EventSink) -> None:
@@ -38,39 +39,31 @@ class _CheckpointWatch:
 
     def on_save(self, _: None, obj: Any, f: Any, *__: Any, **___: Any) -> None:
         if self._samplers["save"].advance():
-            record = StateSaveRecord(
-                step=self._step,
-                path=_path(f),
-                num_keys=_num_keys(obj),
-                to="file",
-                content=state_fingerprint(_network_state(obj)),
-            )
-            self._write(record)
+            self._write_save(obj, _network_state(obj), to="file", path=_path(f))
 
     def on_state_dict(self, state: Any, _: nn.Module, *args: Any, **kwargs: Any) -> None:
         # ``state_dict`` calls itself for every child, with the dictionary that it fills.
         if args or kwargs.get("destination") is not None:
             return
         if self._samplers["state_dict"].advance():
-            record = StateSaveRecord(
-                step=self._step,
-                path="",
-                num_keys=_num_keys(state),
-                to="memory",
-                content=state_fingerprint(state),
-            )
-            self._write(record)
+            self._write_save(state, state, to="memory", path="")
 
     def on_load(self, content: Any, f: Any, *_: Any, **__: Any) -> None:
         if self._samplers["load"].advance():
-            record = FileReadRecord(step=self._step, path=_path(f), states=state_kinds(content))
+            step, states = self._sink.steps.last, state_kinds(content)
+            record = FileReadRecord(step=step, path=_path(f), states=states)
             self._sink.recorder.write("read", record)
 
-    @property
-    def _step(self) -> int:
-        return self._sink.steps.last
-
-    def _write(self, record: StateSaveRecord) -> None:
+    def _write_save(
+        self, obj: Any, network_state: Any, *, to: Literal["file", "memory"], path: str
+    ) -> None:
+        record = StateSaveRecord(
+            step=self._sink.steps.last,
+            path=path,
+            num_keys=len(obj) if isinstance(obj, Mapping) else 0,
+            to=to,
+            content=state_fingerprint(network_state),
+        )
         self._sink.recorder.write("save", record)
 
 
@@ -78,7 +71,7 @@ def state_kinds(content: Any) -> tuple[StateKind, ...]:
     """Return the kinds of state dicts in the content of a file, at the top or one level deep."""
     if not isinstance(content, Mapping):
         return ()
-    kinds = {_kind(item) for item in (content, *list(content.values())[:64])}
+    kinds = {_state_kind(item) for item in (content, *list(content.values())[:64])}
     order: tuple[StateKind, ...] = ("network", "optimizer", "scheduler")
     return tuple(kind for kind in order if kind in kinds)
 
@@ -86,10 +79,10 @@ def state_kinds(content: Any) -> tuple[StateKind, ...]:
 def _network_state(obj: Any) -> Any:
     """Return the first state dict of a network, at the top or one level deep; None without one."""
     items = (obj, *list(obj.values())[:64]) if isinstance(obj, Mapping) else ()
-    return next((state for state in items if _kind(state) == "network"), None)
+    return next((state for state in items if _state_kind(state) == "network"), None)
 
 
-def _kind(state: Any) -> StateKind | None:
+def _state_kind(state: Any) -> StateKind | None:
     if not isinstance(state, Mapping) or not state:
         return None
     if {"state", "param_groups"} <= set(state):
@@ -104,7 +97,3 @@ def _path(file: Any) -> str:
         return os.fsdecode(file)
     name = getattr(file, "name", "")
     return name if isinstance(name, str) else ""
-
-
-def _num_keys(obj: Any) -> int:
-    return len(obj) if isinstance(obj, Mapping) else 0

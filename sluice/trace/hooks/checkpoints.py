@@ -58,11 +58,11 @@ def _find_aliased_tensors(owner: Any, state: Any, alias_flags: list[bool]) -> No
 def _record_load(
     sink: EventSink, owner: Any, role: str, state: Any, result: Any, num_aliased: int
 ) -> None:
-    object_id = _object_index(sink, owner, role)
+    object_id = _get_object_index(sink, owner, role)
     if role == "network":
         sink.bus.publish(WeightsLoaded())
-    unexpected = len(getattr(result, "unexpected_keys", ()))
-    missing = len(getattr(result, "missing_keys", ()))
+    num_unexpected = len(getattr(result, "unexpected_keys", ()))
+    num_missing = len(getattr(result, "missing_keys", ()))
     sink.events.record_event(sink.local.thread, "load", object_id, flags=(role,))
     record = StateLoadRecord(
         step=sink.steps.last,
@@ -70,15 +70,15 @@ def _record_load(
         kind=type(owner).__name__,
         object_id=object_id,
         num_keys=len(state),
-        num_loaded=len(state) - unexpected,
+        num_loaded=len(state) - num_unexpected,
         num_aliased=num_aliased,
-        num_missing=missing,
+        num_missing=num_missing,
         content=state_fingerprint(state) if role == "network" else 0,
     )
     sink.recorder.write("load", record)
 
 
-def _object_index(sink: EventSink, owner: Any, role: str) -> int:
+def _get_object_index(sink: EventSink, owner: Any, role: str) -> int:
     if role == "optimizer":
         return sink.objects.optimizers.get_or_add(owner).index
     if role == "scheduler":

@@ -16,11 +16,12 @@ from sluice.trace.program_events import NonFiniteNorm, TraceBegan
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-_NUMBERS = (float, int)
-"""Types of a maximum norm. A constant, because a union of types would be created at every call."""
+_NUMBER_TYPES = (float, int)
+"""Types of a maximum norm. They are a constant, because a union of types in the function would be
+created at every call."""
 
-_SCALE_FUNCTION = "_clip_grads_with_norm_"
-"""Function that ``clip_grad_norm_`` calls with the norm; exists in some versions of torch."""
+_SCALE_FUNCTION_NAME = "_clip_grads_with_norm_"
+"""Name of the function that ``clip_grad_norm_`` calls with the norm, in some versions of torch."""
 
 
 def watch_clipping(sink: EventSink) -> None:
@@ -30,12 +31,12 @@ def watch_clipping(sink: EventSink) -> None:
         original = getattr(torch.nn.utils, name)
         new = _wrap_clip(sink, optimizers, original, flag)
         sink.patches.replace_function(torch.nn.utils, name, new)
-    if hasattr(clip_grad, _SCALE_FUNCTION):
-        _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION))
+    if hasattr(clip_grad, _SCALE_FUNCTION_NAME):
+        _watch_scaling(sink, getattr(clip_grad, _SCALE_FUNCTION_NAME))
 
 
 def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
-    """Read the norm of the gradients, and publish a non-finite one before gradients are scaled."""
+    """Read the norm of the gradients before they are scaled; report it if it is non-finite."""
     local = sink.local
 
     @functools.wraps(original)
@@ -48,7 +49,7 @@ def _watch_scaling(sink: EventSink, original: Callable[..., Any]) -> None:
                 sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
         original(parameters, max_norm, total_norm, *args, **kwargs)
 
-    sink.patches.replace(clip_grad, _SCALE_FUNCTION, scale)
+    sink.patches.replace(clip_grad, _SCALE_FUNCTION_NAME, scale)
 
 
 def _wrap_clip(
@@ -71,7 +72,7 @@ def _wrap_clip(
             forwarded = (p for p in tensors)  # torch warns about an empty generator
         try:
             result = original(forwarded, *args, **kwargs)
-        except RuntimeError:  # a non-finite norm with error_if_nonfinite=True
+        except RuntimeError:  # usually a non-finite norm with error_if_nonfinite=True
             sink.run_safely(sink.bus.publish, NonFiniteNorm(thread))
             raise
         max_norm = args[0] if args else kwargs.get("max_norm")
@@ -92,7 +93,7 @@ def _wrap_clip(
         sink.events.record(thread, code)
         if len(thread.step.losses) > 1:
             thread.edits.snapshot(sink.objects.optimizers.entries)
-        if type(result) is Tensor and isinstance(max_norm, _NUMBERS):
+        if type(result) is Tensor and isinstance(max_norm, _NUMBER_TYPES):
             norm = thread.clipped_norm
             if norm is None:
                 norm = result.item() if result.is_cpu else result.detach()

@@ -4,7 +4,6 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -19,7 +18,7 @@ from sluice.trace.hooks.loader_records import (
     is_epoch_recorded,
     loader_record,
 )
-from sluice.trace.hooks.loader_workers import watch_workers
+from sluice.trace.hooks.loader_workers import WorkerOrigin, watch_workers
 from sluice.trace.inspection.fingerprints import (
     LOADER,
     FieldFingerprint,
@@ -38,22 +37,22 @@ from sluice.trace.thread_state import ThreadState
 
 def watch_loaders(sink: EventSink) -> None:
     """Record every iteration over a DataLoader and every batch that it yields."""
-    make_iter, make_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+    original_iter, original_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
     watch, local = _LoaderWatch(sink), sink.local
 
-    @functools.wraps(make_iter)
+    @functools.wraps(original_iter)
     def watched_iter(loader: Any) -> Any:
         if sink.is_on:
             sink.run_safely(watch.before_iterator, loader)
-        iterator = make_iter(loader)
+        iterator = original_iter(loader)
         if sink.is_on:
             sink.run_safely(watch.on_iterator, loader, iterator)
         return iterator
 
-    @functools.wraps(make_next)
+    @functools.wraps(original_next)
     def watched_next(iterator: Any) -> Any:
         try:
-            batch = make_next(iterator)
+            batch = original_next(iterator)
         except StopIteration:
             if sink.is_on:
                 sink.run_safely(watch.on_exhausted, iterator)
@@ -110,16 +109,16 @@ class _LoaderWatch:
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
         self._index_hook = _IndexHook(sink, self.on_indices)
-        self.worker_origin: tuple[Path, int, int] | None = None
-        """Trace folder, loader and epoch of the workers that start next, which inherit it by fork;
-        None before the first."""
+        self.worker_origin: WorkerOrigin | None = None
+        """Origin that the next workers inherit by fork; None before the first iteration with
+        workers."""
         self.hook_workers: Callable[[], None] = lambda: None
         """Installs the hooks of workers; called before workers start."""
         self.reset()
 
     def reset(self) -> None:
         """Forget all loaders, at the start of a trace and after a fork."""
-        self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._entry)
+        self._loaders: ObjectIndex[LoaderEntry] = ObjectIndex(self._make_entry)
         self._recorded_loaders: list[tuple[LoaderRecord, LoaderEntry]] = []
         """Record and entry of each loader; the position is the index of the loader."""
         self._iterators: ObjectIndex[IteratorEntry] = ObjectIndex(
@@ -128,7 +127,7 @@ class _LoaderWatch:
         self.current: IteratorEntry | None = None
         """Entry of the iterator that yielded the last batch."""
 
-    def _entry(self, _: int, loader: Any) -> LoaderEntry:
+    def _make_entry(self, _: int, loader: Any) -> LoaderEntry:
         record = loader_record(len(self._recorded_loaders), loader)
         # A loader that is created again for each epoch counts as one, even with another seed.
         for earlier, entry in self._recorded_loaders:
@@ -168,19 +167,19 @@ class _LoaderWatch:
 
     def _update_index_hook(self, *, is_recorded: bool) -> None:
         """Observe row indices if this epoch or a running epoch of another loader is recorded."""
-        others = (
-            other.iteration is not None and is_epoch_recorded(other.epoch)
-            for _, other in self._recorded_loaders
+        is_needed = is_recorded or any(
+            entry.iteration is not None and is_epoch_recorded(entry.epoch)
+            for _, entry in self._recorded_loaders
         )
-        self._index_hook.set_installed(is_installed=is_recorded or any(others))
+        self._index_hook.set_installed(is_installed=is_needed)
 
     def on_indices(self, iterator: Any, indices: Any) -> None:
         # Workers receive indices while the iterator is created, before its loader is known.
-        numbers = indices if isinstance(indices, list) else [indices]
+        row_indices = indices if isinstance(indices, list) else [indices]
         iteration = self._iterators.get_or_add(iterator)
         is_recorded = iteration.loader is None or is_epoch_recorded(iteration.loader.epoch)
-        if is_recorded and numbers and type(numbers[0]) is int:
-            iteration.order.add(numbers)
+        if is_recorded and row_indices and type(row_indices[0]) is int:
+            iteration.order.add(row_indices)
 
     def set_current(self, iterator: Any) -> IteratorEntry | None:
         """Make the iterator of a batch the current one; return its entry, None if it is unknown."""
@@ -225,11 +224,11 @@ class _LoaderWatch:
     def _record_batch(self, entry: LoaderEntry, batch: Any) -> None:
         sink = self._sink
         tensors = batch_tensors(batch)
-        first = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
+        first_field = next((t for t in tensors if t.dim() > 0 and t.numel()), None)
         sample_size = sink.settings.row_sample_size
         cache, fingerprints = sink.sampling.fingerprints, tuple[int, ...]()
-        if first is not None:
-            fingerprints = cache.fingerprint(first, sample_size=sample_size, stage=LOADER)
+        if first_field is not None:
+            fingerprints = cache.fingerprint(first_field, sample_size=sample_size, stage=LOADER)
         if entry.iteration is not None and is_epoch_recorded(entry.epoch):
             entry.iteration.row_fingerprints += fingerprints
             entry.iteration.labels.update(integer_labels(tensors))

@@ -17,7 +17,7 @@ from sluice.trace.program_events import StepBegins, StepEnded, TraceBegan, Trace
 from sluice.trace.records.environment import DataParallelRecord, RankWeightsRecord
 from sluice.trace.sink import EventSink
 
-_SHARDING = frozenset({"FullyShardedDataParallel", "FSDPModule"})
+_SHARDED_CLASSES = frozenset({"FullyShardedDataParallel", "FSDPModule"})
 """Classes of networks whose parameters differ between ranks by design."""
 
 _MAX_INSPECTED_REDUCTIONS = 64
@@ -27,14 +27,14 @@ _NUM_FIRST_STEPS = 8
 """Number of first steps at which networks are checked for sharding."""
 
 _COMPARED_NUMEL = 64
-"""Maximum number of first values of a tensor that are compared with weights, because a program may
-average its weights instead of its gradients."""
+"""Maximum number of first values of a reduced tensor that are compared with weights, because a
+program may average its weights instead of its gradients."""
 
 _CONSUMER_NAME = "comparison of ranks"
 """Name under which this module requests that every step is recorded fully."""
 
 ALL_REDUCE = "all_reduce"
-"""Kind of a record of gradients that the program reduces itself."""
+"""``DataParallelRecord.kind`` of a program that reduces its gradients itself."""
 
 
 _KEPT_GROUPS: dict[int, Any] = {}
@@ -64,7 +64,7 @@ def watch_parallel(sink: EventSink) -> None:
     report_calls(sink, DistributedDataParallel, "__init__", on_created)
     if torch.distributed.is_available():
         _watch_reductions(sink, watch)
-        sink.bus.subscribe(StepBegins, lambda _: watch.find_sharded())
+        sink.bus.subscribe(StepBegins, lambda _: watch.record_sharded_networks())
     sink.bus.subscribe(TraceBegan, lambda _: watch.reset())
     sink.bus.subscribe(TraceEnded, lambda _: watch.write_wrappers())
 
@@ -91,7 +91,7 @@ class _DataParallelWatch:
         self._wrappers: list[_WrapperEntry] = []
         self._reduces_manually = False
         self.num_reductions = self._num_checked_steps = 0
-        self._sharded: set[int] = set()
+        self._sharded_networks: set[int] = set()
         self._sink.bus.unsubscribe(StepEnded, self._after_step)
 
     def _observe_steps(self) -> None:
@@ -110,29 +110,29 @@ class _DataParallelWatch:
         """Write new wrappers, and known ones whose network indices changed."""
         sink = self._sink
         for index, entry in enumerate(self._wrappers):
-            module, wrapper = entry.module(), entry.wrapper()
+            wrapper, last = entry.wrapper(), entry.last_record
+            if wrapper is None:
+                continue
             record = DataParallelRecord(
                 index=index,
-                kind="DistributedDataParallel" if wrapper is None else type(wrapper).__name__,
-                network=self._network_index(module),
+                kind=type(wrapper).__name__,
+                network=self._network_index(entry.module()),
                 wrapper=self._network_index(wrapper),
                 step=sink.steps.last,
             )
-            last = entry.last_record
-            if wrapper is not None and (
-                last is None or (last.network, last.wrapper) != (record.network, record.wrapper)
-            ):
+            indices = record.network, record.wrapper
+            if last is None or (last.network, last.wrapper) != indices:
                 entry.last_record = record
                 sink.recorder.write("wrapper", record)
 
-    def find_sharded(self) -> None:
+    def record_sharded_networks(self) -> None:
         """Record networks that are sharded over all ranks, before the first steps."""
         if self._num_checked_steps >= _NUM_FIRST_STEPS or not torch.distributed.is_initialized():
             return
         self._num_checked_steps += 1
         for entry, network in self._sink.objects.networks.live_items():
-            if entry.index not in self._sharded and _is_sharded_over_all_ranks(network):
-                self._sharded.add(entry.index)
+            if entry.index not in self._sharded_networks and _is_sharded_over_all_ranks(network):
+                self._sharded_networks.add(entry.index)
                 record = DataParallelRecord(
                     index=len(self._wrappers) + entry.index,
                     kind="FullyShardedDataParallel",
@@ -152,7 +152,7 @@ class _DataParallelWatch:
         for entry, _ in sink.objects.optimizers.live_items():
             parameters = [p for p in entry.parameters() if p.grad is not None]
             grads = [p.grad for p in parameters if p.grad is not None]
-            if _is_gradient(tensor, grads) and not _contains_weights(tensor, parameters):
+            if _is_gradient(tensor, grads) and not _begins_with_weights(tensor, parameters):
                 self._reduces_manually = True
                 self._observe_steps()
                 record = DataParallelRecord(
@@ -223,10 +223,11 @@ def _is_gradient(tensor: Tensor, grads: Sequence[Tensor]) -> bool:
     )
 
 
-def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
+def _begins_with_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
     """Return whether a tensor begins with the values of the first weights.
 
-    Ranks that average weights instead of gradients have different weights between two averages.
+    A program that reduces such a tensor averages weights, not gradients. Its ranks have different
+    weights between two averages, so they are not compared.
     """
     weights = parameters[0].detach().reshape(-1)[:_COMPARED_NUMEL]
     values = tensor.detach().reshape(-1)[: len(weights)].to(weights)
@@ -234,16 +235,18 @@ def _contains_weights(tensor: Tensor, parameters: Sequence[Tensor]) -> bool:
 
 
 def _is_sharded(network: Any) -> bool:
-    return any(cls.__name__ in _SHARDING for cls in type(network).__mro__)
+    return any(cls.__name__ in _SHARDED_CLASSES for cls in type(network).__mro__)
 
 
 def _is_sharded_over_all_ranks(network: Any) -> bool:
     """Return whether a network is sharded over all ranks, so that each rank receives other rows."""
     if not _is_sharded(network):
         return False
-    ranks = torch.distributed.get_world_size()
+    num_ranks = torch.distributed.get_world_size()
     group = getattr(network, "process_group", None)
     if group is not None:
-        return bool(group.size() == ranks)
+        return bool(group.size() == num_ranks)
     meshes = [getattr(p, "device_mesh", None) for p in network.parameters()]
-    return bool(meshes) and all(m is not None and m.ndim == 1 and m.size() == ranks for m in meshes)
+    return bool(meshes) and all(
+        m is not None and m.ndim == 1 and m.size() == num_ranks for m in meshes
+    )

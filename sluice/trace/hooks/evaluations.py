@@ -11,7 +11,7 @@ from sluice.trace.records.losses import EvaluationPassRecord
 from sluice.trace.sink import EventSink
 
 _MAX_PENDING_LOSSES = 512
-"""Number of losses of a pass after which the pending ones are summed, to free their memory."""
+"""Number of pending losses of a pass at which they are summed, to free their memory."""
 
 
 class _EvaluationPass:
@@ -56,7 +56,7 @@ class EvaluationPasses:
         evaluation.add(loss)
 
     def write(self) -> None:
-        """Close the open passes."""
+        """Close the open passes, and write the records of a sample of them."""
         passes, self.open_passes = self.open_passes, {}
         for (network, loader, kind), evaluation in passes.items():
             evaluation.sum_pending()

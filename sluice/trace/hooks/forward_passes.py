@@ -30,12 +30,12 @@ from sluice.trace.records.forward_passes import (
 )
 from sluice.trace.sink import EventSink
 
-_MAX_CALLS = 1024
+_MAX_MODULE_CALLS = 1024
 """Maximum number of module calls that are recorded in a pass."""
 
 _MAX_HELD_OUTPUTS = 512
-"""Maximum number of outputs kept alive until the backward pass, so that no other tensor gets their
-address."""
+"""Maximum number of outputs that are kept until the backward pass, so that no other tensor is
+allocated at their address."""
 
 _MAX_PENDING_PASSES = 4
 """Maximum number of inspected passes that wait for a backward pass. If more wait, all of them are
@@ -118,7 +118,7 @@ class ForwardPassInspector:
         if inspected is None:
             return
         full_name = f"{inspected.entry.name}.{name}" if name else inspected.entry.name
-        if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_CALLS:
+        if (module._parameters or not module._modules) and len(inspected.calls) < _MAX_MODULE_CALLS:
             inspected.calls.append(self._call_record(name, module, (args, kwargs), output))
         if isinstance(module, nn.MultiheadAttention):
             self._record_mask(inspected, name, args, kwargs)
@@ -184,7 +184,7 @@ class ForwardPassInspector:
         nodes = [] if loss is None or not passes else [*graph_nodes(loss)]
         self._inspect_graph(nodes, passes)
         for inspected in passes:
-            network = inspected.network()
+            network = inspected.network_ref()
             if network is not None:
                 self._probes.run(inspected, network, loss)
         backward.thread.step.add_cost(self._sink.clock() - began)
@@ -196,16 +196,16 @@ class ForwardPassInspector:
             if not nodes or self._num_masks >= _MAX_MASK_RECORDS:
                 continue
             network = inspected.entry.index
-            for pads in find_paddings((inspected.args, inspected.kwargs)):
-                for record in graph_mask_records(nodes, pads, step=step, network=network):
+            for padding in find_paddings((inspected.args, inspected.kwargs)):
+                for record in graph_mask_records(nodes, padding, step=step, network=network):
                     self._num_masks += 1
                     sink.recorder.write("mask", record)
         if self._num_index_records < _MAX_INDEX_RECORDS:
             inputs = [t for p in passes for t in tensor_arguments((p.args, p.kwargs))]
-            call = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
+            fields = {"step": step, "network": thread.call.network, "loader": thread.last_loader}
             for index_record in (
-                *negative_index_records(nodes, **call),
-                *clamped_index_records(nodes, inputs, **call),
+                *negative_index_records(nodes, **fields),
+                *clamped_index_records(nodes, inputs, **fields),
             ):
                 self._num_index_records += 1
                 sink.recorder.write("ids", index_record)
@@ -221,20 +221,20 @@ class ForwardPassInspector:
         if mask is None or self._num_masks >= _MAX_MASK_RECORDS:
             return
         paddings = find_paddings((inspected.args, inspected.kwargs))
-        pads = next((pads for pads in paddings if pads.shape == mask.shape), None)
-        if pads is None:
+        padding = next((p for p in paddings if p.shape == mask.shape), None)
+        if padding is None:
             return
         self._num_masks += 1
-        masked = masked_positions(mask)
+        is_masked = masked_positions(mask)
         record = PaddingMaskRecord(
             step=self._sink.steps.last,
             network=inspected.entry.index,
             module=name,
-            num_rows=pads.shape[0],
-            num_masked=int(masked.sum()),
-            num_positions=pads.numel(),
-            num_padding=int(pads.sum()),
-            num_padding_masked=int((masked & pads).sum()),
+            num_rows=padding.shape[0],
+            num_masked=int(is_masked.sum()),
+            num_positions=padding.numel(),
+            num_padding=int(padding.sum()),
+            num_padding_masked=int((is_masked & padding).sum()),
         )
         self._sink.recorder.write("mask", record)
 

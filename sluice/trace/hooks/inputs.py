@@ -31,11 +31,11 @@ from sluice.trace.records.inputs import InputRecord, NonFiniteTensorRecord, Rows
 from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
-MAX_CALLS = 64
+NUM_FIRST_CALLS = 64
 """Number of first calls of a call group that are all inspected."""
-_WRITTEN_AFTER_CALLS = (1, 4, 16)
+_NUM_CALLS_AT_WRITES = (1, 4, 16, NUM_FIRST_CALLS)
 """Numbers of inspected calls of a call group after which its statistics are written. They are also
-written after ``MAX_CALLS`` calls and at the end of the trace."""
+written at the end of the trace."""
 _MAX_GROUPS = 16
 """Maximum number of call groups in a trace. The calls of further groups are not inspected."""
 _MAX_ROWS = 1024
@@ -43,7 +43,7 @@ _MAX_ROWS = 1024
 _MAX_NONFINITE_RECORDS = 8
 """Maximum number of records of non-finite values in a trace."""
 _MAX_LISTED = 8
-"""Maximum number of columns that a record of non-finite values lists, and of rows."""
+"""Maximum number of columns, and of rows, that are listed in a record of non-finite values."""
 
 
 class InputWatch:
@@ -73,7 +73,7 @@ class InputWatch:
         thread, network = called.thread, called.entry.index
         call = thread.call
         if call.nonfinite_input is not None:  # the previous call raised
-            self.on_return(thread, None)
+            self.write_nonfinite_input(thread, None)
         call.network = network
         call.inputs = tensor_refs(called.args, called.kwargs)
         key = (network, thread.last_loader, torch.is_grad_enabled(), called.module.training)
@@ -84,7 +84,7 @@ class InputWatch:
         call.group = group
         if group is None or not call.inputs:
             return
-        if group.num_calls >= MAX_CALLS:
+        if group.num_calls >= NUM_FIRST_CALLS:
             # The second and later batches of an accumulation step may be new.
             if not (thread.step.losses and group.extra_calls_left):
                 return
@@ -97,7 +97,7 @@ class InputWatch:
 
     def _on_network_returned(self, returned: NetworkReturned) -> None:
         if returned.thread.call.nonfinite_input is not None:
-            self.on_return(returned.thread, first_tensor(returned.output))
+            self.write_nonfinite_input(returned.thread, first_tensor(returned.output))
 
     def _on_backward(self, begins: BackwardBegins) -> None:
         """Record that a backward pass follows the last call."""
@@ -111,8 +111,8 @@ class InputWatch:
 
     def record_nonfinite(
         self, tensor: Tensor, what: Any, *, is_learning: bool, is_before_call: bool = False
-    ) -> bool:
-        """Record a tensor with NaN or infinite values; return whether it has any.
+    ) -> None:
+        """Record a tensor if it has NaN or infinite values; scalars are not checked.
 
         Args:
             tensor: Argument of a network or of a loss function.
@@ -123,13 +123,13 @@ class InputWatch:
         sink = self._sink
         thread, values = sink.local.thread, tensor.detach()
         if not values.is_floating_point() or not values.dim() or not values.numel():
-            return False
+            return
         is_nonfinite = ~values.isfinite()
         if not bool(is_nonfinite.any()):
-            return False
+            return
         key = (sink.steps.last, what)
         if self._num_nonfinite >= _MAX_NONFINITE_RECORDS or key in self._recorded_nonfinite:
-            return True
+            return
         self._num_nonfinite += 1
         self._recorded_nonfinite.add(key)
         row_numel = values[0].numel()
@@ -159,12 +159,17 @@ class InputWatch:
             thread.call.nonfinite_input = record
         else:
             sink.recorder.write("bad_numbers", record)
-        return True
 
-    def on_return(self, thread: ThreadState, tensor: Tensor | None) -> None:
-        """Write the record of a non-finite input, and whether the output is non-finite, too."""
+    def write_nonfinite_input(self, thread: ThreadState, output: Tensor | None) -> None:
+        """Write the record of the last non-finite input.
+
+        Args:
+            thread: Thread of the call.
+            output: First output tensor of the network, which may be non-finite, too; None if it is
+                not available.
+        """
         record, thread.call.nonfinite_input = thread.call.nonfinite_input, None
-        if tensor is not None and tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+        if output is not None and output.is_floating_point() and not bool(output.isfinite().all()):
             record = record.model_copy(update={"reaches_output": True})
         self._sink.recorder.write("bad_numbers", record)
 
@@ -172,9 +177,9 @@ class InputWatch:
         """Write statistics that are not written yet."""
         thread = self._sink.local.thread
         if thread.call.nonfinite_input is not None:
-            self.on_return(thread, None)
+            self.write_nonfinite_input(thread, None)
         for group in self._groups.values():
-            if group.num_calls not in (0, *_WRITTEN_AFTER_CALLS, MAX_CALLS):
+            if group.num_calls not in (0, *_NUM_CALLS_AT_WRITES):
                 self._write(group)
             for record in group.pending_rows:
                 self._sink.recorder.write("rows", record)
@@ -222,7 +227,7 @@ class InputWatch:
                 if other is not None and is_token_sequence(other) and other.numel():
                     counts = group.other_tokens.setdefault(position, TokenCounts(other))
                     counts.add(other)
-        if group.num_calls in (*_WRITTEN_AFTER_CALLS, MAX_CALLS):
+        if group.num_calls in _NUM_CALLS_AT_WRITES:
             self._write(group)
         if sink.sampling.samples_statistics:
             thread.step.add_cost(sink.clock() - began)

@@ -8,15 +8,15 @@ from sluice.trace.sink import EventSink
 
 _GET_LR = operator.methodcaller("get", "lr")
 _NUM_FIRST_CHANGES = 128
-"""Number of first changes of an optimizer's learning rates that are all recorded. Of later changes,
-ever fewer are recorded."""
+"""Number of first changes of an optimizer's learning rates that are all recorded. Later changes
+are recorded ever more rarely."""
 _JUMP_FACTOR = 2
-"""Factor by which the largest learning rate must exceed the previous one for a change that is
-always recorded."""
+"""Ratio of the largest learning rate to the previous largest one above which a change is always
+recorded."""
 
 
 def watch_learning_rates(sink: EventSink) -> None:
-    """Record the learning rates of each optimizer when they change, but not rates in tensors."""
+    """Record the learning rates of each optimizer when they change, unless a rate is a tensor."""
     samplers: dict[int, LogSpacedSampler] = {}
     sink.bus.subscribe(TraceBegan, lambda _: samplers.clear())
 

@@ -23,7 +23,7 @@ _NUM_FIRST_EPOCHS = 4
 number is a power of two."""
 
 _MAX_LABELS = 64
-"""Maximum number of distinct labels in an epoch. With more, the rows by label are not recorded."""
+"""Maximum number of distinct labels in an epoch. With more, labels are not recorded."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class LoaderEntry:
     index: int
     ref: "weakref.ref[Any]"
     code: int
-    """Event code of its batches."""
+    """Event code of the batches of the loader."""
     epoch: int = 0
     """Number of the current iteration, from 1; 0 before the first."""
     num_batches: int = 0
@@ -97,9 +97,10 @@ def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool
 
 
 def float_fields(tensors: list[Tensor]) -> list[int]:
-    """Return the positions of float32 and float64 tensors; empty unless one may be a target.
+    """Return the positions of float32 and float64 tensors in a batch.
 
-    The first tensor is an input. 16-bit floats are excluded because they repeat by chance.
+    Empty if only the first tensor, which is the input, has one of these types. 16-bit floats are
+    excluded because their values repeat by chance.
     """
     positions = [
         position
@@ -113,7 +114,7 @@ def float_fields(tensors: list[Tensor]) -> list[int]:
 
 
 def integer_labels(tensors: list[Tensor]) -> list[int]:
-    """Return the labels of a batch: its first one-dimensional integer tensor after the inputs."""
+    """Return the labels of a batch: its first 1-D integer tensor, except for the input at 0."""
     labels = [t for t in tensors[1:] if t.dim() == 1 and not t.is_floating_point()]
     return labels[0].tolist() if labels and not labels[0].is_complex() else []
 

@@ -27,19 +27,21 @@ _NUM_INSPECTED_BATCHES = 2
 """Number of first batches of each worker process that are inspected."""
 
 WorkerOrigin = tuple[Path, int, int]
-"""Trace folder of the parent, loader, and epoch."""
+"""Trace folder of the parent process, loader and epoch that a worker belongs to."""
 
 
-def watch_workers(sink: EventSink, origin: Callable[[], WorkerOrigin | None]) -> Callable[[], None]:
+def watch_workers(
+    sink: EventSink, get_origin: Callable[[], WorkerOrigin | None]
+) -> Callable[[], None]:
     """Return a function that installs the worker hooks; to be called before workers are forked.
 
     A program that loads without workers has no overhead, because nothing is replaced until then.
 
     Args:
         sink: Provides the patches.
-        origin: Returns the trace folder, loader and epoch that a worker belongs to.
+        get_origin: Returns the origin of a worker.
     """
-    observer, classes = _WorkerObserver(origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
+    observer, classes = _WorkerObserver(get_origin), [_MapDatasetFetcher, _IterableDatasetFetcher]
 
     def install() -> None:
         while classes:
@@ -75,12 +77,12 @@ def _dataset_sources(fetcher: Any) -> list[GeneratorSource]:
 class _WorkerObserver:
     """Observes the batches of one worker process; inactive in other processes."""
 
-    def __init__(self, origin: Callable[[], WorkerOrigin | None]) -> None:
-        self._origin = origin
+    def __init__(self, get_origin: Callable[[], WorkerOrigin | None]) -> None:
+        self._get_origin = get_origin
         self.num_batches = 0
         self._sources: list[tuple[GeneratorSource, int, int | None]] = []
-        """Generators, each with the fingerprint of its state and its seed identity before the
-        batch. Of a generator that the batch created: the fingerprint of its seed."""
+        """Generators, each with the fingerprint of its state before the batch and its seed
+        identity. If the batch created the generator, the fingerprint is that of its seed."""
 
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
@@ -92,8 +94,9 @@ class _WorkerObserver:
         known = {id(source.generator) for source, _, _ in self._sources}
         created = [s for s in _dataset_sources(fetcher) if id(s.generator) not in known]
         self._sources += [(s, s.seed_fingerprint(), s.seed_identity()) for s in created]
+        # Without a generator, no later batch needs to be inspected.
         self.num_batches = self.num_batches + 1 if self._sources else _NUM_INSPECTED_BATCHES
-        origin, info = self._origin(), get_worker_info()
+        origin, info = self._get_origin(), get_worker_info()
         if origin is None or info is None:
             return
         folder, loader, epoch = origin
@@ -117,8 +120,8 @@ class _WorkerObserver:
         ]
         if lines:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            handle = os.open(workers_file(folder), mode, 0o666)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            handle = os.open(workers_file(folder), flags, 0o666)
             try:
                 os.write(handle, b"".join(lines))
             finally:

@@ -61,18 +61,20 @@ _LOSSES_WITH_SAMPLED_TARGETS = (
 """Losses whose targets are sampled together with the input rows of the network."""
 _MEAN_REDUCTIONS = ("mean", "batchmean")
 """Values of ``reduction`` that average the loss. ``kl_div`` averages over rows by 'batchmean'."""
-_FIRST_CALLS = 8
-"""Number of first calls that are all inspected, for each loss function, network and gradient
-mode."""
+_NUM_FIRST_CALLS = 8
+"""Number of first calls of a phase that are all inspected, for each loss function, network and
+gradient mode."""
 _MAX_CALL_COUNTERS = 32
 """Maximum number of combinations of loss function, network and gradient mode. The calls of further
 combinations are not inspected."""
 _NUM_SAMPLED_STEPS = 128
-"""After the first calls, one call is inspected at each of this number of steps with statistics.
-After that, calls are inspected ever more rarely."""
-_MAX_SAMPLED_CALLS = 64
-"""Number of first calls whose targets are sampled, for each loss function, network and gradient
-mode."""
+"""Number of steps with statistics, after the first calls, at each of which one call is inspected.
+Later on, calls are inspected ever more rarely."""
+_NUM_SAMPLED_CALLS = 64
+"""Number of first training calls of a phase whose targets are sampled, for each loss function and
+network. Later calls are only inspected at steps with statistics."""
+_NUM_CHECKED_CALLS = 32
+"""Number of first calls whose indices are checked before the call, if CUDA is available."""
 _MAX_FAILED_CALLS = 8
 """Maximum number of calls that raised an error and are inspected, in a trace."""
 
@@ -182,7 +184,7 @@ class LossWatch:
         else:
             loss = result.detach()
             if reduction not in _MEAN_REDUCTIONS:
-                loss = self._mean(kind, args, kwargs, loss)
+                loss = self._mean_over_targets(kind, args, kwargs, loss)
             self.evaluations.add(
                 kind, loss.reshape(()).float() if loss.numel() == 1 else loss.float().mean()
             )
@@ -192,15 +194,15 @@ class LossWatch:
                 return
             counter = self._counters[kind, thread.call.network, is_learning] = _CallCounter()
         counter.num_calls += 1
-        if counter.num_calls > _MAX_SAMPLED_CALLS and not sink.sampling.samples_statistics:
+        if counter.num_calls > _NUM_SAMPLED_CALLS and not sink.sampling.samples_statistics:
             return
-        is_first = counter.num_calls <= _FIRST_CALLS
+        is_first = counter.num_calls <= _NUM_FIRST_CALLS
         is_sampled_step = (
             sink.sampling.samples_statistics and counter.last_inspected_step != sink.steps.last
         )
         samples_targets = (
             is_learning
-            and counter.num_calls <= _MAX_SAMPLED_CALLS
+            and counter.num_calls <= _NUM_SAMPLED_CALLS
             and kind in _LOSSES_WITH_SAMPLED_TARGETS
         )
         if not (is_first or is_sampled_step or samples_targets) or in_functorch_transform():
@@ -221,7 +223,7 @@ class LossWatch:
             self._target_sampler.add(kind, values, target)
 
     def on_error(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Inspect a call that raised: indices out of range, or values outside the domain."""
+        """Inspect a call that raised, for indices out of range or values outside the domain."""
         if self._num_failed >= _MAX_FAILED_CALLS:
             return
         self._num_failed += 1
@@ -234,7 +236,7 @@ class LossWatch:
         if kind not in (*CLASS_LOSSES, "embedding"):
             return
         self._num_checked += 1
-        if self._num_checked >= 4 * _FIRST_CALLS:
+        if self._num_checked >= _NUM_CHECKED_CALLS:
             self.checks_indices = False
         self._check_indices(kind, args, kwargs)
 
@@ -262,10 +264,10 @@ class LossWatch:
         bound.apply_defaults()
         return dict(bound.arguments)
 
-    def _mean(
+    def _mean_over_targets(
         self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any], loss: Tensor
     ) -> Tensor:
-        """Return the mean over the targets, for a loss with reduction 'sum' or 'none'."""
+        """Return the mean over the targets of a loss with reduction 'sum' or 'none'."""
         target = self._bind(kind, args, kwargs).get("target")
         total = loss.sum()
         return total / max(target.numel(), 1) if isinstance(target, Tensor) else total

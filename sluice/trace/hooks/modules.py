@@ -81,12 +81,12 @@ def watch_modules(sink: EventSink) -> None:
 
     def module_added(parent: nn.Module, name: str, module: nn.Module | None) -> None:
         if sink.is_on:
-            sink.run_safely(_structure_changed, sink)
+            sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(lambda: sink.objects.tied_parameters.on_replace(parent, name, module))
 
     def parameter_added(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if sink.is_on:
-            sink.run_safely(_structure_changed, sink)
+            sink.run_safely(_invalidate_structure, sink)
             sink.run_safely(
                 lambda: sink.objects.tied_parameters.on_register(module, name, parameter)
             )
@@ -95,7 +95,7 @@ def watch_modules(sink: EventSink) -> None:
     sink.patches.hook(register_module_parameter_registration_hook, parameter_added)
 
 
-def _structure_changed(sink: EventSink) -> None:
+def _invalidate_structure(sink: EventSink) -> None:
     sink.objects.invalidate_structure()
     sink.bus.publish(StructureChanged(sink.local.thread))
 
@@ -132,8 +132,6 @@ class _CallHandler:
         is_inspected = (
             sink.steps.last >= entry.next_inspection_step and self._inspector.can_inspect()
         )
-        if entry.module_names is not None and not is_sampled_step and not is_inspected:
-            return entry
         is_measured = (
             is_sampled_step
             and entry.index not in forward.measured_networks
@@ -227,13 +225,13 @@ def _watch_modes(sink: EventSink) -> None:
         finally:
             thread.forward.changes_mode = False
         flags = ("train",) if mode else ("eval", *("restored",) * is_restored)
-        sink.run_safely(_mode_changed, sink, module, flags)
+        sink.run_safely(_record_mode, sink, module, flags)
         return result
 
     sink.patches.replace(nn.Module, "train", train)
 
 
-def _mode_changed(sink: EventSink, module: nn.Module, flags: tuple[str, ...]) -> None:
+def _record_mode(sink: EventSink, module: nn.Module, flags: tuple[str, ...]) -> None:
     entry = sink.objects.networks.get(module)
     sink.objects.invalidate_modes()
     index = -1 if entry is None else entry.index

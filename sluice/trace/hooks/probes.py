@@ -36,7 +36,7 @@ class InspectedPass:
     """One inspected forward pass."""
 
     entry: NetworkEntry
-    network: "weakref.ref[nn.Module]"
+    network_ref: "weakref.ref[nn.Module]"
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     calls: list[ModuleCallRecord] = field(default_factory=list)
@@ -46,7 +46,7 @@ class InspectedPass:
 
 
 class NetworkProbes:
-    """Runs each kind of probe once for each network."""
+    """Runs each kind of probe once for each network, and again after ``repeat``."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -115,7 +115,7 @@ class NetworkProbes:
     def _parameters_without_gradient(
         self, inspected: InspectedPass, network: nn.Module
     ) -> list[str]:
-        """Return names of parameters that a pass uses and that never had a gradient."""
+        """Return names of trainable parameters that a pass uses and that never had a gradient."""
         objects = self._sink.objects
         called = {p for call in inspected.calls for p in call.parameters}
         names = []
@@ -129,7 +129,7 @@ class NetworkProbes:
     def _run_once(
         self, inspected: InspectedPass, kind: Any, probe: Any, **probe_fields: Any
     ) -> None:
-        """Run a probe of a network and record its effect, unless this kind was run before.
+        """Run a probe of a network and record its effect, unless its kind was already run.
 
         ``probe_fields`` are further fields of the record.
         """

@@ -27,7 +27,8 @@ def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> Sc
     Args:
         sink: Receives the record.
         scheduler: Scheduler of the program.
-        has_stepped: Whether the scheduler has just made a step that is traced.
+        has_stepped: Whether the last step of the scheduler is traced, so that it is not part of
+            the ``start``.
     """
     entry = sink.objects.schedulers.get_or_add(scheduler)
     if entry.code < 0:
@@ -37,7 +38,7 @@ def scheduler_entry(sink: EventSink, scheduler: Any, *, has_stepped: bool) -> Sc
             optimizer=entry.optimizer,
             options=_options(scheduler),
             start=max(int(getattr(scheduler, "last_epoch", 0)) - has_stepped, 0),
-            end=_end(scheduler),
+            end=_decay_length(scheduler),
         )
         sink.recorder.write("scheduler", record)
         entry.code = sink.events.code("schedule", entry.index, entry.optimizer)
@@ -59,13 +60,13 @@ def _options(scheduler: Any) -> dict[str, float | int | bool | str | None]:
     return options
 
 
-def _end(scheduler: Any) -> int:
+def _decay_length(scheduler: Any) -> int:
     """Return the number of steps until the learning rate stays constant or rises again.
 
     0 if unknown.
     """
     if isinstance(scheduler, SequentialLR):
-        last = _end(scheduler._schedulers[-1])
+        last = _decay_length(scheduler._schedulers[-1])
         return int(scheduler._milestones[-1]) + last if last else 0
     if isinstance(scheduler, CosineAnnealingLR):
         return int(scheduler.T_max)

@@ -37,7 +37,7 @@ class TargetSampler:
         self._phase += 1
         self._num_rows: dict[int, int] = {}
         self._sampled_rows: set[int] = set()
-        self._scaling: dict[int, FeatureScaling] = {}
+        self._scalings: dict[int, FeatureScaling] = {}
         self._columns: dict[int, int] = {}
         """Column that is sampled from targets with several columns, by network."""
 
@@ -59,7 +59,7 @@ class TargetSampler:
             return
         # Every input may determine the target, so all of them are sampled.
         inputs: list[Any] = [ref() for ref in thread.call.inputs]
-        if type(target) not in TENSOR_TYPES or not all(map(_has_rows, inputs)):
+        if type(target) not in TENSOR_TYPES or not all(map(_can_sample, inputs)):
             return
         # An input that is also the target is excluded, for example that of an autoencoder.
         inputs = [batch for batch in inputs if not _shares_memory(batch, target)]
@@ -67,12 +67,12 @@ class TargetSampler:
             return
         began = sink.clock()
         with torch.no_grad():
-            column = target_column(
+            column_targets = target_column(
                 target, inputs[0].shape[0], self._columns.get(thread.call.network)
             )
-            if column is None:
+            if column_targets is None:
                 return
-            targets, is_class, self._columns[thread.call.network] = column
+            targets, is_class, self._columns[thread.call.network] = column_targets
             sample_size = sink.settings.row_sample_size
             cache = sink.sampling.fingerprints
             fingerprints = [
@@ -89,9 +89,9 @@ class TargetSampler:
                 return
             self._sampled_rows.update(rows[i] for i in new_rows)
             features = torch.cat([row_features(batch[new_rows]) for batch in inputs], 1)
-            scaling = self._scaling.get(thread.call.network)
+            scaling = self._scalings.get(thread.call.network)
             if scaling is None:
-                scaling = self._scaling[thread.call.network] = fit_scaling(features)
+                scaling = self._scalings[thread.call.network] = fit_scaling(features)
             if scaling.mean.shape[0] != features.shape[1]:
                 return
             record = TargetSampleRecord(
@@ -129,7 +129,7 @@ class TargetSampler:
         return type(values) is Tensor and bool(find_reached_outputs(values, [output.grad_fn]))
 
 
-def _has_rows(batch: Tensor | None) -> bool:
+def _can_sample(batch: Tensor | None) -> bool:
     if batch is None or batch.is_complex() or batch.layout != torch.strided:
         return False
     return bool(batch.dim() and batch.numel())
