@@ -75,7 +75,8 @@ class _GradientChecks:
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
-        # Gradients that overflow under a loss scale are no fault.
+        """Record the non-finite gradients of all optimizers before clipping spreads them."""
+        # Overflow under a loss scale that is too large is expected.
         interner = self._sink.events.interner
         if self._num_records < _MAX_RECORDS and not any(
             "scaled" in interner.event(code)[3] for code in event.thread.step.codes
@@ -84,7 +85,10 @@ class _GradientChecks:
                 self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """At the first non-finite loss, record which weights the last step corrupted."""
+        """At the first non-finite loss, record which weights the last step made non-finite.
+
+        Only if no non-finite gradient was recorded, and the loss before was finite.
+        """
         sink = self._sink
         loss = event.thread.last_loss
         last_loss = math.nan if loss is None else float(loss)
@@ -105,7 +109,7 @@ class _GradientChecks:
             self._num_records += 1
             sink.recorder.write("gradient", record)
             # The program may end before the next step.
-            sink.sampling.membership.sample_first(sink.steps.last)
+            sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 
 def _was_dormant(entry: OptimizerEntry) -> bool:
