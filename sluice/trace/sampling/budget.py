@@ -41,7 +41,7 @@ class SamplingBudget:
         last restart."""
         self._norm_samples_left = 0
         """Number of samples of the norms alone before the next full sample."""
-        self.interval = 1
+        self._interval = 1
         """Interval between samples [steps]."""
 
     @property
@@ -101,9 +101,9 @@ class SamplingBudget:
             cost = statistics.median(self._costs) + self._flush_cost_ns
             allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
-            self.interval = min(ideal_interval, self._max_interval)
+            self._interval = min(ideal_interval, self._max_interval)
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        next_interval = min(self.interval, max(num_since_restart, 1))
+        next_interval = min(self._interval, max(num_since_restart, 1))
         # An odd interval, so that both of two alternating optimizers are sampled.
         self._due_step = self._num_steps + next_interval - (next_interval % 2 == 0)

@@ -62,14 +62,14 @@ class _GradientChecks:
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _was_dormant(entry) and not entry.gradient_sample.is_finite(entry):
+                if not _update_dormancy(entry) and not entry.gradient_sample.is_finite(entry):
                     self._record(entry, thread)
             return
         position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
         if 0 < position <= 2 * len(entries):
             entry = entries[(position - 1) // 2]
             # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.num_steps or _was_dormant(entry):
+            if entry.last_clipped_step >= entry.num_steps or _update_dormancy(entry):
                 return
             if not entry.gradient_sample.is_finite(entry, position % 2):
                 self._record(entry, thread)
@@ -112,8 +112,8 @@ class _GradientChecks:
             sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 
-def _was_dormant(entry: OptimizerEntry) -> bool:
-    """Return whether an optimizer was dormant, and update ``is_dormant`` for the next check.
+def _update_dormancy(entry: OptimizerEntry) -> bool:
+    """Update ``is_dormant`` of an optimizer, and return whether it was dormant before.
 
     A dormant optimizer has gradients from before the trace and was not used since. It is no longer
     dormant once it has stepped or its gradients were cleared.
