@@ -21,7 +21,7 @@ from sluice.trace.hooks.loader_records import (
 from sluice.trace.hooks.loader_workers import WorkerOrigin, watch_workers
 from sluice.trace.inspection.fingerprints import (
     LOADER,
-    FieldFingerprint,
+    FieldSketch,
     OrderFingerprint,
     batch_tensors,
     field_record,
@@ -235,7 +235,7 @@ class _LoaderWatch:
             if not entry.has_first_fingerprints:
                 for position in float_fields(tensors):
                     fields = entry.iteration.fields
-                    fields.setdefault(position, FieldFingerprint()).add(tensors[position])
+                    fields.setdefault(position, FieldSketch()).add(tensors[position])
         record = BatchRecord(
             loader=entry.index,
             epoch=entry.epoch,

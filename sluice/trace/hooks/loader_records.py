@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from sluice.trace.inspection.fingerprints import (
-    FieldFingerprint,
+    FieldSketch,
     OrderFingerprint,
     make_sketch,
     mix64,
@@ -63,7 +63,7 @@ class IteratorEntry:
     """Fingerprints of the rows of inspected batches."""
     labels: Counter[int] = field(default_factory=Counter)
     """Number of rows by label, in inspected batches."""
-    fields: dict[int, FieldFingerprint] = field(default_factory=dict)
+    fields: dict[int, FieldSketch] = field(default_factory=dict)
     """Fingerprints of float tensors, by position in the batch."""
 
 
@@ -89,9 +89,7 @@ def epoch_record(entry: LoaderEntry, iteration: IteratorEntry, is_finished: bool
         contents=make_sketch(mix64(torch.tensor(iteration.row_fingerprints, dtype=torch.int64))),
         num_contents=len(iteration.row_fingerprints),
         labels=dict(iteration.labels) if len(iteration.labels) <= _MAX_LABELS else {},
-        fields=tuple(
-            fingerprint.record(position) for position, fingerprint in iteration.fields.items()
-        ),
+        fields=tuple(sketch.record(position) for position, sketch in iteration.fields.items()),
         is_finished=is_finished,
     )
 

@@ -87,7 +87,7 @@ class _WorkerObserver:
     def before_batch(self, fetcher: Any) -> None:
         """Store the generator states before a batch."""
         sources = [*_dataset_sources(fetcher), *process_generators()]
-        self._sources = [(s, s.state(), s.seed_identity()) for s in sources]
+        self._sources = [(s, s.state_fingerprint(), s.seed_identity()) for s in sources]
 
     def after_batch(self, fetcher: Any, batch: Any) -> None:
         """Write how a batch changed the generator states, and which generators it created."""
@@ -111,8 +111,8 @@ class _WorkerObserver:
                     batch=self.num_batches,
                     source=source.path,
                     before=before,
-                    after=source.state(),
-                    reseeded=source.was_reseeded(seed_identity),
+                    after=source.state_fingerprint(),
+                    reseeded=source.reseed_status(seed_identity),
                     content=content,
                 ).model_dump(),
             )

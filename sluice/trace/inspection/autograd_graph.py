@@ -14,7 +14,7 @@ from torch import Tensor, nn
 _MAX_NODES = 4096
 """Maximum number of nodes of a graph that are read, nearest to the loss."""
 _MAX_RESULTS = 16
-"""Maximum number of masks that are returned, and of lookups."""
+"""Maximum number of masks, and of lookups of each kind, that are returned."""
 _MASK_THRESHOLD = -1e4
 """A position is masked if the additive mask has this value or a lower one."""
 _MASK_NAMES = ("_saved_attn_mask", "_saved_attn_bias")
@@ -85,10 +85,10 @@ def _attended_keys(nodes: list[Any]) -> Iterator[Tensor]:
             if weights is not None and weights.dim() > 1 and dim % weights.dim():
                 yield (weights > 0).movedim(dim, -1)
         elif name.startswith("ScaledDotProduct"):
-            masks = (saved_tensor(node, mask) for mask in _MASK_NAMES)
-            added = next((mask for mask in masks if mask is not None), None)
-            if added is not None and added.dim() > 1:
-                yield added if added.dtype == torch.bool else added > _MASK_THRESHOLD
+            masks = (saved_tensor(node, mask_name) for mask_name in _MASK_NAMES)
+            mask = next((mask for mask in masks if mask is not None), None)
+            if mask is not None and mask.dim() > 1:
+                yield mask if mask.dtype == torch.bool else mask > _MASK_THRESHOLD
 
 
 def find_lookups(nodes: list[Any], kind: str = "Index") -> list[TableLookup]:

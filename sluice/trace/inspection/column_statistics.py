@@ -16,7 +16,10 @@ _MAX_CORRELATED = 24
 
 
 def is_channels_first(batch: Tensor) -> bool:
-    """Return whether a batch is multi-channel images in channels-first layout."""
+    """Return whether a batch is multi-channel images in channels-first layout.
+
+    Images of at most 64 values do not count: their columns are single values.
+    """
     if batch.dim() < 4 or batch[0].numel() <= MAX_COLUMNS:
         return False
     return 2 <= batch.shape[1] <= MAX_COLUMNS and batch.shape[1] < min(batch.shape[2:])
@@ -43,14 +46,14 @@ class ColumnStatistics:
         self._stride = -(-self._width // MAX_COLUMNS)
         self._columns = range(0, self._width, self._stride)
         num = len(self._columns)
-        self._count = torch.zeros(num, dtype=torch.float64)
-        self._sum, self._squares = self._count.clone(), self._count.clone()
+        self._num_finite = torch.zeros(num, dtype=torch.float64)
+        self._sum, self._squares = self._num_finite.clone(), self._num_finite.clone()
         self._shift = torch.zeros(num, dtype=torch.float64)
         self._low = torch.full((num,), torch.inf, dtype=torch.float64)
         self._high = -self._low
         self._products = torch.zeros((min(num, _MAX_CORRELATED),) * 2, dtype=torch.float64)
         self._last_sample: Tensor | None = None
-        self._changes, self._num_changes = self._count.clone(), 0
+        self._changes, self._num_changes = self._num_finite.clone(), 0
 
     def add(self, batch: Tensor) -> None:
         """Add one batch; a batch with another width is skipped."""
@@ -72,13 +75,13 @@ class ColumnStatistics:
             self._low = torch.minimum(self._low, table.where(finite, torch.inf).amin(0))
             self._high = torch.maximum(self._high, table.where(finite, -torch.inf).amax(0))
             table = table.where(finite, self._shift)
-            self._count += finite.sum(0)
+            self._num_finite += finite.sum(0)
         else:
-            if not self._count.any():
+            if not self._num_finite.any():
                 self._shift = table.mean(0)  # sums of squares around a distant point lose precision
             low, high = torch.aminmax(table, dim=0)
             self._low, self._high = torch.minimum(self._low, low), torch.maximum(self._high, high)
-            self._count += table.shape[0]
+            self._num_finite += table.shape[0]
         shifted = table - self._shift
         self._sum += shifted.sum(0)
         self._squares += (shifted * shifted).sum(0)
@@ -89,11 +92,11 @@ class ColumnStatistics:
         """Add the squared changes between consecutive samples, also across batches."""
         samples = values[: max(_MAX_ELEMENTS // max(values[0].numel(), 1), 1)]
         samples = samples.to("cpu", torch.float64)
-        before, self._last_sample = self._last_sample, samples[-1:].clone()
+        previous, self._last_sample = self._last_sample, samples[-1:].clone()
         if len(samples) < len(values):
             self._last_sample = None
-        if before is not None and before.shape[1:] == samples.shape[1:]:
-            samples = torch.cat([before, samples])
+        if previous is not None and previous.shape[1:] == samples.shape[1:]:
+            samples = torch.cat([previous, samples])
         if len(samples) > 1:
             changes = samples.diff(dim=0).reshape(-1, self._width)[:, :: self._stride]
             self._changes += changes.nan_to_num(0.0, 0.0, 0.0).square().sum(0)
@@ -101,28 +104,28 @@ class ColumnStatistics:
 
     def records(self) -> tuple[ColumnRecord, ...]:
         """Return the statistics of each column with a finite value."""
-        mean = self._sum / self._count
-        std = (self._squares / self._count - mean * mean).clamp(min=0).sqrt()
+        mean = self._sum / self._num_finite
+        std = (self._squares / self._num_finite - mean * mean).clamp(min=0).sqrt()
         change = (self._changes / (self._num_changes or math.nan)).sqrt()
         rows = torch.stack([mean + self._shift, std, self._low, self._high, change], 1).tolist()
         return tuple(
             ColumnRecord(column=column, mean=m, std=0.0 if low == high else s, smallest=low,
                        largest=high, step=c)
             for column, (m, s, low, high, c), count in zip(
-                self._columns, rows, self._count.tolist(), strict=True
+                self._columns, rows, self._num_finite.tolist(), strict=True
             )
             if count
         )  # fmt: skip
 
     def correlations(self) -> tuple[float, ...]:
-        """Return the correlations of the first 24 columns: the upper triangle, row by row.
+        """Return the correlations of the first 24 measured columns: the upper triangle, row by row.
 
         The correlation of a constant column is reported as 0.
         """
         num = len(self._products)
         if num < 2:
             return ()
-        count = self._count[:num].clamp(min=1)
+        count = self._num_finite[:num].clamp(min=1)
         mean = self._sum[:num] / count
         covariance = self._products / torch.minimum(count, count[:, None]) - mean * mean[:, None]
         spread = covariance.diagonal().clamp(min=0).sqrt()

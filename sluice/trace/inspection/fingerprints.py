@@ -27,7 +27,7 @@ _SKETCH_SIZE = 1024
 complete."""
 _MAX_TENSORS = 1024
 """Maximum number of float tensors of a state dict. A larger state dict has the fingerprint 0."""
-_ELEMENTS_PER_TENSOR = 16
+_MAX_ELEMENTS_PER_TENSOR = 16
 """Maximum number of elements of each tensor of a state dict that are fingerprinted."""
 _MAX_ELEMENTS = 2**14
 """Maximum number of elements of a float tensor that are sketched per batch."""
@@ -121,6 +121,8 @@ class OrderFingerprint:
     def __init__(self) -> None:
         self._pending: list[int] = []
         self.count = 0
+        """Number of row indices in the fingerprints; without those added since the last call of
+        ``sketch`` or ``digests``."""
         self._ordered_digest = 0
         self._unordered_digest = 0
         self._first: list[int] = []
@@ -128,30 +130,29 @@ class OrderFingerprint:
 
     @property
     def first(self) -> tuple[int, ...]:
-        """First numbers of the sequence."""
+        """The first row indices of the sequence, at most 32."""
         return tuple((self._first or self._pending)[:_NUM_FIRST])
 
     def sketch(self) -> SketchRecord:
-        """Return a sketch of the distinct numbers."""
-        self._fold()
+        """Return a sketch of the distinct row indices."""
+        self._add_pending()
         return make_sketch(self._smallest_hashes)
 
-    def add(self, numbers: Sequence[int]) -> None:
-        """Add the next numbers."""
-        self._pending += numbers
+    def add(self, indices: Sequence[int]) -> None:
+        """Add the next row indices."""
+        self._pending += indices
         if len(self._pending) >= _MAX_PENDING:
-            self._fold()
+            self._add_pending()
 
     def digests(self) -> tuple[str, str]:
-        """Return both fingerprints of the numbers added so far."""
-        self._fold()
+        """Return both fingerprints of the row indices added so far, in hexadecimal."""
+        self._add_pending()
         return f"{self._ordered_digest:016x}", f"{self._unordered_digest:016x}"
 
-    def _fold(self) -> None:
-        """Add the pending numbers to the fingerprints and to the sketch."""
-        numbers = torch.tensor(self._pending, dtype=torch.int64)
-        hashes = mix64(numbers)
-        position_hashes = mix64(torch.arange(self.count, self.count + len(numbers))) | 1
+    def _add_pending(self) -> None:
+        """Add the pending row indices to the fingerprints and to the sketch."""
+        hashes = mix64(torch.tensor(self._pending, dtype=torch.int64))
+        position_hashes = mix64(torch.arange(self.count, self.count + len(hashes))) | 1
         self._ordered_digest = (
             self._ordered_digest + int((hashes * position_hashes).sum())
         ) % _MODULUS
@@ -161,11 +162,11 @@ class OrderFingerprint:
         self._smallest_hashes = torch.unique(torch.cat([self._smallest_hashes, hashes]))[
             : _SKETCH_SIZE + 1
         ]
-        self.count += len(numbers)
+        self.count += len(hashes)
         self._pending = []
 
 
-class FieldFingerprint:
+class FieldSketch:
     """Sketch of the values of one floating-point tensor over batches."""
 
     def __init__(self) -> None:
@@ -217,11 +218,11 @@ def random_state_fingerprints() -> tuple[int, int, int]:
 def state_fingerprint(state: Any) -> int:
     """Return a fingerprint of a state dict, independent of its keys.
 
-    0 for other objects, and for states without float tensors, with meta tensors among them or with
-    more than 1,024 of them.
+    0 for other objects. Also 0 for a state dict without float tensors, with float tensors on the
+    meta device, or with more than 1,024 float tensors.
 
     Cost:
-        Reads a few elements of each tensor, from whichever device holds it.
+        Copies up to 16 elements of each tensor from its device.
     """
     if not isinstance(state, Mapping):
         return 0
@@ -229,7 +230,7 @@ def state_fingerprint(state: Any) -> int:
     # A network that is about to be read from a file may have meta tensors.
     if not tensors or len(tensors) > _MAX_TENSORS or any(t.is_meta for t in tensors):
         return 0
-    samples = [t.detach().reshape(-1)[:_ELEMENTS_PER_TENSOR].float().cpu() for t in tensors]
+    samples = [t.detach().reshape(-1)[:_MAX_ELEMENTS_PER_TENSOR].float().cpu() for t in tensors]
     return zlib.crc32(torch.cat(samples).numpy().tobytes()) or 1
 
 
@@ -248,7 +249,7 @@ def plain_tensor(tensor: Tensor) -> Tensor | None:
 
 
 def batch_tensors(batch: Any) -> list[Tensor]:
-    """Return a batch that is a tensor, or the first 8 tensors of a list, tuple or dict.
+    """Return the tensors of a batch: itself, or the first 8 tensors of a list, tuple or dict.
 
     Tensors of subclasses that store their values in another way are omitted.
     """

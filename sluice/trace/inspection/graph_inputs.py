@@ -1,8 +1,8 @@
 """Finds the inputs of a functional network (not an nn.Module) in the autograd graph of its loss.
 
-A node that multiplies a leaf by a tensor without ``requires_grad`` saves this tensor for its
-backward pass, and a node that looks up rows of a leaf saves their ids. These are the inputs of the
-network.
+A leaf is a parameter of the network. A node that multiplies a leaf by a tensor without
+``requires_grad`` saves this tensor for its backward pass, and a node that looks up rows of a leaf
+saves their ids. These tensors and ids are the inputs of the network.
 """
 
 from collections.abc import Sequence
@@ -93,8 +93,9 @@ def graph_leaves(nodes: Sequence[Any]) -> list[Tensor]:
 def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
     """Return the inputs of a functional network in the order of their use, 1-D inputs last.
 
-    A leaf that is also combined with values that have a gradient is an inner weight. In a recurrent
-    network such a leaf multiplies the initial state, which has no gradient but is not an input.
+    A leaf that any use combines with values that have a gradient is an inner weight and is omitted.
+    In a recurrent network, such a leaf first multiplies the initial state, which has no gradient
+    but is not an input.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``, before the backward pass.
@@ -121,11 +122,11 @@ def inputs_of_leaves(nodes: Sequence[Any]) -> list[LeafInput]:
 
 
 def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None] | None:
-    """Return the loss function in the graph of a loss, its targets and its input.
+    """Return the name of the loss function in the graph of a loss, its targets and its input.
 
     None unless the graph contains exactly one loss function.
     """
-    targets = list[tuple[str, Tensor, Tensor | None]]()
+    loss_calls = list[tuple[str, Tensor, Tensor | None]]()
     for node in nodes:
         name = node.name()
         target: Tensor | None = None
@@ -137,8 +138,8 @@ def find_loss_targets(nodes: Sequence[Any]) -> tuple[str, Tensor, Tensor | None]
             indices = saved_indices(node) if name == "IndexBackward0" else ()
             target = indices[-1] if len(indices) == 2 else saved_tensor(node, "_saved_index")
         if target is not None:
-            targets.append((kind, target.detach().squeeze(), values))
-    return targets[0] if len(targets) == 1 else None
+            loss_calls.append((kind, target.detach().squeeze(), values))
+    return loss_calls[0] if len(loss_calls) == 1 else None
 
 
 def _indexes_log_probabilities(node: Any) -> bool:
@@ -240,8 +241,8 @@ def _restore_shape(rows: Tensor, consumer: Any) -> Tensor:
 def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | None, slice | None]:
     """Return the columns of a concatenated operand that have no gradient, and their position in it.
 
-    (None, None) if they cannot be separated. They can be if the operand is the left one of a matrix
-    product, and exactly one of its concatenated parts has no gradient.
+    (None, None) unless the operand is the left one of a matrix product, and exactly one of its
+    concatenated parts has no gradient.
     """
     operand = (
         saved_tensor(node, name)
@@ -262,7 +263,7 @@ def _concatenated_columns(node: Any, concat: Any, name: str) -> tuple[Tensor | N
 
 
 def _width(node: Any, position: int) -> int:
-    """Return the last dimension of an output of a node, or of its leaf; 0 if it is unknown."""
+    """Return the size of the last dimension of a node's output or leaf; 0 if it is unknown."""
     if hasattr(node, "variable"):
         return int(node.variable.shape[-1])
     shape = output_shape(node, position)
@@ -289,8 +290,8 @@ def _stack_uses(uses: list[Tensor], columns: slice | None) -> Tensor | None:
 def _drop_duplicates(inputs: list[LeafInput]) -> list[LeafInput]:
     """Drop repeated inputs, and inputs whose values are all equal.
 
-    Such an input is an initial state of zeros, or an intercept. If every input is constant, the
-    first one is returned.
+    An input of equal values is an initial state of zeros, or belongs to an intercept. If all inputs
+    are of this kind, the first one is returned.
     """
     kept: dict[tuple[Any, ...], LeafInput] = {}
     for leaf_input in inputs:

@@ -25,12 +25,12 @@ match by chance."""
 def graph_mask_records(
     nodes: list[Any], pads: Tensor, *, step: int, network: int
 ) -> Iterator[PaddingMaskRecord]:
-    """Yield the positions that each attention layer masked in rows with padding.
+    """Yield for each attention layer how many positions it masked in rows with padding.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
         pads: Padding positions of the input, (rows, positions).
-        step: Number of steps so far.
+        step: Number of optimizer steps so far.
         network: Index of the network.
     """
     has_padding = pads.any(1)
@@ -53,7 +53,7 @@ def graph_mask_records(
 def negative_index_records(
     nodes: list[Any], *, step: int, network: int, loader: int
 ) -> Iterator[OutOfRangeIndexRecord]:
-    """Yield lookups with negative indices, which select rows (or classes) from the end."""
+    """Yield a record of each lookup with negative indices, which count from the table's end."""
     index_lookups = [("index", x.ids, x.table.shape[0]) for x in find_lookups(nodes)]
     index_lookups += [("class index", ids, num) for ids, num in find_class_lookups(nodes)]
     for kind, ids, num_allowed in index_lookups:
@@ -80,12 +80,14 @@ def negative_index_records(
 def clamped_index_records(
     nodes: list[Any], inputs: Iterable[Tensor], *, step: int, network: int, loader: int
 ) -> Iterator[OutOfRangeIndexRecord]:
-    """Yield lookups of input ids in which ids beyond the table were clamped to its last row.
+    """Yield a record of each lookup of input ids whose ids beyond the table were clamped.
+
+    Clamped ids select the last row of the table.
 
     Args:
         nodes: Nodes of the graph, from ``graph_nodes``.
         inputs: Tensor arguments of the network; each column of (..., columns) may be ids.
-        step: Number of steps so far.
+        step: Number of optimizer steps so far.
         network: Index of the network.
         loader: Index of the loader of the last batch; -1 for none.
     """

@@ -19,6 +19,7 @@ _MAX_ARGUMENT_ELEMENTS = 4_000_000
 """Maximum number of elements of all tensor arguments together, for a pass on a copy."""
 
 CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments of a call."""
 
 
 def can_copy(network: nn.Module, call_args: CallArguments) -> bool:
@@ -94,14 +95,14 @@ def run_with_perturbed_embeddings(
             return None
         if not torch.equal(args[0], ids) or output.shape[:-1] != ids.shape:
             return None
-        size = output.std() + 0.1
-        difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * size
+        scale = output.std() + 0.1
+        difference = torch.arange(output.shape[-1], device=output.device).mul(1.7).cos() * scale
         return output + is_perturbed[..., None] * difference
 
-    tables = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
-    if not tables:
+    embeddings = [m for m in network_copy.modules() if isinstance(m, nn.Embedding)]
+    if not embeddings:
         return None
-    hooks = [table.register_forward_hook(change) for table in tables]
+    hooks = [embedding.register_forward_hook(change) for embedding in embeddings]
     try:
         return run_copy(network_copy, call_args)
     finally:

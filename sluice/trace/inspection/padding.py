@@ -79,7 +79,7 @@ def masked_positions(mask: Tensor) -> Tensor:
 
 
 def is_token_batch(tensor: Tensor) -> bool:
-    """Return whether a tensor may be token ids of shape (rows, positions)."""
+    """Return whether a tensor may be token ids of shape (rows, positions), 4 or more positions."""
     return (
         tensor.dim() == 2
         and tensor.dtype in (torch.int64, torch.int32)

@@ -5,7 +5,7 @@ evaluation mode and single precision, has no hooks, usually runs on few rows, an
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +25,8 @@ _RELATIVE_TOLERANCE = 1e-4
 """Maximum change of an output that counts as rounding, as a share of the largest output."""
 
 _MAX_ROWS = 8
-"""Maximum number of rows of a batch that the copy runs on. It runs on all rows if the dimension of
-the rows is unknown, or if weights are perturbed."""
+"""Maximum number of rows of a batch that the copy runs on. It runs on all rows if they may be in
+another dimension than the first, or if weights are perturbed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class PerturbationEffect:
     """Effect of a perturbation on the compared outputs, relative to the largest output."""
 
     num_changed: int
-    """Number of perturbed positions or parameters."""
+    """Number of perturbed positions, rows or parameters."""
     largest_effect: float
     """Largest change of a compared output."""
     real_token_effect: float = float("nan")
@@ -55,7 +55,9 @@ def perturb_later_tokens(
     position_dim: int = 1,
     with_first_changed: bool = False,
 ) -> PerturbationEffect | None:
-    """Perturb the second half of each row of tokens; None if that is not possible.
+    """Perturb the second half of each row of tokens, and compare the outputs of the first half.
+
+    None if that is not possible.
 
     Args:
         network: Network to copy.
@@ -66,15 +68,15 @@ def perturb_later_tokens(
     """
     if not can_copy(network, call_args):
         return None
-    known = ids.detach().unique()
-    if len(known) < 2:
+    known_tokens = ids.detach().unique()
+    if len(known_tokens) < 2:
         return None
 
     def change(part: Tensor) -> Tensor:
         # Each token becomes another token of the batch, so that the network knows all of them.
-        position = torch.searchsorted(known, part.contiguous())
-        following: Tensor = known[(position + 1) % len(known)]
-        return following
+        position = torch.searchsorted(known_tokens, part.contiguous())
+        other_tokens: Tensor = known_tokens[(position + 1) % len(known_tokens)]
+        return other_tokens
 
     return _perturb_second_half(
         network,
@@ -90,7 +92,10 @@ def perturb_later_tokens(
 def perturb_later_values(
     network: nn.Module, call_args: CallArguments, series: Tensor
 ) -> PerturbationEffect | None:
-    """Exchange the second halves of rows of numbers; None if that is not possible."""
+    """Exchange the second halves of rows of numbers, and compare the outputs of the first halves.
+
+    None if that is not possible.
+    """
     if not can_copy(network, call_args) or series.shape[0] < 2:
         return None
     return _perturb_second_half(
@@ -118,34 +123,32 @@ def _perturb_second_half(
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        # Rows can only be dropped if the first dimension is rows.
-        few_args, kept_rows = (
+        # Rows are only dropped if the first dimension is the rows.
+        truncated_args, kept_rows = (
             _truncate_rows(call_args, values) if position_dim else (call_args, slice(None))
         )
         new_values = values.detach()[kept_rows].clone()
         second_half = new_values.narrow(position_dim, num_unchanged, num_positions - num_unchanged)
         second_half.copy_(change(second_half))
-        new_args = _replace_rows(few_args, values, new_values, kept_rows)
+        new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         shape = tuple(new_values.shape[:2])
         pairs = [
             pair
-            for output, new_output in _repeatable_outputs(network_copy, few_args, new_args)
+            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
             for pair in pair_outputs(output, new_output, shape)
         ]
         if not pairs:
             return None
 
-        def effect_on_first(count: int) -> float:
-            first_positions = [
-                (one.narrow(position_dim, 0, count), other.narrow(position_dim, 0, count))
-                for one, other in pairs
-            ]
-            return _relative_effect(first_positions)
+        def effect_before(end: int) -> float:
+            return _relative_effect(
+                [(a.narrow(position_dim, 0, end), b.narrow(position_dim, 0, end)) for a, b in pairs]
+            )
 
         return PerturbationEffect(
             num_changed=num_positions - num_unchanged,
-            largest_effect=effect_on_first(num_unchanged + with_first_changed),
-            earlier_effect=effect_on_first(num_unchanged) if with_first_changed else float("nan"),
+            largest_effect=effect_before(num_unchanged + with_first_changed),
+            earlier_effect=effect_before(num_unchanged) if with_first_changed else float("nan"),
         )
 
 
@@ -192,15 +195,16 @@ def perturb_other_rows(
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        few_args, kept_rows = _truncate_rows(call_args, values)
+        truncated_args, kept_rows = _truncate_rows(call_args, values)
         new_values = values.detach()[kept_rows].clone()
-        # Exchanged rows would not change an attention without an encoding of positions.
+        # To exchange rows would not suffice: without an encoding of positions, attention over rows
+        # does not depend on their order.
         new_values[1::2] = new_values[: len(new_values) // 2 * 2 : 2]
-        new_args = _replace_rows(few_args, values, new_values, kept_rows)
+        new_args = _replace_rows(truncated_args, values, new_values, kept_rows)
         num_rows = len(new_values)
         pairs = [
             (output[::2], new_output[::2])
-            for output, new_output in _repeatable_outputs(network_copy, few_args, new_args)
+            for output, new_output in _compare_runs(network_copy, truncated_args, new_args)
             if output.shape[:1] == (num_rows,)
         ]
         if not pairs:
@@ -221,26 +225,24 @@ def perturb_padding(network: nn.Module, call_args: CallArguments) -> Perturbatio
     with disposable_copy(network) as network_copy:
         if network_copy is None:
             return None
-        few_args, kept_rows = _truncate_rows(call_args, ids)
+        truncated_args, kept_rows = _truncate_rows(call_args, ids)
         pads, ids = pads[kept_rows], ids[kept_rows]
         is_real = ~pads
         # The first real token may be a class token and is not perturbed. The others are perturbed
         # in two runs, every second one in each, and compared where they are not perturbed.
-        order = is_real.cumsum(1)
-        real_halves = [is_real & (order > 1) & (order % 2 == parity) for parity in (0, 1)]
+        number = is_real.cumsum(1)  # of each real token in its row, from 1
+        real_halves = [is_real & (number > 1) & (number % 2 == parity) for parity in (0, 1)]
         if not bool(pads.any()) or not bool(real_halves[0].any()):
             return None
         is_even_row = torch.arange(len(pads), device=pads.device) % 2 == 0
-        nothing, even_rows = torch.zeros_like(pads), is_even_row[:, None].expand_as(pads)
-        runs = [
-            run_with_perturbed_embeddings(network_copy, few_args, ids, positions)
-            for positions in (nothing, nothing, pads, even_rows, *real_halves)
-        ]
-        if any(run is None for run in runs) or len({len(run or []) for run in runs}) > 1:
-            return None
-        plain, repeated, padding_outputs, row_outputs, *real_outputs = (
-            [*(run or [])] for run in runs
-        )
+        no_positions, even_rows = torch.zeros_like(pads), is_even_row[:, None].expand_as(pads)
+        runs: list[list[Tensor]] = []
+        for positions in (no_positions, no_positions, pads, even_rows, *real_halves):
+            outputs = run_with_perturbed_embeddings(network_copy, truncated_args, ids, positions)
+            if outputs is None or len(outputs) != len(runs[0] if runs else outputs):
+                return None
+            runs.append(outputs)
+        plain, repeated, padding_outputs, row_outputs, *real_outputs = runs
         repeatable = [i for i, a in enumerate(plain) if torch.equal(a, repeated[i])]
         if not repeatable:
             return None
@@ -292,16 +294,8 @@ def perturb_weights(
         for name in names:
             parameter = network_copy.get_parameter(name)
             parameter.data.mul_(-0.5).add_(0.1)
-        perturbed = run_copy(network_copy, call_args)
-        if plain is None or repeated is None or perturbed is None:
-            return None
-        if not len(plain) == len(repeated) == len(perturbed):
-            return None
-        pairs = [
-            (plain[i], perturbed[i])
-            for i in output_indices
-            if i < len(plain) and torch.equal(plain[i], repeated[i])
-        ]
+        outputs = _repeatable_outputs(plain, repeated, run_copy(network_copy, call_args))
+        pairs = [outputs[i] for i in output_indices if i in outputs]
         if not pairs:
             return None
         parameters = tuple(network.get_parameter(name) for name in names)
@@ -310,30 +304,36 @@ def perturb_weights(
         )
 
 
-def _repeatable_outputs(
+def _compare_runs(
     network_copy: nn.Module, call_args: CallArguments, new_args: CallArguments
-) -> list[tuple[Tensor, Tensor]]:
-    """Return the outputs for plain and for perturbed arguments that a second plain pass repeats.
-
-    [] if a pass raises an exception, or the passes differ in their number of outputs.
-    """
+) -> Collection[tuple[Tensor, Tensor]]:
+    """Return the repeatable outputs for plain arguments, each with that for perturbed ones."""
     plain, repeated = run_copy(network_copy, call_args), run_copy(network_copy, call_args)
-    perturbed = run_copy(network_copy, new_args)
+    return _repeatable_outputs(plain, repeated, run_copy(network_copy, new_args)).values()
+
+
+def _repeatable_outputs(
+    plain: list[Tensor] | None, repeated: list[Tensor] | None, perturbed: list[Tensor] | None
+) -> dict[int, tuple[Tensor, Tensor]]:
+    """Return by index the plain and perturbed outputs that are equal in both plain passes.
+
+    {} if a pass raised an exception (None), or if the passes differ in their number of outputs.
+    """
     if plain is None or repeated is None or perturbed is None:
-        return []
+        return {}
     if not len(plain) == len(repeated) == len(perturbed):
-        return []
-    return [
-        (output, new_output)
-        for output, new_output, again in zip(plain, perturbed, repeated, strict=True)
-        if torch.equal(output, again)
-    ]
+        return {}
+    return {
+        i: (output, perturbed[i])
+        for i, output in enumerate(plain)
+        if torch.equal(output, repeated[i])
+    }
 
 
 def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments, slice]:
-    """Return the arguments with fewer rows, and which rows they have.
+    """Return the arguments with at most 8 rows, and which rows they have.
 
-    All rows are kept if another dimension has the same length, because it may be the rows.
+    All rows are kept if another dimension has the same length, because that one may be the rows.
     """
     rows = ids.shape[0]
     other_lengths = {n for t in tensor_arguments(call_args) for n in t.shape[1:]}
@@ -346,12 +346,12 @@ def _truncate_rows(call_args: CallArguments, ids: Tensor) -> tuple[CallArguments
 
 
 def _replace_rows(
-    few_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
+    truncated_args: CallArguments, values: Tensor, new_values: Tensor, kept_rows: slice
 ) -> CallArguments:
     """Return the arguments with ``new_values`` in place of the kept rows of ``values``."""
     original = values[kept_rows]
     return map_tensors(
-        few_args,
+        truncated_args,
         lambda t: new_values if t.shape == original.shape and torch.equal(t, original) else t,
     )
 
@@ -364,7 +364,7 @@ def _select_positions(one: Tensor, other: Tensor, selected: Tensor) -> tuple[Ten
 
 
 def _relative_effect(pairs: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return the largest change of a pair, relative to the largest value of its first tensor.
+    """Return the largest change of a pair, as a share of the largest absolute value of its first.
 
     NaN if a tensor contains NaN, if a first tensor is infinite, and without comparable pairs.
     """

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 TENSOR_TYPES = (Tensor, nn.Parameter)
 """Plain tensor types. Operations of subclasses, such as distributed tensors, differ in meaning."""
 
-_STRIDED = torch.strided
 _MAX_TENSORS = 4
 """Maximum number of tensors of a call that are referenced."""
 
@@ -33,24 +32,28 @@ def first_tensor(output: Any) -> Tensor | None:
 def tensor_refs(
     args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple["weakref.ref[Tensor]", ...]:
-    """Return weak references to up to 4 plain dense tensors of a call."""
-    if len(args) == 1 and not kwargs and type(args[0]) is Tensor and args[0].layout is _STRIDED:
+    """Return weak references to up to 4 plain dense tensors of a call.
+
+    Tensors in containers are only referenced if no argument is a tensor itself.
+    """
+    if (
+        len(args) == 1
+        and not kwargs
+        and type(args[0]) is Tensor
+        and args[0].layout is torch.strided
+    ):
         return (weakref.ref(args[0]),)
-    return tuple(map(weakref.ref, _tensors(args, kwargs)))
+    values = [*args, *kwargs.values()]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return tuple(map(weakref.ref, islice(_plain_tensors(tensors or values), _MAX_TENSORS)))
 
 
-def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Return up to 4 tensors of a call; if no argument is a tensor, those in containers."""
-    tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, Tensor)]
-    return [*islice(_plain(tensors or [*args, *kwargs.values()]), _MAX_TENSORS)]
-
-
-def _plain(values: Iterable[Any]) -> Iterator[Tensor]:
+def _plain_tensors(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
         if isinstance(value, Tensor):
             if first_tensor(value) is not None:
                 yield value
         elif isinstance(value, Mapping):
-            yield from _plain(value.values())
+            yield from _plain_tensors(value.values())
         elif isinstance(value, list | tuple):
-            yield from _plain(value)
+            yield from _plain_tensors(value)

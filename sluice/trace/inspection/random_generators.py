@@ -19,7 +19,8 @@ _MAX_GENERATORS = 8
 """Number of generators after which a search ends."""
 _MAX_ITEMS = 32
 """Maximum number of items of a container that is searched. Of a larger container no item is
-searched; of an object's attributes and of a function's globals, the first ones are."""
+searched. Of the attributes of an object or class, and of the globals that a function uses, the
+first ones are searched."""
 
 _LIBRARIES = frozenset({"builtins", "numpy", "torch", "typing"})
 """Libraries whose methods are not searched: they use generators of objects or of the process."""
@@ -32,7 +33,7 @@ class GeneratorSource:
     path: str
     generator: Any
 
-    def state(self) -> int:
+    def state_fingerprint(self) -> int:
         """Return a fingerprint of the generator state, without changing it."""
         generator = self.generator
         if isinstance(generator, torch.Generator):
@@ -68,8 +69,8 @@ class GeneratorSource:
         identity = self.seed_identity()
         return 0 if identity is None else zlib.crc32(repr(identity).encode())
 
-    def was_reseeded(self, earlier: int | None) -> Literal["no", "yes", "unknown"]:
-        """Return whether the generator was reseeded since ``seed_identity()`` was ``earlier``."""
+    def reseed_status(self, earlier: int | None) -> Literal["no", "yes", "unknown"]:
+        """Return whether the generator was reseeded since its seed identity was ``earlier``."""
         identity = self.seed_identity()
         if identity is None or earlier is None:
             return "unknown"
@@ -85,18 +86,17 @@ def generator_types() -> tuple[type, ...]:
 
 def process_generators() -> list[GeneratorSource]:
     """Return the global generators of the process: torch, Python and NumPy."""
-    generators = [GeneratorSource("torch", torch.default_generator)]
-    python_generator = getattr(random, "_inst", None)
     numpy = sys.modules.get("numpy")
-    numpy_generator = None if numpy is None else getattr(numpy.random.mtrand, "_rand", None)
-    generators += [GeneratorSource("random", python_generator)] * (python_generator is not None)
-    return generators + [GeneratorSource("numpy.random", numpy_generator)] * (
-        numpy_generator is not None
-    )
+    generators = {
+        "torch": torch.default_generator,
+        "random": getattr(random, "_inst", None),
+        "numpy.random": None if numpy is None else getattr(numpy.random.mtrand, "_rand", None),
+    }
+    return [GeneratorSource(path, g) for path, g in generators.items() if g is not None]
 
 
 def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
-    """Return the generators that some objects hold, also in containers and closures.
+    """Return the generators that objects hold, also in containers, closures and used globals.
 
     Global generators of the process are not included.
 
@@ -106,10 +106,8 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
     Cost:
         Well under a millisecond: visits at most 256 objects.
     """
-    classes, numpy = generator_types(), sys.modules.get("numpy")
-    global_ids = {id(torch.default_generator), id(getattr(random, "_inst", None))}
-    if numpy is not None:
-        global_ids.add(id(getattr(numpy.random.mtrand, "_rand", None)))
+    classes = generator_types()
+    global_ids = {id(source.generator) for source in process_generators()}
     generators: list[GeneratorSource] = []
     pending = [(name, value, 0) for name, value in roots.items()]
     visited: set[int] = set()
@@ -119,7 +117,8 @@ def find_generators(roots: Mapping[str, Any]) -> list[GeneratorSource]:
             continue
         visited.add(id(value))
         if isinstance(value, classes):
-            generators += [GeneratorSource(path, value)] * (id(value) not in global_ids)
+            if id(value) not in global_ids:
+                generators.append(GeneratorSource(path, value))
         elif depth < _MAX_DEPTH:
             pending += [(f"{path}{name}", inner, depth + 1) for name, inner in _held_objects(value)]
     return generators
@@ -148,7 +147,7 @@ def _held_objects(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _methods(kind: type) -> Iterator[tuple[str, types.FunctionType]]:
-    """Yield the methods of a class, without those of libraries; any of them may draw numbers."""
+    """Yield the methods of a class, any of which may draw numbers, but not those of libraries."""
     for cls in kind.__mro__:
         if cls.__module__.partition(".")[0] in _LIBRARIES:
             continue

@@ -38,8 +38,9 @@ def preserve_random_state() -> Iterator[None]:
 def uses_shared_generator(network: nn.Module) -> bool:
     """Return whether a network may draw from a generator that a copy of it would share.
 
-    Searches the globals and closure variables that its methods use, and those of the functions that
-    these call. A generator in the same file that only other code uses does not count.
+    Searches the globals and closure variables that methods of its modules use. If one of them is a
+    function, its globals and closure variables are searched as well. A generator that only other
+    code of the same file uses does not count.
     """
     generator_classes = generator_types()
     classes = {cls for module in network.modules() for cls in type(module).__mro__}
@@ -56,11 +57,11 @@ def uses_shared_generator(network: nn.Module) -> bool:
         if function in visited or function.__module__.split(".")[0] == "torch":
             continue
         visited.add(function)
-        used = [function.__globals__.get(name) for name in {*used_names(function.__code__)}]
-        used += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
-        if any(isinstance(value, generator_classes) for value in used):
+        used_objects = [function.__globals__.get(name) for name in {*used_names(function.__code__)}]
+        used_objects += [c.cell_contents for c in function.__closure__ or () if _has_content(c)]
+        if any(isinstance(value, generator_classes) for value in used_objects):
             return True
-        pending += [value for value in used if isinstance(value, FunctionType)]
+        pending += [value for value in used_objects if isinstance(value, FunctionType)]
     return False
 
 

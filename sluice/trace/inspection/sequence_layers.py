@@ -1,4 +1,4 @@
-"""Finds inputs with rows in the first dimension, and layers that may take it for positions."""
+"""Finds inputs whose first dimension is rows, and layers that may take the rows for positions."""
 
 from typing import Any
 
@@ -15,8 +15,9 @@ _MAX_LOSS_NODES = 64
 def find_row_input(call_args: Any, loss: Tensor) -> Tensor | None:
     """Return the input whose first dimension is the rows of the batch; None if none certainly is.
 
-    Each row must have one output and one target, so that neither has positions. The second
-    dimension of the input, which may be positions, must have another length.
+    Each row must have one output and one target, so that neither has positions. The length of the
+    second dimension of the input, which may be positions, must differ from the number of rows and
+    from the second dimension of the targets.
 
     Args:
         call_args: Arguments of the network.
@@ -55,8 +56,8 @@ def is_matrix(values: Tensor) -> bool:
 def layers_with_positions_first(network: nn.Module, values: Tensor) -> tuple[str, ...]:
     """Return the names of layers that may take the first dimension of an input for positions.
 
-    These are recurrent and attention layers with ``batch_first=False``. If the input is a matrix of
-    numbers, they are all recurrent and attention layers.
+    These are recurrent and attention layers with ``batch_first=False``. For a matrix of numbers,
+    they are all recurrent and attention layers, because torch takes a matrix for one sequence.
     """
     return tuple(
         name or type(module).__name__

@@ -60,7 +60,7 @@ def _find_token_input(
 
 
 def _class_targets(loss: Tensor) -> list[Tensor]:
-    """Return the flat class targets saved by the nodes nearest to the loss; -1 for ignored ones."""
+    """Return the class targets that the nodes nearest to the loss saved: 1-D, -1 if ignored."""
     targets: list[Tensor] = []
     for node in graph_nodes(loss, max_nodes=_MAX_TARGET_NODES):
         name = type(node).__name__
@@ -75,29 +75,30 @@ def _class_targets(loss: Tensor) -> list[Tensor]:
 
 
 def find_reached_outputs(loss: Tensor, nodes: Sequence[Any]) -> list[int]:
-    """Return the positions of the outputs that a loss depends on.
+    """Return the indices of the outputs that a loss depends on.
 
     Args:
         loss: Loss before its backward pass; its graph is read, not executed.
         nodes: Autograd nodes of all outputs.
     """
-    positions = {node: i for i, node in enumerate(nodes) if node is not None}
-    reached = (
-        positions[node]
+    index_by_node = {node: i for i, node in enumerate(nodes) if node is not None}
+    indices = (
+        index_by_node[node]
         for node in graph_nodes(loss, max_nodes=_MAX_REACHED_NODES)
-        if node in positions
+        if node in index_by_node
     )
-    return sorted(islice(reached, len(positions)))
+    return sorted(islice(indices, len(index_by_node)))
 
 
 def find_shifted_input(inputs: Sequence[Any], targets: Any) -> Any:
     """Return the reference to the input that equals the targets after a shift by one position.
 
-    Returns None if no input does.
+    None if no input matches.
 
     Args:
         inputs: Weak references to the inputs of the network.
-        targets: Floating-point targets, (rows, positions). Target t must equal input t + 1.
+        targets: Floating-point targets, (rows, positions) or (rows, positions, 1). Target t must
+            equal input t + 1.
     """
     if type(targets) is not Tensor or not _is_series(targets):
         return None

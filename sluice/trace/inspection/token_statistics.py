@@ -25,7 +25,7 @@ def is_token_sequence(batch: Tensor) -> bool:
 
 
 class TokenCounts:
-    """Counts over batches of tokens, such as rows that begin with one or several BOS tokens.
+    """Counts over batches of tokens, such as the rows that begin with one or several BOS tokens.
 
     Args:
         batch: First batch, (rows, positions).
@@ -47,11 +47,13 @@ class TokenCounts:
         """Add one batch."""
         ids = batch.detach()
         is_first = ids == self._first
-        begins = is_first[:, 0]
-        doubled = begins & is_first[:, 1] & (is_first.sum(1) == 2)
-        longer = begins & is_first[:, 1] & is_first[:, 2]
+        begins_with_first = is_first[:, 0]
+        is_doubled = begins_with_first & is_first[:, 1] & (is_first.sum(1) == 2)
+        is_longer = begins_with_first & is_first[:, 1] & is_first[:, 2]
         low, high = torch.aminmax(ids)
-        values = torch.stack([begins.sum(), doubled.sum(), longer.sum(), low, high]).tolist()
+        values = torch.stack(
+            [begins_with_first.sum(), is_doubled.sum(), is_longer.sum(), low, high]
+        ).tolist()
         self._num_first += values[0]
         self._num_doubled += values[1]
         self._num_longer += values[2]
@@ -76,14 +78,14 @@ class TokenCounts:
 
 
 def align_with_next_tokens(
-    ids: Tensor, targets: Tensor, included: Tensor
+    ids: Tensor, targets: Tensor, is_included: Tensor
 ) -> NextTokenTargets | None:
     """Return how targets are aligned with the input tokens of a network.
 
     Args:
         ids: Input tokens, (rows, positions).
         targets: Targets of any shape with rows x positions elements, or one position less.
-        included: Which targets are not ignored; same shape as ``targets``.
+        is_included: Mask of the targets that are not ignored; same shape as ``targets``.
 
     Returns:
         The alignment; None if the number of targets does not match.
@@ -91,18 +93,20 @@ def align_with_next_tokens(
     rows, positions = ids.shape
     if targets.numel() not in (rows * positions, rows * (positions - 1)):
         return None
-    targets, included = targets.reshape(rows, -1), included.reshape(rows, -1)
+    targets, is_included = targets.reshape(rows, -1), is_included.reshape(rows, -1)
     width = targets.shape[1]
     # Target t corresponds to token t + 1; the last target may have no token.
     next_ids = ids[:, 1 : width + 1]
-    included_next = included[:, : next_ids.shape[1]]
-    is_next = (targets[:, : next_ids.shape[1]] == next_ids) & included_next
+    is_included_next = is_included[:, : next_ids.shape[1]]
+    is_next = (targets[:, : next_ids.shape[1]] == next_ids) & is_included_next
     # Networks that shift the targets internally receive targets equal to their input.
-    is_same = (targets == ids[:, :width]) & included
-    next_share = float(is_next.sum()) / max(int(included_next.sum()), 1)
-    same_share = float(is_same.sum()) / max(int(included.sum()), 1) if width == positions else 0.0
+    is_same = (targets == ids[:, :width]) & is_included
+    next_share = float(is_next.sum()) / max(int(is_included_next.sum()), 1)
+    same_share = (
+        float(is_same.sum()) / max(int(is_included.sum()), 1) if width == positions else 0.0
+    )
     position = torch.arange(width, device=ids.device)
-    last_included = torch.where(included, position, -1).amax(1)
+    last_included = torch.where(is_included, position, -1).amax(1)
     tail_lengths = width - 1 - last_included  # ignored targets at the end of each row
     has_tail = (tail_lengths > 0) & (last_included >= 0)
     last_targets = targets.gather(1, last_included.clamp(min=0)[:, None])[:, 0][has_tail]
@@ -124,20 +128,20 @@ def align_with_next_tokens(
 
 
 def best_alignment(
-    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, included: Tensor
+    inputs: Iterable["weakref.ref[Tensor]"], targets: Tensor, is_included: Tensor
 ) -> NextTokenTargets | None:
-    """Compare targets with every input that consists of tokens, and return the best alignment.
+    """Return the alignment of targets with the token input that most of them match.
 
     Args:
         inputs: References to the inputs of the network.
         targets: Targets of the loss.
-        included: Which targets are not ignored; same shape as ``targets``.
+        is_included: Mask of the targets that are not ignored; same shape as ``targets``.
 
     Returns:
         None without token inputs of a matching size.
     """
     alignments = (
-        align_with_next_tokens(ids, targets, included)
+        align_with_next_tokens(ids, targets, is_included)
         for ref in inputs
         if (ids := ref()) is not None and is_token_sequence(ids)
     )

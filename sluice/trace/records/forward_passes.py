@@ -28,8 +28,8 @@ class ModuleCallRecord(Record):
 class ForwardPassRecord(Record):
     """One forward pass with gradients enabled: its module calls in order.
 
-    Recorded at the first step, at powers of two, after a much longer sequence, and again from the
-    start of a new phase.
+    Recorded at the first step, at powers of two, after an input that is a much longer sequence than
+    all before, and again from the start of a new phase.
     """
 
     step: int = Field(description="Number of optimizer steps before the pass.")
@@ -43,11 +43,16 @@ class PaddingMaskRecord(Record):
     step: int
     network: int
     module: str = Field(description="Name of the module; '' if found in the graph of the loss.")
-    num_rows: int
-    num_masked: int = Field(description="Number of positions that are excluded from attention.")
+    num_rows: int = Field(
+        description="Number of rows of the mask; for a mask found in the graph, rows with padding."
+    )
+    num_masked: int = Field(
+        description="Number of positions of these rows that are excluded from attention."
+    )
     num_positions: int
     num_padding: int = Field(
-        description="Number of positions with the token that repeats at the ends of rows."
+        description="Number of padding positions: a repeated token at the ends or beginnings of "
+        "rows, or zero vectors at the ends."
     )
     num_padding_masked: int = Field(description="Number of padding positions that are masked.")
 

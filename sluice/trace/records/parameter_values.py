@@ -6,7 +6,10 @@ from sluice.base.settings import Record
 
 
 class ParameterValuesRecord(Record):
-    """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on."""
+    """Values of one parameter before the first step, and after steps 1, 2, 4, 8 and so on.
+
+    From the start of a new training phase, the steps of this phase are counted.
+    """
 
     parameter: int
     step: int = Field(description="The step that is about to be made.")

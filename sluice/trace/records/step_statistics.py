@@ -24,7 +24,8 @@ class OptimizerStatistics(Record):
     changed_shares: tuple[float, ...] = Field(
         (),
         description="Share of a parameter's sampled values with a nonzero gradient that the step "
-        "changed. NaN for parameters of more than 16 bits; empty without 16-bit parameters.",
+        "changed. NaN for parameters of other types than bfloat16 and float16, and without such "
+        "values; empty if no parameter has one of these types.",
     )
     moments: dict[str, float] = Field(
         description="Norm of each kind of optimizer state over all parameters together, after the "

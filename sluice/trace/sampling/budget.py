@@ -36,12 +36,12 @@ class SamplingBudget:
         """Cost of reading and writing the statistics of one step at a flush [ns]."""
         self._num_steps = self._num_untimed = 0
         """Number of steps so far, and number of latest steps whose time was not added yet."""
-        self._due_at = self._restarted_at = 0
-        """Number of steps after which the next statistics are due. Number of steps before the last
-        restart."""
+        self._due_step = self._restart_step = 0
+        """Number of steps after which the next statistics are due, and number of steps before the
+        last restart."""
         self._norm_samples_left = 0
         """Number of samples of the norms alone before the next full sample."""
-        self.interval = 1
+        self._interval = 1
         """Interval between samples [steps]."""
 
     @property
@@ -52,7 +52,7 @@ class SamplingBudget:
     @property
     def steps_until_due(self) -> int:
         """Number of steps until the next step with statistics; 0 if the next step has them."""
-        return self._due_at - self._num_steps
+        return self._due_step - self._num_steps
 
     def add_flush(self, *, cost_ns: int, num_statistics: int) -> None:
         """Add the time of a flush, which read and wrote the statistics of some steps."""
@@ -82,18 +82,18 @@ class SamplingBudget:
         """
         self._step_times.append((step_ns - cost_ns) // (self._num_untimed + 1))
         self._num_untimed = 0
-        if cost_ns and self._num_steps >= self._due_at:
+        if cost_ns and self._num_steps >= self._due_step:
             self._schedule_next(cost_ns)
         self._num_steps += 1
-        return self._num_steps >= self._due_at
+        return self._num_steps >= self._due_step
 
     def restart(self) -> None:
         """Sample the next step, and those after it as often as at the beginning."""
-        self._restarted_at = self._due_at = self._num_steps
+        self._restart_step = self._due_step = self._num_steps
         self._norm_samples_left = 0
 
     def _schedule_next(self, cost_ns: int) -> None:
-        num_since_restart = self._num_steps - self._restarted_at
+        num_since_restart = self._num_steps - self._restart_step
         if self._norm_samples_left:
             self._norm_samples_left -= 1
         else:
@@ -101,9 +101,9 @@ class SamplingBudget:
             cost = statistics.median(self._costs) + self._flush_cost_ns
             allowed_cost_per_step = self._cost_share * max(self.step_ns, 1)
             ideal_interval = max(math.ceil(cost / allowed_cost_per_step), 1)
-            self.interval = min(ideal_interval, self._max_interval)
+            self._interval = min(ideal_interval, self._max_interval)
             if num_since_restart >= self._max_interval:
                 self._norm_samples_left = -(-ideal_interval // self._max_interval) - 1
-        gap = min(self.interval, max(num_since_restart, 1))
+        next_interval = min(self._interval, max(num_since_restart, 1))
         # An odd interval, so that both of two alternating optimizers are sampled.
-        self._due_at = self._num_steps + gap - (gap % 2 == 0)
+        self._due_step = self._num_steps + next_interval - (next_interval % 2 == 0)

@@ -62,20 +62,21 @@ class _GradientChecks:
         entries = self._sink.objects.optimizers.entries
         if self._num_passes <= _FULL_CHECK_PASSES:
             for entry in entries:
-                if not _was_dormant(entry) and not entry.gradient_sample.is_finite(entry):
+                if not _update_dormancy(entry) and not entry.gradient_sample.is_finite(entry):
                     self._record(entry, thread)
             return
         position = self._num_passes % (2 * len(entries) + _IDLE_PASSES)
         if 0 < position <= 2 * len(entries):
             entry = entries[(position - 1) // 2]
             # Clipping reads the norm of all gradients of the optimizer anyway.
-            if entry.last_clipped_step >= entry.num_steps or _was_dormant(entry):
+            if entry.last_clipped_step >= entry.num_steps or _update_dormancy(entry):
                 return
             if not entry.gradient_sample.is_finite(entry, position % 2):
                 self._record(entry, thread)
 
     def _before_clip(self, event: NonFiniteNorm) -> None:
-        # Gradients that overflow under a loss scale are no fault.
+        """Record the non-finite gradients of all optimizers before clipping spreads them."""
+        # Overflow under a loss scale that is too large is expected.
         interner = self._sink.events.interner
         if self._num_records < _MAX_RECORDS and not any(
             "scaled" in interner.event(code)[3] for code in event.thread.step.codes
@@ -84,7 +85,10 @@ class _GradientChecks:
                 self._record(entry, event.thread)
 
     def _on_nonfinite_loss(self, event: NonFiniteLoss) -> None:
-        """At the first non-finite loss, record which weights the last step corrupted."""
+        """At the first non-finite loss, record which weights the last step made non-finite.
+
+        Only if no non-finite gradient was recorded, and the loss before was finite.
+        """
         sink = self._sink
         loss = event.thread.last_loss
         last_loss = math.nan if loss is None else float(loss)
@@ -105,11 +109,11 @@ class _GradientChecks:
             self._num_records += 1
             sink.recorder.write("gradient", record)
             # The program may end before the next step.
-            sink.sampling.membership.sample_first(sink.steps.last)
+            sink.sampling.membership.ensure_first_sample(sink.steps.last)
 
 
-def _was_dormant(entry: OptimizerEntry) -> bool:
-    """Return whether an optimizer was dormant, and update ``is_dormant`` for the next check.
+def _update_dormancy(entry: OptimizerEntry) -> bool:
+    """Update ``is_dormant`` of an optimizer, and return whether it was dormant before.
 
     A dormant optimizer has gradients from before the trace and was not used since. It is no longer
     dormant once it has stepped or its gradients were cleared.

@@ -19,7 +19,7 @@ class MembershipSampler:
         """Number of steps after which the membership is sampled next, and the values."""
         self._num_samples = 0
         """Number of samples of the membership so far."""
-        self._values: list[list[ParameterValuesRecord]] = []
+        self._unwritten_values: list[list[ParameterValuesRecord]] = []
         """Requested values that are not written yet, one list per parameter."""
         self.due_step = 0
         """Number of steps after which the next sample of either kind is due."""
@@ -36,7 +36,9 @@ class MembershipSampler:
                 self._recorder.write("membership", membership)
         if step >= self._next_values_step:
             self._next_values_step = self._next_due(step)
-            self._values += request_values(self._objects, step + 1, self._recorder.device_reads)
+            self._unwritten_values += request_values(
+                self._objects, step + 1, self._recorder.device_reads
+            )
         self.due_step = min(self._next_membership_step, self._next_values_step)
 
     def restart(self, step: int) -> None:
@@ -45,17 +47,20 @@ class MembershipSampler:
         self._next_membership_step = self._next_values_step = step
 
     def _next_due(self, step: int) -> int:
-        """Return the number of steps at which to sample again: twice as many since the restart."""
+        """Return the number of steps after which a sample is due again.
+
+        From one sample to the next, the number of steps since the restart doubles.
+        """
         return step + max(step - self._restart_step, 1)
 
-    def sample_first(self, step: int) -> None:
+    def ensure_first_sample(self, step: int) -> None:
         """Sample if nothing was sampled yet."""
         if not self._num_samples:
             self.sample_if_due(step)
 
     def write(self) -> None:
         """Write the requested values, once they are read."""
-        for records in self._values:
+        for records in self._unwritten_values:
             for record in records:
                 self._recorder.write("value", record)
-        self._values = []
+        self._unwritten_values = []

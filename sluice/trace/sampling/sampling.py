@@ -28,7 +28,7 @@ class Sampling:
         objects: Networks, parameters and optimizers of the program.
         recorder: Receives the samples.
         bus: Informed of new phases of the training.
-        settings: Limits of time.
+        settings: Settings of the tracer: sample sizes and limits of the cost.
         clock: Monotonic time [ns].
     """
 
@@ -119,13 +119,13 @@ class Sampling:
     def add_steps(self, steps: Sequence[EndedStep]) -> None:
         """Add the times of ended steps, and decide what is sampled next."""
         is_due = False
-        for row in steps:
-            if row.ended_ns:
+        for step in steps:
+            if step.ended_ns:
                 is_due = self.budget.add_step(
-                    step_ns=row.since_recorded_step_ns, cost_ns=row.statistics_ns
+                    step_ns=step.since_recorded_step_ns, cost_ns=step.statistics_ns
                 )
-            else:
-                self.budget.add_repeats(len(row.losses) // 2)
+            else:  # repeated steps: step numbers and losses alternate in ``step.losses``
+                self.budget.add_repeats(len(step.losses) // 2)
         self.samples_norms, self.samples_statistics = is_due, is_due and self.budget.is_full_sample
 
     def flush(self) -> None:

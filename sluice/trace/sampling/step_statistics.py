@@ -125,8 +125,8 @@ def request_output_statistics(
     """Request statistics of a module output.
 
     Returns:
-        A list that contains the statistics once they are read; it stays empty if the output has no
-        floating-point tensor.
+        A list that contains the statistics once they are read. It stays empty if the first tensor
+        of the output is empty or not floating-point.
     """
     records: list[OutputStatistics] = []
     tensor = first_tensor(output)
@@ -181,8 +181,9 @@ def _changed_shares(
 ) -> list[Tensor]:
     """Return for each parameter the share of sampled elements that the step changed.
 
-    Elements with a gradient of 0 do not count. Empty unless a parameter has a half-precision dtype;
-    NaN for parameters with other dtypes.
+    Elements with a gradient of 0 do not count. The list is empty unless a parameter has a
+    half-precision dtype. The share is NaN for parameters of other dtypes, and if no sampled element
+    counts.
     """
     if not any(p.dtype in _HALF_PRECISION for p in pending.parameters):
         return []
@@ -217,7 +218,7 @@ def _moments(
     optimizer: Any, parameters: Sequence[Tensor]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
     """Return the norm of each kind of state tensor by name, and the step count of the state."""
-    groups: dict[str, list[Tensor]] = {}
+    tensors_by_name: dict[str, list[Tensor]] = {}
     state_step: Tensor | None = None
     for parameter in parameters:
         state = optimizer.state.get(parameter, {})
@@ -227,10 +228,10 @@ def _moments(
                     torch.as_tensor(float(value)) if not isinstance(value, Tensor) else value
                 )
             elif type(value) in TENSOR_TYPES and value.shape == parameter.shape:
-                groups.setdefault(name, []).append(value)
+                tensors_by_name.setdefault(name, []).append(value)
     norms = {
         name: torch.linalg.vector_norm(torch.stack([n.float() for n in _norms(tensors)]))
-        for name, tensors in groups.items()
+        for name, tensors in tensors_by_name.items()
         if len({tensor.device for tensor in tensors}) == 1
     }
     return norms, None if state_step is None else state_step.detach().clone().reshape(())

@@ -43,7 +43,7 @@ class TrainingPhases:
         """Number of steps after which another phase may begin."""
         self._losses: deque[float] = deque(maxlen=_NUM_RECENT + _NUM_BASELINE)
         """Latest losses of the current phase: the baseline, then the recent losses."""
-        self._pending_reads, self._is_on_device = BatchedDeviceReads(), False
+        self._pending_reads, self._has_device_losses = BatchedDeviceReads(), False
         """Losses that are not read yet, and whether any of them is on a device."""
         self._num_since_comparison = 0
         """Number of losses received since the last comparison."""
@@ -60,26 +60,28 @@ class TrainingPhases:
         self._losses.clear()
         self.has_loss_jump = False
 
-    def add_steps(self, rows: Iterable[EndedStep]) -> None:
+    def add_steps(self, steps: Iterable[EndedStep]) -> None:
         """Add the losses of ended steps; losses on a device wait for the next ``read``."""
         losses_by_step: list[tuple[int, list[Any]]] = []
-        for row in rows:
-            if row.ended_ns:
-                losses_by_step.append((row.step, row.losses))
-            else:  # repeated steps: step numbers and losses alternate in ``row.losses``
-                losses_by_step += zip(row.losses[::2], row.losses[1::2], strict=True)
+        for step in steps:
+            if step.ended_ns:
+                losses_by_step.append((step.step, step.losses))
+            else:  # repeated steps: step numbers and losses alternate in ``step.losses``
+                losses_by_step += zip(step.losses[::2], step.losses[1::2], strict=True)
         # Repeated steps of two alternating optimizers arrive one optimizer after the other.
         losses_by_step.sort(key=itemgetter(0))
         losses = [*chain.from_iterable(of_step for _, of_step in losses_by_step)]
         self._pending_reads.request(losses, self._add_losses)
-        self._is_on_device |= any(isinstance(loss, Tensor) and not loss.is_cpu for loss in losses)
-        if not self._is_on_device:
+        self._has_device_losses |= any(
+            isinstance(loss, Tensor) and not loss.is_cpu for loss in losses
+        )
+        if not self._has_device_losses:
             self.read()
 
     def read(self) -> None:
         """Read the losses that are still on a device."""
         self._pending_reads.read()
-        self._is_on_device = False
+        self._has_device_losses = False
 
     def _add_losses(self, losses: Sequence[float]) -> None:
         for loss in losses:
