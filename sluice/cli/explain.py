@@ -98,7 +98,10 @@ def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> No
 
 
 def _checks() -> "list[dict[str, Any]]":
-    """Return the checks of the POC gate. This imports torch, so only unknown names get here."""
+    """Return the checks of the POC gate.
+
+    This imports torch, so it is called only for a name that is not a fault.
+    """
     from sluice.config.poc_settings import TimeLimits
     from sluice.failfast.gate.checks import CHECKS
     from sluice.failfast.gate.timing import (

@@ -37,12 +37,19 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure training: beside bare loops, checkpoints, resuming, several processes."""
+        """Measure the speed of training compared with bare loops, of checkpoints and of resuming.
+
+        The gain from several processes is measured as well.
+        """
         _show(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 simulated trials."""
+        """Measure the speed of a search compared with a plain Ray Tune Tuner.
+
+        The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
+        measured as well.
+        """
         _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
 
@@ -84,8 +91,8 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield loaders
         for loader in loaders.loaders:
-            name = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
-            yield _at_least(name, loader.ratio, "x", 0.97)
+            title = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
+            yield _at_least(title, loader.ratio, "x", 0.97)
         fold_runs = measure_fold_runs(
             [
                 FoldRunSpec(
@@ -211,11 +218,11 @@ def _train_and_val_examples(
     return workload.examples(frame, fold.train), workload.examples(frame, fold.val)
 
 
-def _show(measurements: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
+def _show(measurements: Iterator[Record | Speed], activity: str, *, as_json: bool) -> None:
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
     records: dict[str, Any] = {}
-    with stderr.status(doing):
+    with stderr.status(activity):
         for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)

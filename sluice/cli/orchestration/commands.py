@@ -18,7 +18,7 @@ from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError, StorageError
 from sluice.base.files import make_folder, storage_error
 from sluice.base.garbage_collection import collection_paused
 from sluice.base.home import Home
-from sluice.cli.doctor import doctor_group
+from sluice.cli.doctor import get_doctor_group
 from sluice.cli.output import results_console
 from sluice.observability import spans
 
@@ -206,7 +206,7 @@ def register(app: typer.Typer) -> None:
         services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
         os.execv(sys.executable, [sys.executable, *services])
 
-    @doctor_group(app).command()
+    @get_doctor_group(app).command()
     def expectations(
         pipeline: Annotated[
             str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
