@@ -75,8 +75,8 @@ class Review:
         if reviewed := self.packages.get(name):
             if reviewed["declared"] not in candidates:
                 raise LicenseProblem(
-                    f"{name} was reviewed as {reviewed['declared']!r} and now declares {candidates}. "
-                    f"Review it again and change [packages.{name}]."
+                    f"{name} was reviewed as {reviewed['declared']!r} and now declares "
+                    f"{candidates}. Review it again and change [packages.{name}]."
                 )
             return reviewed["license"], reviewed["note"]
         expressions = [self._spelling.get(text, text) for text in candidates]

@@ -36,8 +36,8 @@ def add_training_doctors(group: typer.Typer) -> None:
         """List every source of randomness of a training, and whether it is seeded.
 
         Runs each part of the workload once, and trains for one epoch on one batch. Code that
-        draws from a global generator and operations without a deterministic implementation are listed
-        with file and line. The exit code is 0 whatever is found.
+        draws from a global generator and operations without a deterministic implementation are
+        listed with file and line. The exit code is 0 whatever is found.
 
         Example: sluice doctor randomness sp500_volatility
         """

@@ -100,8 +100,8 @@ class PredictionSettings(Settings):
         100.0,
         gt=1,
         description="Standard deviation of the predictions, relative to that of the target, above "
-        "which predictions count as exploded. For class scores it is the standard deviation "
-        "itself [nats].",
+        "which predictions count as exploded. For class scores, the limit applies to the standard "
+        "deviation itself [nats].",
     )
     min_distinct: int = Field(
         10,
