@@ -92,7 +92,7 @@ def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     reason = f"Height and width. {sizes_text}"
     if size != (height, width):
         reason += (
-            f" They are resized to multiples of {_SIDE_MULTIPLE}, at most {MAX_SIDE} pixels, so that "
-            "a first run is quick. Larger images may give a better model."
+            f" They are resized to multiples of {_SIDE_MULTIPLE}, at most {MAX_SIDE} pixels, so "
+            "that a first run is quick. Larger images may give a better model."
         )
     return Guess(value=list(size), reason=reason)
