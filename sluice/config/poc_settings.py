@@ -130,9 +130,9 @@ class PocSettings(Settings):
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Minimum number of features of a wide table. In a wide table, constant features "
-        "are common (image borders, rare categories). The check only warns about them if at most "
-        "half of the features are constant.",
+        description="Minimum number of features of a wide table. In a wide table, constant "
+        "features are common (image borders, rare categories). The check only warns about them if "
+        "at most half of the features are constant.",
     )
     target_copy_correlation: float = Field(
         0.9999,
@@ -268,15 +268,16 @@ class PocSettings(Settings):
         lt=1,
         description="Minimum decrease of the loss in the mini training, as a share of the "
         "learnable loss: the distance from the first loss to the loss of a predictor that knows "
-        "the target, or the first loss if that cannot be computed. If the real training has over ten times the steps, less is required.",
+        "the target, or the first loss if that cannot be computed. If the real training has over "
+        "ten times the steps, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
         ge=1,
-        description="Maximum increase of the loss in the mini training over the first loss, or over "
-        "the loss of the best constant output if that is higher. It is a multiple of the distance "
-        "from the loss of the best constant output to the loss of a predictor that knows the "
-        "target; if these losses cannot be computed, of the first loss.",
+        description="Maximum increase of the loss in the mini training over the first loss, or "
+        "over the loss of the best constant output if that is higher. It is a multiple of the "
+        "distance from the loss of the best constant output to the loss of a predictor that knows "
+        "the target; if these losses cannot be computed, of the first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,

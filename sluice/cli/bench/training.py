@@ -66,12 +66,12 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, workload, folds, table = _default_pipeline(folder)
+        settings, workload, folds, table = _default_pipeline(folder)
         fold = folds[0]
         trainer_speed = measure_trainer(
             workload,
-            default.model,
-            default.training.model_copy(update={"max_epochs": 2} if quick else {}),
+            settings.model,
+            settings.training.model_copy(update={"max_epochs": 2} if quick else {}),
             *_train_and_val_examples(workload, table, fold, folder),
             rounds=3 if quick else 7,
             seed=0,
@@ -96,17 +96,19 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         fold_runs = measure_fold_runs(
             [
                 FoldRunSpec(
-                    workload=default.workload,
-                    workload_settings=default.workload_settings,
-                    model=default.model,
-                    training=default.training.model_copy(update={"max_epochs": 4 if quick else 16}),
+                    workload=settings.workload,
+                    workload_settings=settings.workload_settings,
+                    model=settings.model,
+                    training=settings.training.model_copy(
+                        update={"max_epochs": 4 if quick else 16}
+                    ),
                     seed=seed,
                     fold=fold,
                     table=table,
                     artifacts=folder / "artifacts",
                     runs=folder,
                 )
-                for seed in default.seeds[: 1 if quick else None]
+                for seed in settings.seeds[: 1 if quick else None]
                 for fold in folds
             ],
             workers=count_cores(),
@@ -138,15 +140,15 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     num_trials = 4 if quick else 20
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, _, folds, table = _default_pipeline(folder)
-        training = default.training
+        settings, _, folds, table = _default_pipeline(folder)
+        training = settings.training
         if quick:
             training = training.model_copy(update={"max_epochs": 2})
         study = measure_study(
             TrainingObjective(
-                workload=default.workload,
-                workload_settings=default.workload_settings,
-                base=TrialSettings(model=default.model, training=training),
+                workload=settings.workload,
+                workload_settings=settings.workload_settings,
+                base=TrialSettings(model=settings.model, training=training),
                 seed=0,
                 folds=folds[:1],
                 table=table,
