@@ -45,8 +45,8 @@ class _TraceGroup(TyperGroup):
                 f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
                 cause=f"Without dashes the commands are {', '.join(known)}, with their options "
                 "after their name.",
-                fix=f"To run the command: sluice trace {shlex.join(args)} To trace a program "
-                f"'{args[0]}': sluice trace [OPTIONS] -- {shlex.join(args)}"
+                fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
+                f"sluice trace {args[0]} --help"
                 if is_known
                 else f"sluice trace [OPTIONS] -- {shlex.join(args)}",
             )
