@@ -20,11 +20,13 @@ KNOWN_VULNERABLE = "django==2.0"
 """Control of the query. No lock file contains it. It has dozens of advisories since 2018."""
 
 CLEAN, VULNERABLE, NOT_AUDITED = 0, 1, 3
+"""Exit codes."""
+
 TIMEOUT_S = 900
 
 
-def ask(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] | str:
-    """Return the entry of each package from the service, or why the query failed."""
+def query_service(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] | str:
+    """Return the entries of the packages from the service, or the reason why the query failed."""
     with tempfile.TemporaryDirectory() as folder:
         control, answer = Path(folder, "control.txt"), Path(folder, "answer.json")
         # pip-audit requires a hash, although nothing is downloaded.
@@ -42,50 +44,52 @@ def ask(requirements: Sequence[Path], *, osv_url: str) -> list[dict[str, Any]] |
         except subprocess.TimeoutExpired:
             return f"no answer within {TIMEOUT_S} s"
         try:
-            found: list[dict[str, Any]] = json.loads(answer.read_text())["dependencies"]
+            entries: list[dict[str, Any]] = json.loads(answer.read_text())["dependencies"]
         except (OSError, ValueError, KeyError):
             lines = done.stderr.strip().splitlines() or ["pip-audit wrote no result"]
-            reached = "ConnectionError" not in done.stderr
-            return lines[-1] if reached else f"not reachable ({lines[-1]})"
-    return found
+            is_unreachable = "ConnectionError" in done.stderr
+            return f"not reachable ({lines[-1]})" if is_unreachable else lines[-1]
+    return entries
 
 
 def audit(requirements: Sequence[Path], *, osv_url: str) -> tuple[int, str]:
     """Return the exit code and the text to print."""
-    found = ask(requirements, osv_url=osv_url)
-    if isinstance(found, str):
-        return NOT_AUDITED, f"Not audited: {osv_url}: {found}"
+    entries = query_service(requirements, osv_url=osv_url)
+    if isinstance(entries, str):
+        return NOT_AUDITED, f"Not audited: {osv_url}: {entries}"
     control, _, version = KNOWN_VULNERABLE.partition("==")
-    known = [p for p in found if (p["name"], p.get("version")) == (control, version)]
-    if not any(package.get("vulns") for package in known):
+    controls = [p for p in entries if (p["name"], p.get("version")) == (control, version)]
+    if not any(package.get("vulns") for package in controls):
         return NOT_AUDITED, (
             f"Not audited: {osv_url} knows no vulnerability of {KNOWN_VULNERABLE}, which has many. "
-            "It is no advisory service, or an empty one."
+            "It is not an advisory service, or it has no advisories."
         )
-    asked = [package for package in found if package["name"] != control]
+    locked = [package for package in entries if package["name"] != control]
     lines = [
-        f"{p['name']} {p['version']}: {v['id']}, mended in {', '.join(v['fix_versions']) or 'none'}"
-        for p in asked
+        f"{p['name']} {p['version']}: {v['id']}, fixed in {', '.join(v['fix_versions']) or 'none'}"
+        for p in locked
         for v in p.get("vulns", [])
     ]
     # A lock file may contain a package and version twice, with different environment markers.
-    asked_names = {(p["name"], p.get("version")) for p in asked if "skip_reason" not in p}
-    if not asked_names:
-        return NOT_AUDITED, "Not audited: no package was asked for. Are the lock files empty?"
+    audited = {(p["name"], p.get("version")) for p in locked if "skip_reason" not in p}
+    if not audited:
+        return NOT_AUDITED, "Not audited: no package was queried. Are the lock files empty?"
     if lines:
         return VULNERABLE, "\n".join([*sorted(set(lines)), "Run `make lock ARGS=--upgrade`."])
-    return CLEAN, f"{len(asked_names)} packages, no known vulnerability"
+    return CLEAN, f"{len(audited)} packages, no known vulnerability"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Audit the lock files; 0 clean, 1 vulnerable, 3 not audited."""
-    parser = argparse.ArgumentParser(description="Look for known vulnerabilities of the locks.")
+    """Audit the lock files, and return the exit code: 0 clean, 1 vulnerable, 3 not audited."""
+    parser = argparse.ArgumentParser(
+        description="Look for known vulnerabilities of the locked packages."
+    )
     parser.add_argument("--osv-url", default=OSV_URL, help="service with the interface of OSV")
     parser.add_argument(
         "requirements", nargs="*", type=Path, default=[ROOT / "requirements" / n for n in LOCKS]
     )
-    given = parser.parse_args(arguments)
-    code, text = audit(given.requirements, osv_url=given.osv_url)
+    options = parser.parse_args(arguments)
+    code, text = audit(options.requirements, osv_url=options.osv_url)
     print(text, file=sys.stderr if code else sys.stdout)
     return code
 

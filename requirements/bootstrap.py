@@ -26,8 +26,8 @@ EXIT_USER_ERROR = 2
 """Exit code if the user must change something on this machine: Python, the disk or ``.venv``."""
 EXIT_INSTALL_FAILED = 3
 """Exit code if an installer failed."""
-LOG_LINES_SHOWN = 30
-CHECK_MACHINE = "Is the network up and the disk not full? Run the same command again."
+MAX_LOG_LINES = 30
+DEFAULT_FIX = "Is the network up and the disk not full? Run the same command again."
 
 
 class SetupFailed(Exception):
@@ -38,7 +38,7 @@ class SetupFailed(Exception):
         self.exit_code = exit_code
 
 
-def environment_key(root: Path) -> str:
+def environment_digest(root: Path) -> str:
     """Return a digest of everything that decides which packages are installed.
 
     It includes the path of the checkout, because an environment cannot be moved.
@@ -49,7 +49,7 @@ def environment_key(root: Path) -> str:
     return sha.hexdigest()
 
 
-def project_key(root: Path) -> str:
+def project_digest(root: Path) -> str:
     """Return a digest of everything that decides how the project itself is installed."""
     return hashlib.sha256((root / "pyproject.toml").read_bytes()).hexdigest()
 
@@ -78,9 +78,9 @@ class Environment:
         self.root = root
         self.folder = root / ".venv"
         self.python = self.folder / "bin" / "python"
-        self._key = environment_key(root)
-        self._state = self.folder / "sluice-setup.json"
-        self._log = self.folder / "setup.log"
+        self._key = environment_digest(root)
+        self._state_file = self.folder / "sluice-setup.json"
+        self._log_file = self.folder / "setup.log"
 
     def make_ready(self, *, with_project: bool) -> None:
         """Bring the environment up to date with the lock files and pyproject.toml.
@@ -95,7 +95,7 @@ class Environment:
         if not self._steps(with_project=with_project):
             return
         with self._locked():
-            # Another set-up may have made the steps while this one waited.
+            # Another set-up may have completed the steps while this one waited.
             steps = self._steps(with_project=with_project)
             for number, (title, step) in enumerate(steps, start=1):
                 with _progress(f"[{number}/{len(steps)}] {title}"):
@@ -109,25 +109,29 @@ class Environment:
                 ("creating .venv", self._create),
                 ("installing the locked packages (minutes)", self._install_locked),
             ]
-        if with_project and (steps or state.get("project") != project_key(self.root)):
+        if with_project and (steps or state.get("project") != project_digest(self.root)):
             steps.append(("installing sluice itself", self._install_project))
         return steps
 
     def _read_state(self) -> dict[str, str]:
         try:
-            state = json.loads(self._state.read_text())
+            state = json.loads(self._state_file.read_text())
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
 
     def _write_state(self, **state: str) -> None:
-        temporary = self._state.with_suffix(".tmp")
+        temporary = self._state_file.with_suffix(".tmp")
         temporary.write_text(json.dumps(state))
-        os.replace(temporary, self._state)
+        os.replace(temporary, self._state_file)
 
     def _clear(self) -> None:
-        """Remove an outdated or incomplete environment, but never one of another program."""
-        if self.folder.is_dir() and any(self.folder.iterdir()) and not self._state.exists():
+        """Empty the folder of an outdated or incomplete environment.
+
+        Raises:
+            SetupFailed: Another program created the environment.
+        """
+        if self.folder.is_dir() and any(self.folder.iterdir()) and not self._state_file.exists():
             raise SetupFailed(
                 f"{self.folder} exists and was not made by this Makefile. "
                 "Move it away or remove it, then run again.",
@@ -138,7 +142,7 @@ class Environment:
         for path in self.folder.iterdir():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
-            elif path != self._state:
+            elif path != self._state_file:
                 path.unlink()
 
     def _create(self) -> None:
@@ -184,14 +188,14 @@ class Environment:
         editable = ("--no-build-isolation", "--no-index", "-e", str(self.root))
         self._pip("install", "--no-deps", *editable)
         self._pip("check", fix="If pyproject.toml changed, run `make lock`, then this again.")
-        self._write_state(environment=self._key, project=project_key(self.root))
+        self._write_state(environment=self._key, project=project_digest(self.root))
 
-    def _pip(self, *arguments: str, fix: str = CHECK_MACHINE) -> None:
+    def _pip(self, *arguments: str, fix: str = DEFAULT_FIX) -> None:
         pip = (str(self.python), "-m", "pip", "--disable-pip-version-check", "--no-input")
         self._call([*pip, *arguments], fix=fix)
 
-    def _call(self, command: Sequence[str], *, fix: str = CHECK_MACHINE) -> None:
-        with self._log.open("ab") as log:
+    def _call(self, command: Sequence[str], *, fix: str = DEFAULT_FIX) -> None:
+        with self._log_file.open("ab") as log:
             log.write(f"$ {' '.join(command)}\n".encode())
             log.flush()
             start = log.tell()
@@ -199,10 +203,10 @@ class Environment:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.root
             )
         if done.returncode:
-            lines = self._log.read_bytes()[start:].decode(errors="replace").splitlines()
+            lines = self._log_file.read_bytes()[start:].decode(errors="replace").splitlines()
             raise SetupFailed(
-                "\n".join(lines[-LOG_LINES_SHOWN:])
-                + f"\nThis failed: {' '.join(command)}\nAll output is in {self._log}. {fix}",
+                "\n".join(lines[-MAX_LOG_LINES:])
+                + f"\nThis failed: {' '.join(command)}\nAll output is in {self._log_file}. {fix}",
                 exit_code=EXIT_INSTALL_FAILED,
             )
 

@@ -1,4 +1,4 @@
-"""Read the licence of every locked package, compare it with those reviewed, and list them all.
+"""Reads the licence of every locked package, compares it with the reviewed ones, and lists all.
 
 The licence is what the metadata of the installed package declare: its SPDX expression, else its
 licence field and its classifiers. What `licenses.toml` does not cover is an error, never a guess.
@@ -24,13 +24,14 @@ HEADER = """\
 
 Made by `make licenses` from the metadata of the installed packages and
 `requirements/licenses.toml`; change that file, not this one. Sluice itself is under the Apache
-License 2.0 (`LICENSE`). The list covers the locked packages, not what a package bundles inside
-itself; each says that in its own licence files. It is the maintainers' reading, not legal advice.
+License 2.0 (`LICENSE`). The list covers the locked packages, not the code that a package
+bundles, whose licences are in the licence files of the package. The list is the maintainers'
+reading, not legal advice.
 """
 
 
 class LicenseProblem(Exception):
-    """A licence was not reviewed; the message says which and what to do."""
+    """A licence was not reviewed; the message states which one and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,20 +40,20 @@ class PackageLicense:
 
     name: str
     license: str
-    """SPDX expression, or what the review says in its place."""
+    """SPDX expression, or the text that the review gives instead."""
 
     note: str
-    """What a licence that is not reviewed for all asks for; empty for the others."""
+    """Obligations of a licence that is accepted for this package only; empty for other licences."""
 
     where: str
-    """Platform, of a package that is not installed everywhere; else empty."""
+    """Platform on which the package is installed; empty for all platforms."""
 
-    tool: bool
-    """Whether only a checkout needs the package."""
+    is_tool: bool
+    """Whether only the development of Sluice needs the package."""
 
 
 class Review:
-    """What was reviewed, as ``licenses.toml`` says."""
+    """Reviewed licences and packages, as read from ``licenses.toml``."""
 
     def __init__(self, reviewed: Mapping[str, Any]) -> None:
         self._accepted = {name for names in reviewed["reviewed"].values() for name in names}
@@ -61,35 +62,39 @@ class Review:
         self.elsewhere: dict[str, dict[str, str]] = reviewed["elsewhere"]
 
     def license_of(self, name: str, metadata: Distribution) -> tuple[str, str]:
-        """Return licence and note of an installed package, whose name is normalised.
+        """Return licence and note of an installed package.
+
+        Args:
+            name: Normalised name of the package.
+            metadata: Metadata of the package.
 
         Raises:
-            LicenseProblem: It was not reviewed, or the package declares another than before.
+            LicenseProblem: The licence was not reviewed, or differs from the reviewed one.
         """
-        candidates = list(declared(metadata))
-        if own := self.packages.get(name):
-            if own["declared"] not in candidates:
+        candidates = list(declared_licenses(metadata))
+        if reviewed := self.packages.get(name):
+            if reviewed["declared"] not in candidates:
                 raise LicenseProblem(
-                    f"{name} was reviewed as {own['declared']!r} and now declares {candidates}. "
-                    f"Review it again and change [packages.{name}]."
+                    f"{name} was reviewed as {reviewed['declared']!r} and now declares "
+                    f"{candidates}. Review it again and change [packages.{name}]."
                 )
-            return own["license"], own["note"]
+            return reviewed["license"], reviewed["note"]
         expressions = [self._spelling.get(text, text) for text in candidates]
-        # Every one of them: a field that says GPL is not outvoted by a classifier that says MIT.
+        # All must be accepted: a package may declare GPL in a field and MIT in a classifier.
         if expressions and all(_parts(text) <= self._accepted for text in expressions):
             return expressions[0], ""
         raise LicenseProblem(
             f"{name} declares {candidates or 'no licence'}, which is not reviewed. Read its "
-            f"licence files, then add it to [reviewed], [spelling] or [packages.{name}], or do "
-            "without it."
+            f"licence files, then add it to [reviewed], [spelling] or [packages.{name}], or "
+            "remove the package."
         )
 
 
-def declared(package: Distribution) -> Iterable[str]:
-    """Yield what the metadata of a package say of its licence.
+def declared_licenses(package: Distribution) -> Iterable[str]:
+    """Yield the licences that the metadata of a package declare.
 
-    That is the SPDX expression alone where there is one, else a licence field of one line (a longer
-    one is the text itself) and each classifier.
+    If there is an SPDX expression, it is the only one. Otherwise they are the licence field and
+    each classifier. A licence field of several lines is the text of a licence, and is omitted.
     """
     metadata = package.metadata
     if expressions := metadata.get_all("License-Expression"):
@@ -111,7 +116,8 @@ def read_licenses(root: Path, installed: Iterable[Distribution]) -> list[Package
         installed: Packages whose metadata can be read.
 
     Raises:
-        LicenseProblem: At least one was not reviewed, or is not installed; all are named.
+        LicenseProblem: A licence was not reviewed, or a package is not installed. The message
+            names all of them.
     """
     review = Review(tomllib.loads((root / "requirements" / "licenses.toml").read_text()))
     by_name = {normalised(package.name): package for package in installed}
@@ -120,12 +126,14 @@ def read_licenses(root: Path, installed: Iterable[Distribution]) -> list[Package
         names = {p.name for p in lock.read_pins((root / "requirements" / file).read_text())}
         for name in sorted(names):
             try:
-                text, note, where = _one(normalised(name), review, by_name)
+                text, note, where = _find_license(normalised(name), review, by_name)
             except LicenseProblem as problem:
                 problems.append(str(problem))
                 continue
-            tool = file == "dev.txt"
-            found.append(PackageLicense(name=name, license=text, note=note, where=where, tool=tool))
+            is_tool = file == "dev.txt"
+            found.append(
+                PackageLicense(name=name, license=text, note=note, where=where, is_tool=is_tool)
+            )
     if problems:
         raise LicenseProblem("\n".join(problems))
     return sorted(found, key=lambda package: package.name)
@@ -135,29 +143,30 @@ def render(packages: Iterable[PackageLicense]) -> str:
     """Return the page that lists them."""
     packages = list(packages)
     lines = [HEADER]
-    lines += ["## To know before you pass Sluice on", ""]
+    lines += ["## Conditions for redistributing Sluice", ""]
     lines += [f"- **{p.name}** ({p.license}): {p.note}" for p in packages if p.note]
     lines += [
-        "- **nvidia-\\***, **cuda-toolkit**: not free software. The ordinary build of torch "
-        "needs them on Linux; NVIDIA's terms say what may be passed on. The CPU build needs none.",
+        "- **nvidia-\\***, **cuda-toolkit**: not free software. The default build of torch "
+        "needs them on Linux; NVIDIA's terms state what may be redistributed. The CPU build needs "
+        "none of them.",
     ]
-    for title, tool in (("Needed to run", False), ("Tools of a checkout", True)):
+    for title, is_tool in (("Needed to run", False), ("Needed only for development", True)):
         lines += ["", f"## {title}", "", "| package | licence | |", "|---|---|---|"]
         lines += [
             f"| {p.name} | {p.license} | {'see above' if p.note else p.where} |"
             for p in packages
-            if p.tool == tool
+            if p.is_tool == is_tool
         ]
     return "\n".join(lines) + "\n"
 
 
 def normalised(name: str) -> str:
-    """Return a distribution's name as indexes compare it."""
+    """Return the name of a distribution in the normalised form that package indexes compare."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def main() -> int:
-    """Write ``docs/licenses.md``; return 1 when something is not reviewed."""
+    """Write ``docs/licenses.md``; return 1 if a licence is not reviewed."""
     try:
         packages = read_licenses(ROOT, distributions())
     except LicenseProblem as problem:
@@ -172,9 +181,11 @@ def _parts(expression: str) -> set[str]:
     return {part.strip() for part in _OPERATORS.split(expression) if part.strip()}
 
 
-def _one(name: str, review: Review, by_name: Mapping[str, Distribution]) -> tuple[str, str, str]:
+def _find_license(
+    name: str, review: Review, by_name: Mapping[str, Distribution]
+) -> tuple[str, str, str]:
     """Return licence, note and platform."""
-    if other := review.elsewhere.get(name):  # the same page on every machine
+    if other := review.elsewhere.get(name):  # makes the page the same on every machine
         return other["license"], "", other["where"]
     if name not in by_name:
         raise LicenseProblem(

@@ -22,7 +22,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = "requirements/constraints.txt"
 TOOL_EXTRAS = frozenset({"dev", "docs"})
-"""Extras for the development of Sluice, which are not needed to run it."""
+"""Extras for the development of Sluice. They are not needed to run it."""
 OLDEST_PYTHON = "3.11"
 TORCH_VERSION = "2.13.0"
 CPU_TORCH_HASHES = ("6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b",)
@@ -120,7 +120,7 @@ def write_locks(folder: Path, pins: Sequence[Pin], *, to_run: Set[str]) -> None:
 
 
 def compile_pins(
-    root: Path, uv: Path, *, extras: Iterable[str], present: str, upgrade: bool
+    root: Path, uv: Path, *, extras: Iterable[str], current: str, upgrade: bool
 ) -> str:
     """Resolve pyproject.toml for all platforms.
 
@@ -128,11 +128,11 @@ def compile_pins(
         root: Folder of the checkout.
         uv: Path of uv, the resolver.
         extras: Extras of the project to include.
-        present: Text of the present pins, which are kept if possible.
-        upgrade: Whether to replace them by newer versions.
+        current: Text of the current pins, which are kept if possible.
+        upgrade: Whether to replace the current pins by newer versions.
     """
     resolved = root / "requirements" / ".resolved.txt"
-    resolved.write_text(present)
+    resolved.write_text(current)
     command = [
         *(str(uv), "pip", "compile", "pyproject.toml", "--universal"),
         *(word for extra in extras for word in ("--extra", extra)),
@@ -150,18 +150,20 @@ def compile_pins(
 def main() -> None:
     """Write the lock files into the folder of this file."""
     parser = argparse.ArgumentParser(description="Write the lock files from pyproject.toml.")
-    parser.add_argument("--upgrade", action="store_true", help="take newer versions too")
+    parser.add_argument(
+        "--upgrade", action="store_true", help="replace the pins by newer versions if possible"
+    )
     upgrade = parser.parse_args().upgrade
     folder, uv = ROOT / "requirements", Path(sys.executable).parent / "uv"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = set(project["optional-dependencies"])
     files = [folder / name for name in ("lock.txt", "dev.txt", "torch.txt")]
-    present = "".join(path.read_text() for path in files if path.exists())
-    every = compile_pins(ROOT, uv, extras=sorted(extras), present=present, upgrade=upgrade)
+    current = "".join(path.read_text() for path in files if path.exists())
+    all_text = compile_pins(ROOT, uv, extras=sorted(extras), current=current, upgrade=upgrade)
     to_run = sorted(extras - TOOL_EXTRAS)
-    needed = compile_pins(ROOT, uv, extras=to_run, present=every, upgrade=False)
-    pins = read_pins(every)
-    write_locks(folder, pins, to_run={pin.name for pin in read_pins(needed)})
+    runtime_text = compile_pins(ROOT, uv, extras=to_run, current=all_text, upgrade=False)
+    pins = read_pins(all_text)
+    write_locks(folder, pins, to_run={pin.name for pin in read_pins(runtime_text)})
     print(f"locked {len(pins)} packages")
 
 
@@ -170,7 +172,7 @@ def _pin(block: list[str]) -> Pin:
     assert match is not None
     comments = [line.strip().lstrip("#").strip() for line in block if line.strip().startswith("#")]
     words = [comment.removeprefix("via").strip() for comment in comments]
-    # "-c constraints.txt" limits a version but needs nothing.
+    # "-c constraints.txt" limits a version, but is no package that requires this one.
     parents = frozenset(word for word in words if word and not word.startswith("-c "))
     return Pin(match[1].lower(), match[2], parents, "\n".join(block) + "\n")
 

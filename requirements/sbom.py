@@ -1,8 +1,8 @@
-"""Write the software bill of materials of what Sluice needs to run, as CycloneDX JSON.
+"""Writes the software bill of materials of the packages that Sluice needs to run (CycloneDX JSON).
 
-It lists the locked packages of this platform and Python with version, licence, the hashes of the
-files that the lock accepts, and what needs what. It lists neither the tools of a checkout nor what
-a package bundles inside itself: Ray ships an aiohttp of its own, and torch native libraries.
+It lists the locked packages of this platform and Python with version, licence, dependencies, and
+the hashes of the files that the lock accepts. It omits packages that only development needs, and
+code that a package bundles, such as the copy of aiohttp in Ray and the native libraries in torch.
 """
 
 import argparse
@@ -29,11 +29,11 @@ from requirements import licenses, lock
 ROOT = Path(__file__).resolve().parent.parent
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _VERSION = re.compile(r'(?m)^__version__ = "(.+)"$')
-_PARENT_IS_US = "(pyproject.toml)"
+_PROJECT_PARENT = "(pyproject.toml)"
 
 
 def pins_here(folder: Path, names: Sequence[str]) -> list[lock.Pin]:
-    """Return the pins of some lock files whose marker holds on this platform and Python."""
+    """Return the pins of the named lock files whose markers hold on this platform and Python."""
     pins = [pin for name in names for pin in lock.read_pins((folder / name).read_text())]
     markers = [Requirement(pin.text.splitlines()[0].rstrip("\\ ")).marker for pin in pins]
     return [
@@ -69,25 +69,25 @@ def make_sbom(root: Path, *, torch: str) -> Bom:
     bom = Bom(components=components.values())
     bom.metadata.component = sluice
     parents = {pin.name: pin.parents for pin in pins}
-    # The pin of the CPU build says nothing of who needs it.
+    # The pin of the CPU build of torch does not name the packages that require it.
     bom.register_dependency(
         sluice,
         [
             component
             for needed, component in components.items()
-            if needed == "torch" or any(p.endswith(_PARENT_IS_US) for p in parents[needed])
+            if needed == "torch" or any(p.endswith(_PROJECT_PARENT) for p in parents[needed])
         ],
     )
     for parent, component in components.items():
-        bom.register_dependency(component, _needed_by(parent, components, parents))
+        bom.register_dependency(component, _dependencies_of(parent, components, parents))
     return bom
 
 
 def write_sbom(bom: Bom, out: Path) -> None:
-    """Write a bill of materials, whole or not at all.
+    """Write a bill of materials; if writing fails, no incomplete file remains at ``out``.
 
     Raises:
-        ValueError: It does not fit the schema of CycloneDX 1.6.
+        ValueError: The bill of materials does not fit the schema of CycloneDX 1.6.
     """
     text = JsonV1Dot6(bom).output_as_string(indent=1)
     if problem := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
@@ -99,7 +99,7 @@ def write_sbom(bom: Bom, out: Path) -> None:
 
 
 def main() -> int:
-    """Write ``dist/sbom.cdx.json``; return 1 when a licence was not reviewed."""
+    """Write ``dist/sbom.cdx.json``; return 1 if a licence was not reviewed."""
     parser = argparse.ArgumentParser(description="Write the bill of materials (CycloneDX JSON).")
     parser.add_argument("--out", type=Path, default=ROOT / "dist" / "sbom.cdx.json")
     parser.add_argument(
@@ -108,14 +108,14 @@ def main() -> int:
         default="torch.txt",
         help="lock file of the build of torch that is shipped",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        bom = make_sbom(ROOT, torch=given.torch)
+        bom = make_sbom(ROOT, torch=options.torch)
     except licenses.LicenseProblem as problem:
         print(problem, file=sys.stderr)
         return licenses.NOT_REVIEWED
-    write_sbom(bom, given.out)
-    print(f"{given.out}: {len(bom.components)} packages")
+    write_sbom(bom, options.out)
+    print(f"{options.out}: {len(bom.components)} packages")
     return 0
 
 
@@ -133,7 +133,7 @@ def _component(pin: lock.Pin, license_text: str) -> Component:
     )
 
 
-def _needed_by(
+def _dependencies_of(
     parent: str, components: dict[str, Component], parents: dict[str, frozenset[str]]
 ) -> Iterable[Component]:
     return [

@@ -82,7 +82,7 @@ def test_a_vulnerable_package_is_named_with_its_advisory(service, one, capsys) -
 
     assert code == audit.VULNERABLE
     said = capsys.readouterr()
-    assert "torch 2.13.0: TEST-2026-1, mended in 9.9" in said.err
+    assert "torch 2.13.0: TEST-2026-1, fixed in 9.9" in said.err
     assert said.out == ""
 
 
@@ -113,4 +113,4 @@ def test_no_packages_are_no_pass(service, tmp_path) -> None:
 
     code, text = audit.audit([empty], osv_url=service({CONTROL}))
 
-    assert (code, text[:40]) == (audit.NOT_AUDITED, "Not audited: no package was asked for. A")
+    assert (code, text[:40]) == (audit.NOT_AUDITED, "Not audited: no package was queried. Are ")

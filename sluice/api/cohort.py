@@ -84,11 +84,14 @@ def adjust(comparisons: Mapping[str, Comparison], *, alpha: float) -> CohortComp
         ContractError: Two candidates have the same losses.
     """
     verdicts = [comparison.verdict for comparison in comparisons.values()]
-    adjusted = zip(comparisons.items(), adjust_cohort(verdicts, alpha=alpha), strict=True)
+    adjusted_pairs = zip(comparisons.items(), adjust_cohort(verdicts, alpha=alpha), strict=True)
     p_values = holm([verdict.p_value for verdict in verdicts])
     return CohortComparison(
         comparisons=MappingProxyType(
-            {name: comparison.with_verdict(verdict) for (name, comparison), verdict in adjusted}
+            {
+                name: comparison.with_verdict(verdict)
+                for (name, comparison), verdict in adjusted_pairs
+            }
         ),
         adjusted_p_values=MappingProxyType(dict(zip(comparisons, p_values, strict=True))),
     )

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SEEDS = (0, 1, 2, 3, 4)
-"""Seeds of a training: as many as the promotion gate requires by default."""
+"""Default seeds of a training. The promotion gate requires this number by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,7 +144,7 @@ def fit(
 
     If an interrupted call is repeated, training resumes with bitwise identical results, and
     networks that are already trained are reused. Rows and weights are stored in SLUICE_HOME. Call
-    ``sluice.check`` first: it takes seconds, and this may take hours.
+    ``sluice.check`` first: it takes seconds, and a training may take hours.
 
     Args:
         workload: Class of the workload, or an instance whose settings are used. It must be
@@ -154,7 +154,8 @@ def fit(
         model: Architecture and size; by default ``default_architecture`` of the workload, which is
             'mlp' for a frame and 'gru' otherwise.
         training: Settings of the training.
-        seeds: Seeds of the weights and of the order of rows. The promotion gate requires five.
+        seeds: Seeds of the weights and of the order of rows. The promotion gate requires five by
+            default.
         data_seed: Base seed of the row order of all networks; by default each network uses its own
             seed.
         compute: Machines and resources.

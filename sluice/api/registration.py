@@ -53,7 +53,7 @@ def register_fitted(
         The version, the verdict about it, and whether the version is new.
 
     Raises:
-        CodecMismatch: The workload decodes requests in another way than in the training.
+        CodecMismatch: The workload decodes requests differently than in the training.
         GateBlocked: The POC gate did not pass on the model's rows and settings.
         SettingsError: The model is stored in another home.
     """
@@ -128,7 +128,7 @@ def _decide(
     gate: GateSettings,
     guards: GuardSettings,
 ) -> Receipt:
-    """Return the recorded receipt of the promotion gate; without one, decide and record it."""
+    """Return the recorded receipt of the promotion gate; if none exists, decide and record it."""
     fitted = evaluated.model
     workload, identity = fitted.workload, fitted.trained.code_identity
     evidence = GuardEvidence(

@@ -113,8 +113,8 @@ class Registry:
 
         The POC gate runs on exactly these rows and settings, unless its receipt is stored. The
         model is compared with the version in production or, before the first promotion, with the
-        baseline. One decision is made for each candidate, reference and test window: the same
-        model gets the same verdict again. It is registered whatever the verdict is.
+        baseline. One decision is made for each candidate, reference and test window, so the
+        same model gets the same verdict again. The model is registered whatever the verdict is.
 
         Args:
             model: Name of the model.
@@ -126,6 +126,7 @@ class Registry:
 
         Raises:
             GateBlocked: The POC gate did not pass.
+            CodecMismatch: The workload decodes requests differently than in the training.
             SettingsError: The model is stored in another state folder.
         """
         with naming_extras("The registry"):

@@ -31,7 +31,7 @@ from sluice.cluster.ray_token import ray_token_path
 if TYPE_CHECKING:
     from sluice.registry.records import Version
 
-NAME = "doctor"
+_GROUP_NAME = "doctor"
 
 PACKAGES = (
     "dagster",
@@ -62,14 +62,14 @@ class Examination(Record):
 
 
 def examine(
-    home: Home, pipelines: Path, settings: DoctorSettings, *, user_files: Sequence[Path] = ()
+    home: Home, shipped_folder: Path, settings: DoctorSettings, *, user_files: Sequence[Path] = ()
 ) -> Iterator[Examination]:
     """Yield the result of each check, in turn.
 
     Args:
         home: State folder.
-        pipelines: Folder of the shipped pipelines.
-        settings: Thresholds.
+        shipped_folder: Folder of the shipped pipelines.
+        settings: Limits of the checks.
         user_files: Pipeline files of the user, which are checked in place of the shipped ones.
     """
     from sluice.config.pipeline import known_pipelines
@@ -81,35 +81,35 @@ def examine(
         fix="Install Python 3.11 or newer and run the set-up again.",
     )
     for package in PACKAGES:
-        yield _attempt(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]
-    yield _attempt("state folder", lambda: _check_writable(home))
-    yield _attempt("permissions", lambda: _check_private(home))
-    yield _attempt("free disk", lambda: _check_free_disk(home, settings))
-    yield _attempt("registry", lambda: _check_registry(home))
+        yield _run_check(f"package {package}", lambda p=package: _installed_version(p))  # type: ignore[misc]
+    yield _run_check("state folder", lambda: _check_writable(home))
+    yield _run_check("permissions", lambda: _check_private(home))
+    yield _run_check("free disk", lambda: _check_free_disk(home, settings))
+    yield _run_check("registry", lambda: _check_registry(home))
     for production in _production_versions(home):
-        yield _attempt(
+        yield _run_check(
             f"production of {production.model}",
             lambda p=production: _check_served_version(home, p),  # type: ignore[misc]
         )
-    yield _attempt("devices", _describe_devices)
-    for name in map(str, user_files) if user_files else known_pipelines(pipelines):
-        yield _attempt(f"pipeline {name}", lambda n=name: _check_pipeline(n, pipelines))  # type: ignore[misc]
+    yield _run_check("devices", _describe_devices)
+    for name in map(str, user_files) if user_files else known_pipelines(shipped_folder):
+        yield _run_check(f"pipeline {name}", lambda n=name: _check_pipeline(n, shipped_folder))  # type: ignore[misc]
 
 
-def doctor_group(app: typer.Typer) -> typer.Typer:
-    """Return the command group ``sluice doctor``; other modules add commands to it."""
+def get_doctor_group(app: typer.Typer) -> typer.Typer:
+    """Return the command group ``sluice doctor``, which is added to ``app`` if it is missing."""
     for known in app.registered_groups:
-        if known.name == NAME and known.typer_instance is not None:
+        if known.name == _GROUP_NAME and known.typer_instance is not None:
             return known.typer_instance
     group = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
-    app.add_typer(group, name=NAME)
+    app.add_typer(group, name=_GROUP_NAME)
     return group
 
 
 def register(app: typer.Typer) -> None:
     """Add ``sluice doctor`` and its subcommands for trainings."""
 
-    @doctor_group(app).callback(invoke_without_command=True)
+    @get_doctor_group(app).callback(invoke_without_command=True)
     def doctor(
         context: typer.Context,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -128,7 +128,7 @@ def register(app: typer.Typer) -> None:
                 f"Give --json after '{context.invoked_subcommand}'.", ctx=context
             )
 
-    add_training_doctors(doctor_group(app))
+    add_training_doctors(get_doctor_group(app))
 
 
 def _examine_all(*, as_json: bool) -> None:
@@ -146,7 +146,7 @@ def _examine_all(*, as_json: bool) -> None:
         raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _attempt(name: str, check: Callable[[], str]) -> Examination:
+def _run_check(name: str, check: Callable[[], str]) -> Examination:
     try:
         return Examination(name=name, healthy=True, seen=check())
     except SluiceError as error:
@@ -267,11 +267,11 @@ def _describe_devices() -> str:
     return f"CPU only, {pluralize(count_cores(), 'core')}"
 
 
-def _check_pipeline(name: str, pipelines: Path) -> str:
+def _check_pipeline(name: str, shipped_folder: Path) -> str:
     from sluice.config.pipeline import find_pipeline
     from sluice.config.resolved import resolve
 
-    settings = find_pipeline(name, pipelines)
+    settings = find_pipeline(name, shipped_folder)
     workload = resolve(settings).workload
     seeds = pluralize(len(settings.seeds), "seed")
     return f"{type(workload).__name__}, {settings.model.architecture}, {seeds}"

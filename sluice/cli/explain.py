@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
         if not fault:
             _print_list(list(CATALOGUE.values()), as_json=as_json)
             return
-        entry = _find(fault, list(CATALOGUE.values()))
+        entry = _find_fault(fault, list(CATALOGUE.values()))
         if entry is None:
             _print_check(fault, list(CATALOGUE.values()), as_json=as_json)
             return
@@ -61,13 +61,13 @@ def register(app: typer.Typer) -> None:
         results_console().print(text, end="")
 
 
-def _find(name_or_id: str, faults: "list[Fault]") -> "Fault | None":
+def _find_fault(name_or_id: str, faults: "list[Fault]") -> "Fault | None":
     return next((fault for fault in faults if name_or_id in (fault.id, fault.name)), None)
 
 
 def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> None:
     """Print the check of this name or identifier, or raise if it is unknown."""
-    checks = _checks()
+    checks = _list_checks()
     check = next((c for c in checks if name_or_id in (c["name"], c["id"])), None)
     if check is None:
         hint = suggest_nearest(
@@ -97,8 +97,11 @@ def _print_check(name_or_id: str, faults: "list[Fault]", *, as_json: bool) -> No
     results_console().print(text, end="")
 
 
-def _checks() -> "list[dict[str, Any]]":
-    """Return the checks of the POC gate. This imports torch, so only unknown names get here."""
+def _list_checks() -> "list[dict[str, Any]]":
+    """Return the checks of the POC gate.
+
+    This imports torch, so it is called only for a name that is not a fault.
+    """
     from sluice.config.poc_settings import TimeLimits
     from sluice.failfast.gate.checks import CHECKS
     from sluice.failfast.gate.timing import (

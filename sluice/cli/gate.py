@@ -108,7 +108,7 @@ def gate(
             f"A report requires a single candidate, got {len(candidate)}.",
             fix="Leave --html out, or run the command for each candidate alone.",
         )
-    # Imported here, in all functions: pandas and scipy take a second, and --help needs neither.
+    # Imported in the functions: pandas and scipy take a second, and --help needs neither.
     from sluice.evaluation.comparison import compare
     from sluice.evaluation.loss_sources import losses_of
     from sluice.evaluation.multiplicity import adjust_cohort
@@ -229,7 +229,7 @@ def _print_cohort(verdicts: Sequence["Verdict"], files: Sequence[Path], console:
 
 
 def _print_verdict(verdict: "Verdict", console: Console) -> None:
-    bound = f"{1 - verdict.alpha:.4g} one-sided"
+    confidence_text = f"{1 - verdict.alpha:.4g} one-sided"
     seeds = str(verdict.num_reference_seeds or "none")
     rows = (
         (
@@ -239,7 +239,7 @@ def _print_verdict(verdict: "Verdict", console: Console) -> None:
         ),
         ("gain", f"{format_number(verdict.gain)}, required > {verdict.required:.4g}"),
         (
-            f"bounds ({bound})",
+            f"bounds ({confidence_text})",
             format_range(format_number(verdict.lower_bound), format_number(verdict.upper_bound)),
         ),
         (
@@ -256,11 +256,11 @@ def _print_verdict(verdict: "Verdict", console: Console) -> None:
     table = Table(title=verdict.outcome, title_justify="left", show_header=False)
     for name, value in rows:
         table.add_row(name, value)
-    folds = Table(title="By fold", title_justify="left")
+    fold_table = Table(title="By fold", title_justify="left")
     for name in ("fold", "gain", "low", "high", "rows"):
-        folds.add_column(name, justify="right")
+        fold_table.add_column(name, justify="right")
     for fold in verdict.folds:
         numbers = (format_number(value) for value in (fold.gain, fold.low, fold.high))
-        folds.add_row(str(fold.fold_id), *numbers, str(fold.num_rows))
-    console.print(table, folds)
+        fold_table.add_row(str(fold.fold_id), *numbers, str(fold.num_rows))
+    console.print(table, fold_table)
     console.print(f"{verdict.reason} {verdict.remedy}", markup=False)

@@ -1,4 +1,4 @@
-"""The consoles that results are printed on: stdout, with a fixed width when it is no terminal."""
+"""Prints results on stdout, with a fixed width if it is no terminal."""
 
 import json
 import math
@@ -41,13 +41,13 @@ def results_console(*, markup: bool = True) -> Console:
     Args:
         markup: False prints square brackets as they are.
     """
-    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    is_width_known = sys.stdout.isatty() or "COLUMNS" in os.environ
     return SafeConsole(
         file=sys.stdout,
         markup=markup,
         highlight=False,
         emoji=False,
-        width=None if has_width else PLAIN_WIDTH,
+        width=None if is_width_known else PLAIN_WIDTH,
     )
 
 

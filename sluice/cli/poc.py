@@ -27,7 +27,7 @@ def register(app: typer.Typer) -> None:
             bool,
             typer.Option(
                 "--minimum",
-                help="Only the checks of data, network, gradients and a short training; leaks, "
+                help="Run only the checks of data, network, gradients and a short training; leaks, "
                 "labels and checkpoints are not checked.",
             ),
         ] = False,

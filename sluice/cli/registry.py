@@ -233,8 +233,8 @@ def rollback(
 def verify(model: AnyModel = None, key: KeyFile = None, as_json: AsJson = False) -> None:
     """Verify everything that is stored: artifacts, receipts, history and the log.
 
-    If nothing is wrong with these, the digest of the production version's code is verified, too,
-    where that code can be imported. With a key, every line of the log must be signed with it.
+    If no problem is found, the digest of the production version's code is verified as well,
+    if that code can be imported. With a key, every line of the log must be signed with it.
     """
     with open_ledger() as ledger:
         findings = ledger.verify(model, store=artifact_store(), key=read_key(key))

@@ -114,7 +114,9 @@ def artifact_store() -> ArtifactStore:
 
 
 def pipeline_import_paths(model: str) -> tuple[str, ...]:
-    """Return the import paths of a pipeline's workload and architecture; empty for no pipeline.
+    """Return the import paths of the workload and architecture of the shipped pipeline ``model``.
+
+    The result is empty if no shipped pipeline has this name.
 
     Raises:
         SettingsError: The pipeline's file is invalid.

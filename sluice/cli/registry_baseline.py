@@ -77,7 +77,7 @@ def import_baseline(
         )
     require_client()
     with open_ledger(key, create=True) as ledger:
-        receipt = _import(
+        receipt = _import_predictions(
             model,
             settings,
             address,
@@ -94,7 +94,7 @@ def import_baseline(
     return receipt
 
 
-def _import(
+def _import_predictions(
     model: "MlflowModel",
     settings: "PipelineSettings",
     uri: str,

@@ -38,7 +38,7 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
     if as_json:
         print_json(erased.model_dump(mode="json"))
         return
-    unnamed = (
+    unassigned_note = (
         f" {pluralize(erased.unnamed, 'sample')} from before clients were recorded cannot be "
         "assigned to a user, and will be deleted after expiry."
         if erased.unnamed
@@ -49,6 +49,6 @@ def erase(model: Model, user: User, as_json: AsJson = False) -> None:
             f"Deleted {pluralize(erased.samples, 'sample')} of the user: {erased.drift} for drift, "
             f"{erased.pairs} answered by both arms of a rollout, {erased.awaiting_label} of them "
             f"to be joined with labels. {pluralize(erased.kept, 'sample')} of {model} "
-            f"{'stays' if erased.kept == 1 else 'stay'}.{unnamed}"
+            f"{'stays' if erased.kept == 1 else 'stay'}.{unassigned_note}"
         )
     )

@@ -82,8 +82,9 @@ def import_file(
             "--trust",
             metavar="MODULE:CLASS",
             help="Code named by the version that may run here, with the modules stored in the "
-            "file. The code of the local pipeline and of Sluice is always trusted. For a model of "
-            "MLflow its own name, mlflow:/NAME/VERSION: the model is then loaded and run.",
+            "file. The code of Sluice, of the shipped pipeline with the same name, and of versions "
+            "of the model that were trained here is always trusted. For a model of MLflow, give "
+            "its own name mlflow:/NAME/VERSION: the model is then loaded and run.",
             show_default=False,
         ),
     ] = None,

@@ -109,10 +109,10 @@ def _print_json_lines(statuses: "Iterator[RolloutStatus]", *, once: bool) -> Non
     if once:
         print_json(next(statuses))
         return
-    previous = None
+    previous_without_time = None
     for status in statuses:
         without_time = status.model_copy(update={"at": status.rollout.started_at})
-        if without_time != previous:
+        if without_time != previous_without_time:
             sys.stdout.write(status.model_dump_json() + "\n")
             sys.stdout.flush()
-        previous = without_time
+        previous_without_time = without_time

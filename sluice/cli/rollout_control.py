@@ -111,7 +111,7 @@ def pause(
     """Pause a rollout: the share stays, the guards remain active, and no step ends."""
     from sluice.rollout import transitions as changes
 
-    _change(changes.pause, model, reason, actor, key, as_json=as_json)
+    _record_and_print(changes.pause, model, reason, actor, key, as_json=as_json)
 
 
 def resume(
@@ -124,7 +124,7 @@ def resume(
     """Resume a paused rollout with the same share; the time limit of the step starts again."""
     from sluice.rollout import transitions as changes
 
-    _change(changes.resume, model, reason, actor, key, as_json=as_json)
+    _record_and_print(changes.resume, model, reason, actor, key, as_json=as_json)
 
 
 def abort(
@@ -137,7 +137,7 @@ def abort(
     """Abort a rollout: all traffic returns to production, and the challenger is removed."""
     from sluice.rollout import transitions as changes
 
-    _change(changes.abort, model, reason, actor, key, as_json=as_json)
+    _record_and_print(changes.abort, model, reason, actor, key, as_json=as_json)
 
 
 class _Change(Protocol):
@@ -146,7 +146,7 @@ class _Change(Protocol):
     ) -> "Transition": ...
 
 
-def _change(
+def _record_and_print(
     change: _Change,
     model: str,
     reason: str,
@@ -167,9 +167,9 @@ def _change(
 def _record_change(
     change: _Change, model: str, *, actor: str, reason: str, key: "Path | None"
 ) -> "Transition":
-    """Record a change of the present rollout; retry when the controller changed it in between."""
+    """Record a change of the last rollout; retry if the controller made a change in between."""
     with open_rollouts(key) as ledger:
-        for num_left in range(_MAX_ATTEMPTS, 0, -1):
+        for attempts_left in range(_MAX_ATTEMPTS, 0, -1):
             rollout = ledger.rollout(require_model(ledger, model))
             if rollout is None:
                 raise UnknownVersion(
@@ -181,7 +181,7 @@ def _record_change(
                 ledger.record_transition(rollout, transition)
                 return transition
             except RolloutConflict:
-                if num_left == 1:
+                if attempts_left == 1:
                     raise
     raise AssertionError("the last attempt returns or raises")
 
@@ -224,6 +224,6 @@ def _table(histories: "Sequence[Sequence[Transition]]") -> Table:
     return table
 
 
-def _print_transition(when: str, transition: "Transition") -> None:
+def _print_transition(label: str, transition: "Transition") -> None:
     outcome_text = transition.outcome.replace("_", " ")
-    show_result(Text(f"{when}: {outcome_text}. {transition.reason} {transition.remedy}".rstrip()))
+    show_result(Text(f"{label}: {outcome_text}. {transition.reason} {transition.remedy}".rstrip()))

@@ -60,7 +60,7 @@ def rehearse(
     from sluice.rehearsal.page import save_rehearsal
     from sluice.rehearsal.run import rehearse as run
 
-    planted_fault = _fault(fault)
+    planted_fault = _parse_fault(fault)
     resolved = resolve(find_pipeline(pipeline, defs_folder()))
     home = Home.from_environment(os.environ, cwd=Path.cwd())
     with sample_display(Console(stderr=True), quiet=as_json) as on_sample, open_ledger() as ledger:
@@ -94,8 +94,8 @@ def rehearse(
 def sample_display(console: Console, *, quiet: bool) -> "Iterator[OnSample]":
     """Yield the function that shows each sample: live on a terminal, else line by line.
 
-    With ``quiet`` it shows nothing.
-    The table of all transitions is part of the result and is printed with it.
+    With ``quiet`` the function shows nothing. The table of all transitions is printed with the
+    result.
     """
     from sluice.rollout_control.view import status_view, transition_line
 
@@ -130,15 +130,15 @@ def _traffic(counts: "RequestCounts") -> Text:
     )
 
 
-def _fault(name: str) -> "InjectedFault":
+def _parse_fault(name: str) -> "InjectedFault":
     from sluice.rehearsal.faults import InjectedFault
 
     known = list(get_args(InjectedFault))
     if name not in known:
         raise SettingsError(
-            f"A fault of {', '.join(known)} is required, got "
+            f"--fault must be one of {', '.join(known)}, got "
             f"'{name}'.{suggest_nearest(name, known)}",
-            fix="Name one of them with --fault.",
+            fix="Give one of these names.",
         )
     return cast("InjectedFault", name)
 

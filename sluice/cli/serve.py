@@ -158,7 +158,7 @@ def _serve_on_ray(
         signal.signal(number, signal.SIG_DFL)  # a second signal ends the process immediately
         stop.set()
 
-    def ready(bound_port: int) -> None:
+    def install_handlers(bound_port: int) -> None:
         # Set after the start, because Ray sets its own handlers.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, drain)
@@ -170,7 +170,7 @@ def _serve_on_ray(
         address=address,
         port=port,
         tls=tls,
-        on_ready=ready,
+        on_ready=install_handlers,
         stop=stop,
     )
 

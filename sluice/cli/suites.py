@@ -79,26 +79,22 @@ def show(
     """Show the rows of a suite, each with the reason why it is in the suite."""
     from sluice.evaluation.suites.suite import describe_origin
 
-    version_of_suite = _library(_settings(pipeline).name).load(name, version)
+    suite_version = _library(_settings(pipeline).name).load(name, version)
     if as_json:
-        print_json(
-            version_of_suite.model_dump(mode="json") | {"digest": version_of_suite.suite.digest}
-        )
+        print_json(suite_version.model_dump(mode="json") | {"digest": suite_version.suite.digest})
         return
-    table = Table(
-        title=f"{name} version {version_of_suite.version}", title_justify="left", box=None
-    )
+    table = Table(title=f"{name} version {suite_version.version}", title_justify="left", box=None)
     table.add_column("row")
     table.add_column("why")
-    for row in version_of_suite.suite.rows[:_MAX_ROWS_SHOWN]:
+    for row in suite_version.suite.rows[:_MAX_ROWS_SHOWN]:
         table.add_row(row.label, row.reason)
     console = results_console(markup=False)
     console.print(table)
-    if len(version_of_suite.suite.rows) > _MAX_ROWS_SHOWN:
+    if len(suite_version.suite.rows) > _MAX_ROWS_SHOWN:
         console.print(
-            f"and {len(version_of_suite.suite.rows) - _MAX_ROWS_SHOWN} more; --json lists all"
+            f"and {len(suite_version.suite.rows) - _MAX_ROWS_SHOWN} more; --json lists all"
         )
-    console.print(describe_origin(version_of_suite.suite.origin))
+    console.print(describe_origin(suite_version.suite.origin))
 
 
 def add(
@@ -172,7 +168,7 @@ def run(
     from sluice.reports.folder import save_page
 
     settings = _settings(pipeline)
-    report, number = _report(settings, version)
+    report, number = _run_suites(settings, version)
     saved = save_page(
         suites_page(report, title=f"{settings.name} version {number}", examples=examples),
         f"suites/{settings.name}/version-{number}",
@@ -215,7 +211,7 @@ def _create_suite(
     )
 
 
-def _report(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteReport, int]":
+def _run_suites(settings: "PipelineSettings", number: int | None) -> "tuple[SuiteReport, int]":
     from sluice.config.resolved import resolve
     from sluice.evaluation.suites.run import run_suites
     from sluice.evaluation.suites.version_scoring import SourceRows, score_arms

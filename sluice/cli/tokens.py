@@ -57,7 +57,7 @@ def add(
     """
     from sluice.serving.token_file import TokenFile, make_token
 
-    tokens_file = _read(file)
+    tokens_file = _read_or_create(file)
     if name in tokens_file.tokens:
         raise SettingsError(
             f"{file} already has a token named '{name}'.",
@@ -81,7 +81,7 @@ def remove(
     """Remove a token; a running server rejects it within a second."""
     from sluice.serving.token_file import TokenFile
 
-    tokens_file = _read(file)
+    tokens_file = _read_or_create(file)
     if name not in tokens_file.tokens:
         raise SettingsError(
             f"{file} has no token '{name}'; it has {', '.join(tokens_file.tokens) or 'none'}.",
@@ -93,7 +93,7 @@ def remove(
         print_json({"removed": name})
 
 
-def _read(file: Path) -> "TokenFile":
+def _read_or_create(file: Path) -> "TokenFile":
     from sluice.serving.token_file import TokenFile
 
     return TokenFile.read(file) if file.exists() else TokenFile(tokens={})

@@ -45,7 +45,10 @@ class _TraceGroup(TyperGroup):
                 f"'{args[0]}'.{'' if is_known else suggest_nearest(args[0], known)}",
                 cause=f"Without dashes the commands are {', '.join(known)}, with their options "
                 "after their name.",
-                fix=f"sluice trace [OPTIONS] -- {shlex.join(args)}",
+                fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
+                f"sluice trace {args[0]} --help"
+                if is_known
+                else f"sluice trace [OPTIONS] -- {shlex.join(args)}",
             )
         return super().resolve_command(ctx, args)
 

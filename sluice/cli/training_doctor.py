@@ -35,9 +35,9 @@ def add_training_doctors(group: typer.Typer) -> None:
     def randomness(pipeline: _Pipeline, as_json: _Json = False) -> None:
         """List every source of randomness of a training, and whether it is seeded.
 
-        The parts of the workload run once, the training on one batch. Code that draws from a global
-        generator and operations without a deterministic form are listed with file and line. Exit
-        code 0.
+        Runs each part of the workload once, and trains for one epoch on one batch. Code that
+        draws from a global generator and operations without a deterministic implementation are
+        listed with file and line. The exit code is 0 whatever is found.
 
         Example: sluice doctor randomness sp500_volatility
         """

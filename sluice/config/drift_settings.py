@@ -80,7 +80,7 @@ class DriftSettings(Settings):
         ge=10,
         le=100,
         description="Number of cells into which the reference values of a numeric column are "
-        "divided at quantiles.",
+        "divided at quantiles, and maximum number of categories with a cell of their own.",
     )
     psi_bins: int = Field(
         10,

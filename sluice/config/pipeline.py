@@ -129,10 +129,10 @@ class PipelineSettings(Settings):
 
     @model_validator(mode="after")
     def _searchable(self) -> "PipelineSettings":
-        # Whether a space suits settings of the workload is known when the workload is built.
+        # ``resolve`` builds the workload, and checks a space with settings of the workload.
         if self.space is None or not workload_names(self.space):
-            setup = TrialSettings(model=self.model, training=self.training)
-            require_searchable(self.space, self.search, setup)
+            base = TrialSettings(model=self.model, training=self.training)
+            require_searchable(self.space, self.search, base)
         return self
 
     @property
@@ -145,11 +145,11 @@ def promotion_rules(
     baseline: BaselineSettings, gate: GateSettings, guards: GuardSettings, suites: SuiteSettings
 ) -> str:
     """Return the digest of all settings that determine a promotion decision."""
-    rules = baseline.model_dump(mode="json", exclude_none=True)
+    baseline_rules = baseline.model_dump(mode="json", exclude_none=True)
     return digest_json(
         {
-            # Only if not the defaults, so that receipts from before this setting stay valid.
-            **({"baseline": rules} if baseline != BaselineSettings() else {}),
+            # Defaults are omitted, so that receipts from before this setting existed stay valid.
+            **({"baseline": baseline_rules} if baseline != BaselineSettings() else {}),
             "gate": gate.model_dump(mode="json"),
             "guards": guards.model_dump(mode="json"),
             "suites": suites.model_dump(mode="json"),
@@ -160,11 +160,11 @@ def promotion_rules(
 def require_searchable(
     space: Space | None, search: SearchSettings | None, base: TrialSettings
 ) -> None:
-    """Refuse a search that cannot be run.
+    """Raise if a search space or a search cannot be used.
 
     Args:
         space: Search space; None for the default space of the architecture.
-        search: Settings of the search; None for a space without a search.
+        search: Settings of the search; None if there is no search, and only ``space`` is checked.
         base: Settings of everything that is not searched.
 
     Raises:
@@ -197,7 +197,7 @@ def find_pipeline(name: str, folder: Path, overrides: Sequence[str] = ()) -> Pip
 
 
 def locate_pipeline(name: str, folder: Path) -> Path:
-    """Return the YAML file of a pipeline.
+    """Return the YAML file of a pipeline. A path of a file is returned even if it does not exist.
 
     Args:
         name: Path of the file, path of its folder, name of a subfolder of ``folder``, or name of a

@@ -1,7 +1,8 @@
 """Reads the YAML file of a pipeline: inheritance (``based_on``) and overrides.
 
-``based_on`` names a file whose attributes are used where this file has none. An override has the
-form ``key.key=value`` with the value in YAML, as in ``training.learning_rate=0.01``.
+``based_on`` names a base file, whose attributes are used for all keys that this file does not set.
+An override has the form ``key.key=value`` with the value in YAML, as in
+``training.learning_rate=0.01``.
 """
 
 import re
@@ -24,7 +25,7 @@ _COMPONENTS = (COMPONENT, "sluice.pipelines.component.ModelPipeline")
 _TYPE_LINE = re.compile(
     rf"^type:\s*['\"]?({'|'.join(map(re.escape, _COMPONENTS))})\b", re.MULTILINE
 )
-"""Identifies a pipeline file even if the rest of it is not valid YAML."""
+"""Matches the line that identifies a pipeline file, even if other lines are not valid YAML."""
 
 BASED_ON = "based_on"
 """Attribute with the path of another pipeline file, relative to the folder of this file."""
@@ -48,7 +49,7 @@ def read_attributes(path: Path) -> dict[str, Any]:
     Raises:
         SettingsError: A file is missing, is not a valid pipeline file, or is based on itself.
     """
-    return resolve_base(_attributes(path), folder=path.parent, where=(str(path),))
+    return resolve_base(_read_own_attributes(path), folder=path.parent, where=(str(path),))
 
 
 def resolve_base(
@@ -64,8 +65,8 @@ def resolve_base(
         where: Chain of files, ending with this one, for messages and cycle detection.
 
     Raises:
-        SettingsError: The base file is missing or invalid, is based on this file, or this file
-            does not set its own name.
+        SettingsError: The base file is missing, invalid or based on this file; or this file does
+            not set its own name.
     """
     settings = dict(attributes)
     add_pipeline_folder(folder, _import_paths(settings))
@@ -84,12 +85,12 @@ def resolve_base(
             fix="Add 'name' beside 'based_on'; use the name of the base for the same pipeline.",
         )
     path = folder / base_name
-    if any(path.resolve() == Path(above).resolve() for above in where):
+    if any(path.resolve() == Path(earlier).resolve() for earlier in where):
         raise SettingsError(
             f"{where[-1]}: '{BASED_ON}: {base_name}' is circular: it leads back to {path}.",
             fix="Remove 'based_on' from one of the files.",
         )
-    base = resolve_base(_attributes(path), folder=path.parent, where=(*where, str(path)))
+    base = resolve_base(_read_own_attributes(path), folder=path.parent, where=(*where, str(path)))
     return merge_attributes(base, settings)
 
 
@@ -111,8 +112,8 @@ def _import_paths(attributes: Mapping[str, Any]) -> list[str]:
 def merge_attributes(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Merge ``changes`` into ``base``: mappings are merged by key, other values are replaced.
 
-    A mapping with another ``kind`` is replaced as a whole, and so are the arguments of another
-    optimizer.
+    A mapping with another ``kind`` is replaced as a whole. If ``changes`` has another optimizer,
+    the ``optimizer_arguments`` of ``base`` are dropped.
 
     >>> merge_attributes({"a": {"b": 1, "c": 2}, "d": [1, 2]}, {"a": {"c": 3}, "d": [4]})
     {'a': {'b': 1, 'c': 3}, 'd': [4]}
@@ -172,12 +173,12 @@ def _same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return "kind" not in one or "kind" not in other or one["kind"] == other["kind"]
 
 
-def _files_beside(path: Path) -> list[str]:
+def _list_yaml_names(path: Path) -> list[str]:
     """Return the names of the YAML files in the folder of a file that does not exist."""
     return sorted(file.name for file in path.parent.glob("*.yaml"))
 
 
-def _misspelled_key(document: object) -> str:
+def _hint_misspelled_key(document: object) -> str:
     """Return a sentence about a key that resembles 'attributes'; "" without such a key."""
     for key in map(str, document) if isinstance(document, dict) else ():
         hint = suggest_nearest(key, ["attributes"])
@@ -202,11 +203,11 @@ def _yaml_error(path: Path, error: Exception) -> SettingsError:
     )
 
 
-def _attributes(path: Path) -> dict[str, Any]:
+def _read_own_attributes(path: Path) -> dict[str, Any]:
     try:
         document = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        nearest = suggest_nearest(path.name, _files_beside(path))
+        nearest = suggest_nearest(path.name, _list_yaml_names(path))
         raise SettingsError(
             f"There is no pipeline file at {path}.{nearest}",
             fix="Use the path of a pipeline's file, such as my_model.yaml, or a name that 'sluice "
@@ -217,7 +218,7 @@ def _attributes(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict) or not isinstance(document.get("attributes"), dict):
         raise SettingsError(
             f"{path} must contain 'type: {COMPONENT}' and a mapping 'attributes'."
-            f"{_misspelled_key(document)}",
+            f"{_hint_misspelled_key(document)}",
             fix="Write these two keys at the start of lines, and the settings of the pipeline "
             "indented below 'attributes:'.",
         )

@@ -75,7 +75,8 @@ class LookAheadSettings(Settings):
         le=10_000_000_000,
         description="Maximum size (rows times columns) of the table from which features are "
         "recomputed [cells]. A larger table is reduced to three blocks of rows: the oldest, the "
-        "newest and some in between, at least 1,000 rows in total.",
+        "newest and some in between, at least 1,000 rows in total. If the blocks are too short to "
+        "compute features, they are made longer than this limit.",
     )
     max_columns: int = Field(
         8192,
@@ -100,14 +101,14 @@ class PredictionSettings(Settings):
         100.0,
         gt=1,
         description="Standard deviation of the predictions, relative to that of the target, above "
-        "which predictions count as exploded. For class scores it is the standard deviation "
-        "itself [nats].",
+        "which predictions count as exploded. For class scores, the limit applies to the standard "
+        "deviation itself [nats].",
     )
     min_distinct: int = Field(
         10,
         ge=2,
         description="Number of distinct predictions, rounded to 6 decimals, below which the check "
-        "warns.",
+        "warns. If there are fewer examples, the limit is their number.",
     )
 
 
@@ -129,9 +130,9 @@ class PocSettings(Settings):
     wide_table_columns: int = Field(
         32,
         ge=2,
-        description="Minimum number of features of a wide table. In a wide table, "
-        "constant features are common (image borders, rare categories) and only warn if at most "
-        "half of the features are constant.",
+        description="Minimum number of features of a wide table. In a wide table, constant "
+        "features are common (image borders, rare categories). The check only warns about them if "
+        "at most half of the features are constant.",
     )
     target_copy_correlation: float = Field(
         0.9999,
@@ -267,14 +268,16 @@ class PocSettings(Settings):
         lt=1,
         description="Minimum decrease of the loss in the mini training, as a share of the "
         "learnable loss: the distance from the first loss to the loss of a predictor that knows "
-        "the target. If the real training has over ten times the steps, less is required.",
+        "the target, or the first loss if that cannot be computed. If the real training has over "
+        "ten times the steps, less is required.",
     )
     max_loss_increase_ratio: float = Field(
         4.0,
         ge=1,
-        description="Maximum increase of the loss in the mini training, as a multiple of the "
+        description="Maximum increase of the loss in the mini training over the first loss, or "
+        "over the loss of the best constant output if that is higher. It is a multiple of the "
         "distance from the loss of the best constant output to the loss of a predictor that knows "
-        "the target.",
+        "the target; if these losses cannot be computed, of the first loss.",
     )
     loss_decrease_confidence: float = Field(
         0.95,

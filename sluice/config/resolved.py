@@ -22,9 +22,9 @@ from sluice.workloads.workload import Workload
 class TrainingInputs:
     """Everything except data and seed that determines the bits of a trained model.
 
-    Digests of code are not fields. Training processes import the source files when they start, and
-    a schedule runs in a process that outlives changes of the files. Each stage therefore reads the
-    files again, and does not accept a receipt of other code.
+    Digests of code are not fields, because source files may change while the process of a schedule
+    runs, and training processes import the changed files. Each stage therefore reads the files
+    again, and does not accept a receipt of other code.
     """
 
     path: str
@@ -105,7 +105,7 @@ class SearchInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedPipeline:
-    """Settings of a pipeline, and the workload built from them: made once per process.
+    """Settings of a pipeline, and the workload built from them; created once per process.
 
     Stages take the parts that they need, and not this object.
     """

@@ -95,7 +95,8 @@ def import_version(
     """Import the version of a file in state dev, after verifying the whole file.
 
     No code in the file is executed or imported. The code that the version names must belong to
-    Sluice or to the local pipeline, or be trusted. The history records the accepted and trusted
+    Sluice, to the shipped pipeline of the same name or to a version that was trained here, or be
+    trusted. The history records the accepted and trusted
     import paths.
 
     Args:
@@ -105,8 +106,8 @@ def import_version(
         actor: Actor for the history.
         key: If given, the file must be signed with this key.
         trusted: If given, the file must have an Ed25519 signature with one of these keys.
-        local_paths_of: Returns the import paths that a local pipeline uses, given its name. Import
-            paths of versions that were trained here are accepted as well.
+        local_paths_of: Returns the import paths that the shipped pipeline of a given name uses.
+            Import paths of versions that were trained here are accepted as well.
         trust: Import paths that the user trusts, including the modules stored in the file.
         limits: Limits for everything that the author of the file chooses.
 

@@ -25,8 +25,14 @@ class NewPipeline:
     """The pipeline file, the code and the test."""
 
     task: str
+    """Either "regression" or "classification"."""
+
     summary: str
+    """Sentences about the guesses, for the user."""
+
     inputs: tuple[str, ...]
+    """Names of the columns that are inputs; empty for images."""
+
     left_out: tuple[tuple[str, str], ...]
     """Name of each column that is not an input, and the reason."""
 

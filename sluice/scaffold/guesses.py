@@ -17,7 +17,7 @@ class Guess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputGuess:
-    """Column of the data that is an input, or is left out."""
+    """Column of the data, or a lag of the target, that is an input or is left out."""
 
     name: str
     code: str
@@ -25,7 +25,7 @@ class InputGuess:
 
     reason: str
     kind: str = ""
-    """Name of the class in ``code``."""
+    """Name of the class that ``code`` constructs, such as Number; empty without ``code``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +42,23 @@ class TableGuess:
     order: Guess
     """Whether rows are in time order ("time") or independent ("hash")."""
 
-    repeated_labels: bool
+    has_repeated_times: bool
     """Whether several rows have the same time."""
 
     target: str
     task: Guess
+    """Either "regression" or "classification"."""
+
     classes: tuple[str, ...]
+    """Labels of the classes; empty for a regression."""
+
     target_notes: tuple[str, ...]
+    """Remarks on the target, which become comments."""
+
     inputs: tuple[InputGuess, ...]
     left_out: tuple[InputGuess, ...]
     max_duplicate_share: Guess | None
-    """Setting of the POC gate for tables with many equal rows."""
+    """Setting of the POC gate for a table with many equal rows; None for the default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ MAX_SIDE = 64
 _MIN_CLASS_IMAGES = 30
 """Number of images of a class below which a comment in the generated code warns about the class."""
 
-_STEP = 4
+_SIDE_MULTIPLE = 4
 """Side lengths are multiples of this number, because the network halves them twice."""
 
 
@@ -80,7 +80,9 @@ def inspect_images(folder: Path) -> ImageGuess:
 def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     height, width = sorted(heights)[len(heights) // 2], sorted(widths)[len(widths) // 2]
     scale = min(1.0, MAX_SIDE / max(height, width))
-    size = tuple(max(8, round(side * scale / _STEP) * _STEP) for side in (height, width))
+    size = tuple(
+        max(8, round(side * scale / _SIDE_MULTIPLE) * _SIDE_MULTIPLE) for side in (height, width)
+    )
     num_sizes = len(set(zip(heights, widths, strict=True)))
     sizes_text = (
         f"All images have {height} x {width} pixels."
@@ -90,7 +92,7 @@ def _guess_size(heights: list[int], widths: list[int]) -> Guess:
     reason = f"Height and width. {sizes_text}"
     if size != (height, width):
         reason += (
-            f" They are resized to multiples of {_STEP}, at most {MAX_SIDE} pixels, so that a "
-            "first run is quick. Larger images may give a better model."
+            f" They are resized to multiples of {_SIDE_MULTIPLE}, at most {MAX_SIDE} pixels, so "
+            "that a first run is quick. Larger images may give a better model."
         )
     return Guess(value=list(size), reason=reason)

@@ -1,4 +1,4 @@
-"""Names of the files of a new pipeline, and writing them without overwriting any."""
+"""Names the files of a new pipeline, and writes them without overwriting any file."""
 
 import keyword
 import re
@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineNames:
-    """Names that the files of a pipeline use for each other."""
+    """Names of the files of a pipeline, and names that the files contain."""
 
     name: str
     """Name of the pipeline: prefix of its assets and jobs."""

@@ -15,13 +15,13 @@ Template = Literal["regression", "classification", "images", "text", "tabular"]
 
 _NUM_ROWS = 800
 _NUM_IMAGES = 240
-_SIDE = 16
+_IMAGE_SIDE = 16
 """Height and width of the sample images [pixels]."""
 
 _SEED = 20240229
-_GOOD = ("great", "excellent", "reliable", "happy", "perfect")
-_BAD = ("poor", "broken", "slow", "refund", "terrible")
-_WORDS = (
+_POSITIVE_WORDS = ("great", "excellent", "reliable", "happy", "perfect")
+_NEGATIVE_WORDS = ("poor", "broken", "slow", "refund", "terrible")
+_NEUTRAL_WORDS = (
     "the",
     "parcel",
     "arrived",
@@ -76,14 +76,14 @@ def _regression(rng: np.random.Generator) -> SampleData:
     area, age = rng.uniform(30, 180, _NUM_ROWS), rng.uniform(0, 80, _NUM_ROWS)
     noise = rng.normal(scale=8, size=_NUM_ROWS)
     price = 2.5 * area + 40 * np.cos(age / 15) + noise
-    return _csv(pd.DataFrame({"area": area, "age": age, "price": price}).round(3), "price")
+    return _csv_sample(pd.DataFrame({"area": area, "age": age, "price": price}).round(3), "price")
 
 
 def _classification(rng: np.random.Generator) -> SampleData:
     length, width = rng.normal(size=(2, _NUM_ROWS))
-    is_round = length**2 + width**2 + rng.normal(scale=0.3, size=_NUM_ROWS) < 1.2
+    is_inside = length**2 + width**2 + rng.normal(scale=0.3, size=_NUM_ROWS) < 1.2
     rows = pd.DataFrame({"length": length, "width": width}).round(4)
-    return _csv(rows.assign(kind=np.where(is_round, "inner", "outer")), "kind")
+    return _csv_sample(rows.assign(kind=np.where(is_inside, "inner", "outer")), "kind")
 
 
 def _tabular(rng: np.random.Generator) -> SampleData:
@@ -101,16 +101,19 @@ def _tabular(rng: np.random.Generator) -> SampleData:
             "sales": sales,
         }
     )
-    return _csv(rows.round(3), "sales")
+    return _csv_sample(rows.round(3), "sales")
 
 
 def _text(rng: np.random.Generator) -> SampleData:
     lines = []
     for _ in range(_NUM_ROWS):
-        is_good = bool(rng.random() < 0.5)
-        words = [*rng.choice(_WORDS, 6), *rng.choice(_GOOD if is_good else _BAD, 2)]
+        is_positive = bool(rng.random() < 0.5)
+        words = [
+            *rng.choice(_NEUTRAL_WORDS, 6),
+            *rng.choice(_POSITIVE_WORDS if is_positive else _NEGATIVE_WORDS, 2),
+        ]
         rng.shuffle(words)
-        label = "positive" if is_good == (rng.random() < 0.95) else "negative"
+        label = "positive" if is_positive == (rng.random() < 0.95) else "negative"
         lines.append(json.dumps({"review": " ".join(words), "sentiment": label}))
     content = ("\n".join(lines) + "\n").encode()
     return SampleData(files={"data.jsonl": content}, data="data.jsonl", target="sentiment")
@@ -120,18 +123,20 @@ def _images(rng: np.random.Generator) -> SampleData:
     from PIL import Image
 
     files = {}
-    row, column = np.mgrid[:_SIDE, :_SIDE]
+    row, column = np.mgrid[:_IMAGE_SIDE, :_IMAGE_SIDE]
     for number in range(_NUM_IMAGES):
         label = ("horizontal", "vertical")[number % 2]
         phase, period = rng.uniform(0, 6), rng.uniform(3, 6)
         wave = np.sin((row if label == "horizontal" else column) * 2 * np.pi / period + phase)
-        pixels = 128 + 60 * wave[..., None] + rng.normal(scale=40, size=(_SIDE, _SIDE, 3))
+        pixels = (
+            128 + 60 * wave[..., None] + rng.normal(scale=40, size=(_IMAGE_SIDE, _IMAGE_SIDE, 3))
+        )
         buffer = io.BytesIO()
         Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(buffer, "PNG")
         files[f"images/{label}/{number:03d}.png"] = buffer.getvalue()
     return SampleData(files=files, data="images", target=None)
 
 
-def _csv(rows: pd.DataFrame, target: str) -> SampleData:
+def _csv_sample(rows: pd.DataFrame, target: str) -> SampleData:
     content = rows.to_csv(index=False).encode()
     return SampleData(files={"data.csv": content}, data="data.csv", target=target)

@@ -70,7 +70,7 @@ def guess_input(series: "pd.Series[Any]", *, dates: DateColumn | None) -> InputG
 
 
 def guess_calendar(name: str, column: DateColumn) -> InputGuess:
-    """Return the calendar features of a date (hour, weekday, day of the year) that vary."""
+    """Return an input with the calendar features (hour, weekday, day of the year) that vary."""
     date = column.dates.dt
     parts = [
         part
@@ -94,10 +94,10 @@ def guess_calendar(name: str, column: DateColumn) -> InputGuess:
 
 def is_target_copy(series: "pd.Series[Any]", target: "pd.Series[Any]") -> bool:
     """Return whether a column determines the target: a scaled copy, or other class names."""
-    has_both = series.notna() & target.notna()
-    if has_both.sum() < 3:
+    both_present = series.notna() & target.notna()
+    if both_present.sum() < 3:
         return False
-    column_values, target_values = series[has_both], target[has_both]
+    column_values, target_values = series[both_present], target[both_present]
     if column_values.dtype.kind in "iuf" and target_values.dtype.kind in "iuf":
         x, y = column_values.to_numpy(np.float64), target_values.to_numpy(np.float64)
         if not (np.isfinite(x).all() and x.std() > 0 and y.std() > 0):
@@ -135,8 +135,8 @@ def _guess_number(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
 
 
 def _is_counter(values: "pd.Series[Any]", name: str) -> bool:
-    is_dense = values.max() - values.min() + 1 == len(values)
-    return bool(is_dense or _KEY_NAME.search(name))
+    is_consecutive = values.max() - values.min() + 1 == len(values)
+    return bool(is_consecutive or _KEY_NAME.search(name))
 
 
 def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> InputGuess:
@@ -156,23 +156,23 @@ def _guess_text_or_category(series: "pd.Series[Any]", num_missing: int) -> Input
             reason=f"text with {mean_words:.0f} words on average, hashed to {TEXT_WIDTH} columns"
             f"{missing_note}",
         )
-    is_number = pd.to_numeric(labels, errors="coerce").notna()
-    if num_distinct > MAX_CATEGORY_VALUES and is_number.all():
+    number_mask = pd.to_numeric(labels, errors="coerce").notna()
+    if num_distinct > MAX_CATEGORY_VALUES and number_mask.all():
         return _excluded_input(
             name, f"numbers that are stored as text, such as {labels.iloc[0]!r}: convert them"
         )
-    is_decorated = labels.map(lambda text: bool(_DECORATED_NUMBER.match(text)))
-    if num_distinct > MAX_CATEGORY_VALUES and is_decorated.all():
-        decorated = labels[~is_number].iloc[0]
+    decorated_mask = labels.map(lambda text: bool(_DECORATED_NUMBER.match(text)))
+    if num_distinct > MAX_CATEGORY_VALUES and decorated_mask.all():
+        decorated = labels[~number_mask].iloc[0]
         return _excluded_input(
             name, f"numbers with a unit or separators, such as {decorated!r}: convert them"
         )
-    if num_distinct > MAX_CATEGORY_VALUES and is_number.mean() > _MIN_NUMBER_SHARE:
-        marker = labels[~is_number].iloc[0]
+    if num_distinct > MAX_CATEGORY_VALUES and number_mask.mean() > _MIN_NUMBER_SHARE:
+        marker = labels[~number_mask].iloc[0]
         return _excluded_input(
             name,
-            f"numbers, but text such as {marker!r} in {pluralize(int((~is_number).sum()), 'row')}: "
-            "remove it",
+            f"numbers, but text such as {marker!r} in "
+            f"{pluralize(int((~number_mask).sum()), 'row')}: remove it",
         )
     if num_distinct > _MAX_DISTINCT_SHARE * len(labels) and num_distinct > MAX_CATEGORY_VALUES:
         return _excluded_input(

@@ -1,5 +1,6 @@
 """Inspects a table and guesses task, order of the rows and inputs."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ _MIN_CLASS_ROWS = 20
 """Minimum mean number of rows per distinct integer of a target for them to count as classes."""
 
 _MAX_LAG = 24
-"""Maximum distance of a row from the earlier target that is its input [rows]."""
+"""Maximum lag: distance of a row from the earlier target that is one of its inputs [rows]."""
 
 _RARE_SHARE = 0.1
 """Share of rows of the rarer of two classes below which the classes count as imbalanced. For k
@@ -55,8 +56,8 @@ def inspect_table(path: Path, target: str) -> TableGuess:
     Raises:
         SourceError: The file cannot be read.
         SettingsError: The target is not a column; the message lists the columns.
-        ContractError: The target is constant, infinite or has no values or too many classes, no
-            column can be an input, or there are too few rows.
+        ContractError: The target is constant, has infinite values, has no value at all or has too
+            many classes; or no column can be an input; or there are too few rows.
     """
     rows, source = read_table_file(path)
     _require_target(rows, path, target)
@@ -93,7 +94,7 @@ def inspect_table(path: Path, target: str) -> TableGuess:
         num_rows=len(rows),
         source=source,
         order=_guess_order(dates, time, has_repeated_times=has_repeated_times),
-        repeated_labels=has_repeated_times,
+        has_repeated_times=has_repeated_times,
         target=target,
         task=task,
         classes=classes,
@@ -125,7 +126,7 @@ def _require_target(rows: pd.DataFrame, path: Path, target: str) -> None:
         )
     if len(names) < 2:
         raise ContractError(
-            f"{path} has only the column '{target}', so that nothing could predict it.",
+            f"{path} has only the column '{target}', so there is no input to predict it from.",
             fix="Add columns with the inputs of the model.",
         )
 
@@ -193,7 +194,7 @@ def _guess_task(
 
 
 def _guess_inputs(
-    rows: pd.DataFrame, target: str, dates: dict[str, DateColumn] | Any, time: str | None
+    rows: pd.DataFrame, target: str, dates: Mapping[str, DateColumn], time: str | None
 ) -> list[InputGuess]:
     inputs = []
     for name in rows.columns:
@@ -244,7 +245,9 @@ def _time_inputs(
     return inputs
 
 
-def _guess_order(dates: Any, time: str | None, *, has_repeated_times: bool) -> Guess:
+def _guess_order(
+    dates: Mapping[str, DateColumn], time: str | None, *, has_repeated_times: bool
+) -> Guess:
     if time is None:
         reason = "No column has dates that could order the rows, so they count as independent."
         return Guess(value="hash", reason=reason)

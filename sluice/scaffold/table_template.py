@@ -11,8 +11,8 @@ from sluice.scaffold.table_columns import quote
 
 _MIN_EPOCHS, _MAX_EPOCHS = 4, 30
 _ROWS_PER_RUN = 3_000_000
-"""Number of rows, over all epochs, of a fold run that takes about a minute. It limits the epochs of
-a first run."""
+"""Maximum number of rows over all epochs of a fold run, about one minute of training. It limits the
+number of epochs of a first run."""
 
 
 def table_files(guess: TableGuess, names: PipelineNames) -> dict[str, str]:
@@ -62,7 +62,7 @@ def _code(guess: TableGuess, names: PipelineNames) -> str:
 
 
 def _repeated_labels_lines(guess: TableGuess) -> list[str]:
-    if not guess.repeated_labels:
+    if not guess.has_repeated_times:
         return []
     reason = "Several rows have the same date; rows of one date are in one split."
     return [with_comment("repeated_labels = True", reason, indent=4)]

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 PIPELINE = "sp500_volatility"
 _QUICK_STEP = 5
-"""``--quick`` runs only every entry of a table whose position is a multiple of this number."""
+"""``--quick`` runs only the entries of a table at multiples of this position, from 0."""
 _MILLION = 1_000_000
-_TICKS = 5 * _MILLION
+_NUM_TICKS = 5 * _MILLION
 _SEED = 0
 
 
@@ -126,9 +126,9 @@ def _run_tables(stderr: Console, *, every: int) -> "BenchmarkReport":
 
 
 def measure_speeds() -> Iterator[Speed]:
-    """Measure the gate on the default pipeline; features, bars and expectations on large tables.
+    """Measure the POC gate on the default pipeline, and data functions on large random tables.
 
-    The gate runs twice and the second run counts; the first one warms the disk cache.
+    Each level of the gate runs twice and the second run counts; the first one warms the disk cache.
     """
     yield from _gate_speeds()
     yield _feature_speed()
@@ -175,16 +175,16 @@ def _range_bar_speed() -> Speed:
     from sluice.data.tick_bars import build_bars
 
     rng = np.random.default_rng(_SEED)
-    price = 100 * np.exp(np.cumsum(rng.normal(scale=1e-5, size=_TICKS)))
-    times = pd.date_range("2020-01-01", periods=_TICKS, freq="ms", name="time")
-    size = rng.integers(1, 100, _TICKS).astype(float)
+    price = 100 * np.exp(np.cumsum(rng.normal(scale=1e-5, size=_NUM_TICKS)))
+    times = pd.date_range("2020-01-01", periods=_NUM_TICKS, freq="ms", name="time")
+    size = rng.integers(1, 100, _NUM_TICKS).astype(float)
     ticks = pd.DataFrame({"price": price, "size": size}, index=times)
     rule = RangeBars(tenths_of_bp=100)
     build_bars(ticks.head(1000), rule)  # compiles the loop
     seconds = _shortest_time(lambda: build_bars(ticks, rule))
     return Speed(
         name="range bars, 5,000,000 ticks",
-        value=_TICKS / seconds,
+        value=_NUM_TICKS / seconds,
         unit="ticks/s",
         target=5e6,
         higher_is_better=True,

@@ -45,7 +45,7 @@ def register(group: typer.Typer) -> None:
                 "--seeds",
                 help="Comma-separated seeds. 0,1,2 are for development; results are reported for "
                 "100,101,102, which no threshold was chosen on. Healthy programs also run with "
-                "the next two.",
+                "the next two seeds.",
             ),
         ] = "0,1,2",
         baselines: Annotated[
@@ -69,14 +69,16 @@ def register(group: typer.Typer) -> None:
         Exit code 1 when a rate is significantly worse than its target, weights differ or a program
         failed.
         """
-        jobs = _jobs(_numbers(faults, "--faults"), _split_words(nets), _numbers(seeds, "--seeds"))
+        jobs = _plan_jobs(
+            _parse_numbers(faults, "--faults"), _split_words(nets), _parse_numbers(seeds, "--seeds")
+        )
         report = _run(Console(stderr=True), jobs, baselines=baselines, check_bits=check_bits)
         _print_report(report, as_json=as_json)
         if not report.passed:
             raise typer.Exit(EXIT_GATE_BLOCKED)
 
 
-def _jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[BenchmarkRun, ...]":
+def _plan_jobs(numbers: list[int], nets: list[str], seeds: list[int]) -> "tuple[BenchmarkRun, ...]":
     from sluice.bench.tracer.case import NetName
     from sluice.bench.tracer.faults.library import FAULT_CASES
     from sluice.bench.tracer.healthy.library import HEALTHY_CASES
@@ -143,7 +145,7 @@ def _split_words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
-def _numbers(text: str, option: str) -> list[int]:
+def _parse_numbers(text: str, option: str) -> list[int]:
     try:
         return [int(word) for word in _split_words(text)]
     except ValueError:
@@ -157,7 +159,7 @@ def _refuse_unknown(option: str, requested: Sequence[object], permitted: Sequenc
     unknown = [item for item in requested if item not in permitted]
     if unknown or (option == "--nets" and not requested):
         raise ContractError(
-            f"{option} must be of {', '.join(map(str, permitted))}; got "
+            f"{option} must be some of {', '.join(map(str, permitted))}; got "
             f"{', '.join(map(str, unknown)) or 'none'}.",
-            fix="Give some of these.",
+            fix="Give one or more of these, separated by commas.",
         )

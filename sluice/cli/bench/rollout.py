@@ -12,7 +12,7 @@ from sluice.base.errors import EXIT_GATE_BLOCKED
 from sluice.cli.output import results_console
 
 _SEED = 20260101
-_QUICK_ROLLOUTS, _ROLLOUTS = 40, 1000
+_NUM_QUICK_ROLLOUTS, _NUM_ROLLOUTS = 40, 1000
 
 
 def register(group: typer.Typer) -> None:
@@ -23,24 +23,25 @@ def register(group: typer.Typer) -> None:
         quick: Annotated[
             bool,
             typer.Option(
-                "--quick", help=f"{_QUICK_ROLLOUTS} rollouts per scenario: for a quick check."
+                "--quick",
+                help=f"Run {_NUM_QUICK_ROLLOUTS} rollouts per scenario, for a quick check.",
             ),
         ] = False,
         rollouts: Annotated[
             int | None,
             typer.Option(
                 min=10,
-                help=f"Rollouts per scenario. Default: {_ROLLOUTS}.",
+                help=f"Rollouts per scenario. Default: {_NUM_ROLLOUTS}.",
                 show_default=False,
             ),
         ] = None,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:
-        """Simulate rollouts: detection delay and false rollbacks, beside a z-test.
+        """Simulate rollouts: detection delay and false rollbacks, compared with a z-test.
 
         Exit code 1 when a delay exceeds its target or false rollbacks are significantly too many.
         """
-        _rollout(rollouts or (_QUICK_ROLLOUTS if quick else _ROLLOUTS), as_json=as_json)
+        _rollout(rollouts or (_NUM_QUICK_ROLLOUTS if quick else _NUM_ROLLOUTS), as_json=as_json)
 
 
 def _rollout(rollouts: int, *, as_json: bool) -> None:

@@ -25,7 +25,11 @@ def register(group: typer.Typer) -> None:
     @group.command("serve", epilog="Example: sluice bench serve --quick")
     def serve(
         quick: Annotated[
-            bool, typer.Option("--quick", help="Two short rounds: for a quick check.")
+            bool,
+            typer.Option(
+                "--quick",
+                help="Run two short rounds, for a quick check. Do not report these results.",
+            ),
         ] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     ) -> None:

@@ -37,12 +37,19 @@ def register(group: typer.Typer) -> None:
 
     @group.command("train", epilog="Example: sluice bench train --quick")
     def train(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure training: beside bare loops, checkpoints, resuming, several processes."""
+        """Measure the speed of training compared with bare loops, of checkpoints and of resuming.
+
+        The gain from several processes is measured as well.
+        """
         _show(measure_training(quick=quick), "measuring training", as_json=as_json)
 
     @group.command("tune", epilog="Example: sluice bench tune --quick")
     def tune(quick: Quick = False, as_json: AsJson = False) -> None:
-        """Measure a search: beside a plain Tuner, the wrapper alone, and 1,000 simulated trials."""
+        """Measure the speed of a search compared with a plain Ray Tune Tuner.
+
+        The overhead of the resumable scheduler, and the time to restore 1,000 simulated trials, are
+        measured as well.
+        """
         _show(measure_search(quick=quick), "measuring a search", as_json=as_json)
 
 
@@ -59,12 +66,12 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
 
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, workload, folds, table = _default_pipeline(folder)
+        settings, workload, folds, table = _default_pipeline(folder)
         fold = folds[0]
         trainer_speed = measure_trainer(
             workload,
-            default.model,
-            default.training.model_copy(update={"max_epochs": 2} if quick else {}),
+            settings.model,
+            settings.training.model_copy(update={"max_epochs": 2} if quick else {}),
             *_train_and_val_examples(workload, table, fold, folder),
             rounds=3 if quick else 7,
             seed=0,
@@ -84,22 +91,24 @@ def measure_training(*, quick: bool) -> Iterator[Record | Speed]:
         )
         yield loaders
         for loader in loaders.loaders:
-            name = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
-            yield _at_least(name, loader.ratio, "x", 0.97)
+            title = f"trainer over a DataLoader loop, {loader.source}, {loader.workers} workers"
+            yield _at_least(title, loader.ratio, "x", 0.97)
         fold_runs = measure_fold_runs(
             [
                 FoldRunSpec(
-                    workload=default.workload,
-                    workload_settings=default.workload_settings,
-                    model=default.model,
-                    training=default.training.model_copy(update={"max_epochs": 4 if quick else 16}),
+                    workload=settings.workload,
+                    workload_settings=settings.workload_settings,
+                    model=settings.model,
+                    training=settings.training.model_copy(
+                        update={"max_epochs": 4 if quick else 16}
+                    ),
                     seed=seed,
                     fold=fold,
                     table=table,
                     artifacts=folder / "artifacts",
                     runs=folder,
                 )
-                for seed in default.seeds[: 1 if quick else None]
+                for seed in settings.seeds[: 1 if quick else None]
                 for fold in folds
             ],
             workers=count_cores(),
@@ -131,15 +140,15 @@ def measure_search(*, quick: bool) -> Iterator[Record | Speed]:
     num_trials = 4 if quick else 20
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
-        default, _, folds, table = _default_pipeline(folder)
-        training = default.training
+        settings, _, folds, table = _default_pipeline(folder)
+        training = settings.training
         if quick:
             training = training.model_copy(update={"max_epochs": 2})
         study = measure_study(
             TrainingObjective(
-                workload=default.workload,
-                workload_settings=default.workload_settings,
-                base=TrialSettings(model=default.model, training=training),
+                workload=settings.workload,
+                workload_settings=settings.workload_settings,
+                base=TrialSettings(model=settings.model, training=training),
                 seed=0,
                 folds=folds[:1],
                 table=table,
@@ -211,11 +220,11 @@ def _train_and_val_examples(
     return workload.examples(frame, fold.train), workload.examples(frame, fold.val)
 
 
-def _show(measurements: Iterator[Record | Speed], doing: str, *, as_json: bool) -> None:
+def _show(measurements: Iterator[Record | Speed], activity: str, *, as_json: bool) -> None:
     stderr = Console(stderr=True)
     speeds: list[Speed] = []
     records: dict[str, Any] = {}
-    with stderr.status(doing):
+    with stderr.status(activity):
         for record in measurements:
             if isinstance(record, Speed):
                 speeds.append(record)

@@ -18,7 +18,7 @@ from sluice.base.errors import EXIT_GATE_BLOCKED, SettingsError, StorageError
 from sluice.base.files import make_folder, storage_error
 from sluice.base.garbage_collection import collection_paused
 from sluice.base.home import Home
-from sluice.cli.doctor import doctor_group
+from sluice.cli.doctor import get_doctor_group
 from sluice.cli.output import results_console
 from sluice.observability import spans
 
@@ -141,9 +141,7 @@ def register(app: typer.Typer) -> None:
     def dev(
         pipeline: Annotated[
             list[str] | None,
-            typer.Argument(
-                help="Pipelines to load, by name or file; without one, the shipped ones."
-            ),
+            typer.Argument(help="Pipelines to load, by name or file; by default the shipped ones."),
         ] = None,
         port: Annotated[
             int, typer.Option(help="Port of the UI on 127.0.0.1.", min=1, max=65535)
@@ -193,8 +191,8 @@ def register(app: typer.Typer) -> None:
         # The component would resolve a relative path against the project's root.
         if home.registry_key is not None:
             os.environ["SLUICE_REGISTRY_KEY"] = str(home.registry_key)
-        names = trusted_hosts or []
-        reports = _serve_reports(home, port=port, trusted_hosts=names)
+        host_names = trusted_hosts or []
+        reports = _serve_reports(home, port=port, trusted_hosts=host_names)
         print(
             f"Sluice starts on http://127.0.0.1:{port}, reports on {reports} (Ctrl-C stops both)",
             file=sys.stderr,
@@ -203,10 +201,10 @@ def register(app: typer.Typer) -> None:
         # Shell scripts start background processes with SIGINT ignored. Dagster's child processes
         # would inherit that and never stop.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *names]
+        services = ["-P", "-m", "sluice.pipelines.dev_services", str(port), *host_names]
         os.execv(sys.executable, [sys.executable, *services])
 
-    @doctor_group(app).command()
+    @get_doctor_group(app).command()
     def expectations(
         pipeline: Annotated[
             str, typer.Argument(help="A pipeline's name, or the path of its YAML file.")
@@ -222,7 +220,7 @@ def register(app: typer.Typer) -> None:
 
         False alarms are counted on rolling windows of the pipeline's own rows, missed alarms on the
         same windows with typical corruptions. The result is also saved as a page in
-        SLUICE_HOME/reports. Exit code 0.
+        SLUICE_HOME/reports. The exit code is 0 whatever is measured.
 
         Example: sluice doctor expectations sp500_volatility --window-rows 500
         """
@@ -249,7 +247,7 @@ def _require_free_port(port: int) -> None:
 
 
 def _serve_reports(home: Home, *, port: int, trusted_hosts: Sequence[str]) -> str:
-    """Start the report server; runs started from the UI get its address."""
+    """Start the report server, set its address for runs started from the UI, and return it."""
     from sluice.pipelines.report_server import LOOPBACK, start_server
     from sluice.reports.folder import ADDRESS_VARIABLE, DEFAULT_PORT
 

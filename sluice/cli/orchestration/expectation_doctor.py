@@ -55,7 +55,7 @@ def alarm_tables(report: AlarmReport) -> Group:
         expectations.add_row(
             rates.table,
             escape(rates.sentence),
-            _false_alarms(rates.false_alarms),
+            _format_false_alarms(rates.false_alarms),
             f"{rates.caught:,}",
         )
     corruptions = Table(
@@ -69,7 +69,7 @@ def alarm_tables(report: AlarmReport) -> Group:
             f"{row.planted:,}",
             f"{row.caught:,}",
             f"{row.refused:,}",
-            _rate(row.missed),
+            _format_rate(row.missed),
             escape(_join_columns(row.missed_in)),
         )
     return Group(
@@ -83,7 +83,7 @@ def alarm_page(report: AlarmReport) -> str:
         [
             rates.table,
             html_escape(rates.sentence),
-            _false_alarms(rates.false_alarms),
+            _format_false_alarms(rates.false_alarms),
             f"{rates.caught:,}",
         ]
         for rates in report.expectations
@@ -95,7 +95,7 @@ def alarm_page(report: AlarmReport) -> str:
             f"{row.planted:,}",
             f"{row.caught:,}",
             f"{row.refused:,}",
-            _rate(row.missed),
+            _format_rate(row.missed),
             html_escape(_join_columns(row.missed_in)),
             html_escape(_best_detector(row.caught_by)),
         ]
@@ -146,16 +146,20 @@ def _summary(report: AlarmReport) -> str:
     )
 
 
-def _false_alarms(rate: AlarmRate | None) -> str:
-    return "not measured" if rate is None else _rate(rate)
+def _format_false_alarms(rate: AlarmRate | None) -> str:
+    return "not measured" if rate is None else _format_rate(rate)
 
 
-def _rate(rate: AlarmRate) -> str:
+def _format_rate(rate: AlarmRate) -> str:
     return f"{rate.count}/{rate.of} ({rate.low:.0%} to {rate.high:.0%})"
 
 
 def _best_detector(caught_by: dict[str, int]) -> str:
-    """Return the expectation that caught the most windows, or without one the first detector."""
+    """Return the first expectation in ``caught_by``, or the first detector if none is there.
+
+    ``caught_by`` is sorted by the number of windows, highest first. Names of expectations contain
+    ": ".
+    """
     expectations = (name for name in caught_by if ": " in name)
     return next(expectations, next(iter(caught_by), "none"))
 

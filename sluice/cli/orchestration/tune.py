@@ -45,11 +45,14 @@ def with_search(
     if set(scheduler) & {".", ":"}:
         search = search | {"scheduler": {"class": scheduler}}
     settings = pipeline.settings
-    declared = (settings.search or SearchSettings()).model_dump(mode="python")
-    options = SearchSettings.parse(declared | search, where="search")
+    file_search = (settings.search or SearchSettings()).model_dump(mode="python")
+    options = SearchSettings.parse(file_search | search, where="search")
     plan_search(pipeline.search.space, options, pipeline.search.setup)
-    machines = settings.compute.model_dump(mode="python") | compute
-    update = {"search": options, "compute": ComputeSettings.parse(machines, where="compute")}
+    file_compute = settings.compute.model_dump(mode="python")
+    update = {
+        "search": options,
+        "compute": ComputeSettings.parse(file_compute | compute, where="compute"),
+    }
     return replace(pipeline, settings=settings.model_copy(update=update))
 
 
@@ -58,10 +61,10 @@ def tune(pipeline: ResolvedPipeline, home: Home, *, as_json: bool) -> None:
     with RunConsole(Console(stderr=True)) as console:
         best, study = search_pipeline(pipeline, home, console)
     name, compute = pipeline.settings.name, pipeline.settings.compute
-    results_at = results_path(search_folder(home, best.subject), compute.storage_path)
+    results_location = results_path(search_folder(home, best.subject), compute.storage_path)
     unit = pipeline.workload.loss_unit
     page = save_page(
-        study_page(study, title=name, unit=unit, results=results_at),
+        study_page(study, title=name, unit=unit, results=results_location),
         f"searches/{name}",
         home=home,
         environ=os.environ,
@@ -71,18 +74,26 @@ def tune(pipeline: ResolvedPipeline, home: Home, *, as_json: bool) -> None:
             "setup": best.setup.model_dump(mode="json"),
             "found": best.found,
             "page": str(page.path),
-            "results": results_at,
+            "results": results_location,
         }
         print(json.dumps(content, indent=1))
         return
     search = pipeline.settings.search
-    idle = describe_idle_workers(search, compute) if search else ""
-    report = _report(name, best, study, idle, page=str(page.path), results_at=results_at)
+    idle_note = describe_idle_workers(search, compute) if search else ""
+    report = _format_report(
+        name, best, study, idle_note, page=str(page.path), results_location=results_location
+    )
     results_console().print(report)
 
 
-def _report(
-    pipeline: str, best: BestConfig, study: StudySummary, idle: str, *, page: str, results_at: str
+def _format_report(
+    pipeline: str,
+    best: BestConfig,
+    study: StudySummary,
+    idle_note: str,
+    *,
+    page: str,
+    results_location: str,
 ) -> Group:
     result = study.result
     parts: list[Any] = [
@@ -94,7 +105,7 @@ def _report(
         Text(f"  {result.strategy.reason}\n"),
         _best_trials(study),
     ]
-    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle) if line]
+    parts += [Text(f"\n  note: {line}") for line in (*study.warnings, idle_note) if line]
     changes = changed_settings(study.base, best.setup)
     if changes:
         parts.append(Text("\nto set in the pipeline's file", style="bold"))
@@ -104,7 +115,7 @@ def _report(
     else:
         parts.append(Text("\nNo trial is better than the settings in the file.\n"))
     parts.append(Text(f"page: {page}"))
-    parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_at)}"))
+    parts.append(Text(f"curves: tensorboard --logdir {shlex.quote(results_location)}"))
     parts.append(
         Text(
             "'sluice run' measures the gain of the settings in the file, on all seeds and on rows "

@@ -69,6 +69,7 @@ def test_help_lists_the_options_of_a_run_with_an_example(capsys):
         (["--out", "t", "python", "a b.py", "-h"], "-- python 'a b.py' -h\n"),
         (["reprot", "t"], "Did you mean 'report'?"),
         (["--out", "t", "report", "t"], "report, with their options after their name"),
+        (["--out", "t", "report", "t"], "Leave out the options before 'report'. For"),
     ],
 )
 def test_a_program_without_two_dashes_is_told_of_them(given, told, capsys):

@@ -93,7 +93,7 @@ def test_rows_of_one_date_stay_together(path):
 
     found = inspect_table(path, "y")
 
-    assert (found.order.value, found.repeated_labels) == ("time", True)
+    assert (found.order.value, found.has_repeated_times) == ("time", True)
     assert inputs(found) == ['Calendar("day", ("weekday",))', 'Number("x")']
 
 

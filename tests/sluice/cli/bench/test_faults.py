@@ -40,8 +40,8 @@ def test_what_is_not_there_is_refused_with_what_is(invoke, options, said):
 
 
 def test_healthy_set_ups_run_on_more_seeds_and_only_when_no_fault_is_named():
-    everything = faults._jobs([], ["mlp"], [5, 7])
-    one = faults._jobs([31], ["mlp", "gru"], [5])
+    everything = faults._plan_jobs([], ["mlp"], [5, 7])
+    one = faults._plan_jobs([31], ["mlp", "gru"], [5])
 
     assert {job.seed for job in everything if not hasattr(job.case, "correct_causes")} == {
         5,
