@@ -13,10 +13,10 @@ class Patches:
     """Patched attributes of modules and classes, with their original values."""
 
     def __init__(self) -> None:
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         """Functions that ``restore`` calls, the latest one first."""
-        self._changes: list[tuple[Callable[[], None], Callable[[], None]]] = []
-        """Pairs of functions that apply and undo each patch."""
+        self._changes: list[tuple[Callable[[], None], Callable[[], bool]]] = []
+        """Pairs of functions that apply and undo each patch. The second returns whether it did."""
         self.wrap: Callable[[Any, str, Any, Any], Any] = lambda _owner, _name, _original, new: new
         """Called with owner, name, original and new function; returns the function to install. For
         a hook it is called with the registering function, '', None and the hook."""
@@ -34,23 +34,34 @@ class Patches:
         is_own_attribute = name in vars(owner)  # otherwise ``owner`` inherits it
         old = vars(owner).get(name)
 
-        def undo() -> None:
+        def change() -> None:
+            # Another library may have wrapped the original while tracing was paused.
+            if vars(owner).get(name) is old:
+                setattr(owner, name, new)
+
+        def undo() -> bool:
             if vars(owner).get(name) is not new:
-                return  # another library wrapped ``new``, which now only calls the original
+                return False  # another library wrapped ``new``, and its wrapper must stay
             if is_own_attribute:
                 setattr(owner, name, old)
             else:
                 delattr(owner, name)
+            return True
 
-        self._apply(lambda: setattr(owner, name, new), undo)
+        self._apply(change, undo)
 
     def hook(self, register: Callable[[Any], Any], function: Any) -> None:
         """Register a hook until ``restore``."""
         handles: list[Any] = []
         wrapped = self.wrap(register, "", None, function)
-        self._apply(lambda: handles.append(register(wrapped)), lambda: handles.pop().remove())
 
-    def _apply(self, change: Callable[[], None], undo: Callable[[], None]) -> None:
+        def undo() -> bool:
+            handles.pop().remove()
+            return True
+
+        self._apply(lambda: handles.append(register(wrapped)), undo)
+
+    def _apply(self, change: Callable[[], None], undo: Callable[[], bool]) -> None:
         change()
         self._changes.append((change, undo))
         self._undo.append(undo)
@@ -59,50 +70,49 @@ class Patches:
         """Replace a function of torch, also in modules that already imported it by name."""
         old = getattr(owner, name)
         wrapped = self.wrap(owner, name, old, new)
-        for module, attribute in _HOLDERS.find(old):
+        for module, attribute in _TORCH_IMPORTS.find(old):
             if vars(module).get(attribute) is old:
                 self._replace_attribute(module, attribute, wrapped)
 
     def on_restore(self, undo: Callable[[], None]) -> None:
-        """Call ``undo`` when the patches are restored."""
+        """Call ``undo`` when ``restore`` is called."""
         self._undo.append(undo)
 
     def restore(self) -> None:
-        """Restore all patches, the latest first. A second call does nothing."""
+        """Undo all patches, the latest first. A second call does nothing."""
         self._changes.clear()
         while self._undo:
             self._undo.pop()()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Undo all patches in the block, so that nothing in it is traced."""
-        for _, undo in reversed(self._changes):
-            undo()
+        """Undo all patches in the block, except those that another library wrapped."""
+        undone = [change for change, undo in reversed(self._changes) if undo()]
         try:
             yield
         finally:
-            for change, _ in self._changes:
+            for change in reversed(undone):
                 change()
 
 
-class _Holders:
-    """Modules that hold a function of torch, and the names under which they hold it.
+class _TorchImports:
+    """Modules with functions of torch, such as those that imported them by name, and the names.
 
     The scan of all modules is cached for the process, and repeated when the number of imported
     modules changes.
     """
 
     def __init__(self) -> None:
-        self._holders_by_id: dict[int, list[tuple[Any, str]]] = {}
+        self._places_by_id: dict[int, list[tuple[Any, str]]] = {}
         self._num_modules = 0
 
     def find(self, function: Any) -> list[tuple[Any, str]]:
         """Return the modules that held a function at the last scan, with its name in each."""
         if self._num_modules != len(sys.modules):
-            self._num_modules, self._holders_by_id = len(sys.modules), {}
+            self._num_modules, self._places_by_id = len(sys.modules), {}
             for module in list(sys.modules.values()):
                 self._scan(module)
-        return self._holders_by_id.get(id(function), [])
+        return self._places_by_id.get(id(function), [])
 
     def _scan(self, module: Any) -> None:
         try:
@@ -111,7 +121,7 @@ class _Holders:
             return
         for name, value in attributes:
             if type(value) in _FUNCTION_TYPES and str(value.__module__).startswith("torch"):
-                self._holders_by_id.setdefault(id(value), []).append((module, name))
+                self._places_by_id.setdefault(id(value), []).append((module, name))
 
 
-_HOLDERS = _Holders()
+_TORCH_IMPORTS = _TorchImports()
