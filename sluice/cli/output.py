@@ -21,7 +21,7 @@ class SafeConsole(Console):
     """A console that escapes control characters in the texts it prints.
 
     Texts may come from an imported version, a client or another user of the registry. All results
-    are printed through this class.
+    except JSON, which escapes them itself, are printed through this class.
     """
 
     def render(

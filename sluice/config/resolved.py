@@ -77,7 +77,7 @@ class TrainingInputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchInputs:
-    """Everything that determines the selected settings: the file's settings, and the search."""
+    """Inputs of a search: settings of the pipeline file, of the search, and the search space."""
 
     base: TrainingInputs
     """Inputs of a training with the settings of the file."""
@@ -128,7 +128,7 @@ class ResolvedPipeline:
 
     @property
     def search(self) -> SearchInputs:
-        """Inputs of the search, or of the decision not to search."""
+        """Inputs of the search. Without a search in the file, their ``search`` is None."""
         return SearchInputs(
             base=self.training,
             search=self.settings.search,

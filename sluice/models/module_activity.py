@@ -16,7 +16,7 @@ _CHANNELS_FIRST = (
 """Modules whose units are channels, in dimension 1 of their output."""
 
 RECTIFIERS = (nn.ReLU, nn.ReLU6, nn.Threshold)
-"""Modules whose output is 0 for inputs below a threshold."""
+"""Activation modules whose output is constant, usually 0, for inputs below a threshold."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class ModuleActivity:
     floating-point output, or with outputs of different widths in different calls."""
     widths: set[int] = field(default_factory=set)
     """Numbers of units of the module's outputs so far."""
-    previous_weighted: str = ""
+    previous_module_with_weights: str = ""
     """Name of the last module with weights that ran before this one; empty for the first one."""
     input_key: tuple[int, tuple[int, ...]] | None = None
     """Memory address and shape of the input in the latest pass, which are equal for modules with
@@ -84,7 +84,7 @@ class ActivityRecorder:
     def on_output(self, name: str, module: nn.Module, x: Tensor, output: Tensor) -> None:
         """Record the output of a module without children."""
         activity = self.activity.setdefault(name, ModuleActivity())
-        activity.previous_weighted = self._last_weighted
+        activity.previous_module_with_weights = self._last_weighted
         has_weights = next(module.parameters(recurse=False), None) is not None
         if has_weights:
             activity.has_nonzero_input = bool(activity.has_nonzero_input) or bool((x != 0).any())

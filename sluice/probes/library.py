@@ -65,7 +65,7 @@ def _padding(subject: Subject) -> ProbeResult:
         return skipped(
             "padding",
             f"Inputs of shape {tuple(x.shape)} and type {str(x.dtype).removeprefix('torch.')} are "
-            "not tokens, and padding is declared as a token.",
+            "not token ids, and this probe finds padding by its token id.",
             fix="Call sluice.probes.padding.probe_padding with the padded positions.",
         )
     padded = padding_mask(x, subject.network, pad_id=pad_id)

@@ -12,7 +12,7 @@ from sluice.rollout.traffic_split import TrafficSplit
 
 
 class LedgerTrafficSplit:
-    """Traffic split from the ledger: of its production pointer and its rollout in progress."""
+    """Source of a model's traffic split: reads production pointer and rollout from the ledger."""
 
     def __init__(
         self, ledger: RolloutLedger, model: str, *, registry_check_interval_s: float = 30.0

@@ -78,7 +78,7 @@ def as_input(x: ModelArrays) -> "ModelInput":
 
 
 def as_arrays(x: "ModelInput") -> ModelArrays:
-    """Return the tensors as arrays, without a copy."""
+    """Return the tensors as arrays. Tensors on the CPU are not copied."""
     if not isinstance(x, dict):
         array: NDArray[Any] = x.detach().cpu().numpy()
         return array
@@ -97,8 +97,8 @@ def element_digests(x: ModelArrays, *, key: bytes = b"", size: int = _DIGEST_BYT
     contiguous = [np.ascontiguousarray(part) for part in parts]
     digests = []
     for index in range(count_elements(x)):
-        sha = hashlib.blake2b(digest_size=size, key=key)
+        hasher = hashlib.blake2b(digest_size=size, key=key)
         for part in contiguous:
-            sha.update(part[index].tobytes())
-        digests.append(sha.digest())
+            hasher.update(part[index].tobytes())
+        digests.append(hasher.digest())
     return digests

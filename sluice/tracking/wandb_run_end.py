@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 RunEnd = Literal["finished", "pruned", "failed", "stopped", "interrupted"]
-"""'pruned': a scheduler ended the trial; 'stopped': the training ended before the fold run, usually
-because another one failed; 'interrupted': the user or a lost process ended the training or search,
-which resumes when it is run again."""
+"""'pruned': a scheduler ended the trial; 'stopped': the training ended while this fold run
+was unfinished, usually because another fold run failed; 'interrupted': the user or a lost process
+ended the training or search, which resumes when it is run again."""
 
 _EXIT_CODES: Mapping[RunEnd, int] = {
     "finished": 0,

@@ -70,9 +70,9 @@ class StepProbe:
 
     The result includes weights, gradients and optimizer state, but not the loaded rows. On a CPU it
     also includes freed blocks that the C allocator keeps, because a training needs this memory too.
-    The allocator keeps blocks below 32 MiB. These can nearly double the result, depending on what
-    the process did before: 5.3 times the size of an activation was measured for a step that needs 3
-    activations. The caller's random generators are not changed.
+    The allocator keeps blocks below 32 MiB. Such blocks from earlier work of the process can nearly
+    double the result: 5.3 times the size of an activation was measured for a step that needs 3
+    times that size. The caller's random generators are not changed.
 
     Args:
         workload: Builds the model and provides the loss.
@@ -101,7 +101,7 @@ class StepProbe:
         self._memory_bytes = memory_bytes
         self._device = device
         self._seed = seed
-        # Built here so that it is not measured: scaling reads all rows, in double precision.
+        # Built here so that it is not measured: the scaling is fitted on all rows, in float64.
         self._model = prepare_model(workload, model_settings, train, seed=seed)
         self._is_warm = False
 

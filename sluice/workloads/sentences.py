@@ -38,7 +38,7 @@ class SentencesWorkload(LanguageModelWorkload):
         output: Tensor,
         x: ModelInput,  # noqa: ARG002 - the output is sufficient
     ) -> Tensor:
-        """Return the logits of the next word (B, V), from which a client can draw it."""
+        """Return the logits of the next word (B, V), from which a client can sample it."""
         return output[:, -1]
 
     def served_losses(self, served: Tensor, y: Tensor) -> Tensor:

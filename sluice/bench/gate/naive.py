@@ -1,6 +1,7 @@
-"""Naive tests that the gate is compared with; each ignores one source of variance.
+"""Naive tests that the gate is compared with; each ignores some of the sources of variance.
 
-Each returns the lower bound of a one-sided test at ``alpha`` of the mean gain.
+Each returns the lower bound of the one-sided confidence interval of the mean gain at level
+1 - ``alpha``.
 
 Shape legend: S = seeds, N = rows.
 """
@@ -77,10 +78,10 @@ def row_only_bound(
     """Treat rows as independent replicates: paired t-test on seed-averaged losses."""
     del fold_N, block_length
     gain_N = mean_gain(candidate, reference)
-    part = VarianceComponent(
+    component = VarianceComponent(
         variance=float(gain_N.var(ddof=1)) / gain_N.size, degrees_of_freedom=gain_N.size - 1
     )
-    return _bound(float(gain_N.mean()), part, alpha)
+    return _bound(float(gain_N.mean()), component, alpha)
 
 
 NAIVE: Mapping[str, NaiveBound] = MappingProxyType(
@@ -93,7 +94,9 @@ NAIVE: Mapping[str, NaiveBound] = MappingProxyType(
 )
 
 
-def _bound(gain: float, part: VarianceComponent, alpha: float) -> float:
-    if not part.variance > 0:
+def _bound(gain: float, component: VarianceComponent, alpha: float) -> float:
+    if not component.variance > 0:
         return gain
-    return gain - float(stdtrit(part.degrees_of_freedom, 1 - alpha)) * math.sqrt(part.variance)
+    return gain - float(stdtrit(component.degrees_of_freedom, 1 - alpha)) * math.sqrt(
+        component.variance
+    )

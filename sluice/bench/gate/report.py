@@ -1,4 +1,4 @@
-"""Tables of the gate's error rates: a line per scenario, red where a target is missed."""
+"""Tables of the gate's error rates by scenario; an estimate that misses its target is red."""
 
 from collections.abc import Sequence
 
@@ -18,8 +18,8 @@ MAX_FAMILY_RATE = 0.05
 def reaches_targets(cell: ScenarioRates) -> bool:
     """Return whether no rate is significantly worse than its target (by its Wilson interval).
 
-    With 1,000 simulations this allows for about 1.5 percentage points of chance; the table shows
-    the rates themselves.
+    With 1,000 simulations, a rate may miss its target by about 1.5 percentage points by chance. The
+    tables mark each estimate that misses its target, also by chance.
     """
     max_rate, min_power = cell.max_false_rate, cell.min_power
     has_few_false_promotions = max_rate is None or cell.false_promotions.interval[0] <= max_rate
@@ -37,11 +37,11 @@ def cell_table(cells: Sequence[ScenarioRates]) -> Table:
     The column ``seeds`` has the numbers of seeds of candidate and reference, ``share`` the share
     of the variance, without the noise, that comes from seed effects.
     """
-    table = Table(box=box.SIMPLE_HEAD, title="Promotions [%]", title_justify="left")
-    for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false, gate", "power"):
+    table = Table(box=box.SIMPLE_HEAD, title="False promotions and power [%]", title_justify="left")
+    for name in ("rho", "tails", "horizon", "seeds", "share", "rows", "false: gate", "power"):
         table.add_column(name, justify="right")
     for name in NAIVE:
-        table.add_column(f"false, {name}", justify="right")
+        table.add_column(f"false: {name}", justify="right")
     for cell in cells:
         max_rate, min_power = cell.max_false_rate, cell.min_power
         table.add_row(
@@ -63,7 +63,7 @@ def family_table(families: Sequence[RetrainingRates]) -> Table:
         title="Retraining on one window: any false promotion [%]",
         title_justify="left",
     )
-    for name in ("attempts", "alpha shared", "alpha spent each time"):
+    for name in ("attempts", "alpha shared", "full alpha each time"):
         table.add_column(name, justify="right" if name != "attempts" else "left")
     for family in families:
         kind = "new seeds of one recipe" if family.is_same_recipe else "a new recipe each"
@@ -80,7 +80,8 @@ def scenario_name(world: GateScenario) -> str:
     reference = "against a rule" if world.deterministic else "per arm"
     return (
         f"rho {world.rho:g}, {world.tails}, horizon {world.horizon_rows}, {world.num_seeds} seeds "
-        f"{reference} with {100 * world.seed_share:.0f} % of the variance, {world.num_rows} rows"
+        f"{reference}, seed effects {100 * world.seed_share:.0f} % of the variance, "
+        f"{world.num_rows} rows"
     )
 
 

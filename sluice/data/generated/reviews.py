@@ -39,9 +39,9 @@ LABEL_NOISE = 0.05
 def generate_reviews(num_reviews: int, *, seed: int) -> pd.DataFrame:
     """Return generated reviews of products, and whether each is positive or negative.
 
-    A review has from one to eight clauses. One of them is an opinion, and says the opposite with
-    "not" in half of all cases, so single words do not determine the label. The other clauses are
-    facts.
+    A review has from one to eight clauses. One of them is an opinion. In half of all reviews it
+    negates a word of the other class, as in "not awful", so single words do not determine the
+    label. The other clauses are facts.
 
     Args:
         num_reviews: Number of reviews.

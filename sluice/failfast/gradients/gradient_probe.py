@@ -1,4 +1,4 @@
-"""A few real optimizer steps, which distinguish gradients that stay 0 from a start at 0."""
+"""Takes a few optimizer steps to tell gradients that stay 0 from those that are 0 at first."""
 
 import torch
 from torch import nn

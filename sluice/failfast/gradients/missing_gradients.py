@@ -165,9 +165,9 @@ class _Diagnosis:
         """Return the layer before a ReLU without active units, and a description, or None."""
         for name, activity in self.activity.items():
             if activity.is_dead and isinstance(self.modules[name], RECTIFIERS):
-                if self._weights_are_zero(activity.previous_weighted):
+                if self._weights_are_zero(activity.previous_module_with_weights):
                     continue
-                return activity.previous_weighted, _describe_dead(name, activity)
+                return activity.previous_module_with_weights, _describe_dead(name, activity)
         return None
 
     def _dead_layer(self) -> tuple[str, str] | None:
@@ -194,7 +194,7 @@ class _Diagnosis:
         for name, activity in self.activity.items():
             if not activity.num_examples or activity.has_nonzero_input is not False:
                 continue
-            source = activity.previous_weighted
+            source = activity.previous_module_with_weights
             if source in self.zero_layers and not self._weights_are_zero(source):
                 units = self.activity[source].num_units
                 return source, (

@@ -31,7 +31,7 @@ from sluice.trace.sink import EventSink
 from sluice.trace.thread_state import ThreadState
 
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+"""After the first passes, one pass is inspected at each of this number of steps with statistics,
 because a new model may appear. Later on, passes are inspected ever more rarely."""
 _NUM_FIRST_PASSES = NUM_FIRST_CALLS
 """Number of backward passes that are all inspected at the start and after each new model. It equals
@@ -54,9 +54,12 @@ class FunctionalModel:
         self.entry = networks.get_or_add(self.placeholder)
         self.leaf = weakref.ref(leaf)
         self.shape, self.row_shape = leaf.shape, torch.Size()
-        self.num_uses, self.is_left_operand, self.kind = 0, True, ""
-        """Number of uses of the leaf in a pass. Whether the training inputs are the left operand.
-        Kind of the autograd node that combines them with the leaf, such as 'MmBackward0'."""
+        self.num_uses = 0
+        """Number of uses of the leaf in a pass."""
+        self.is_left_operand = True
+        """Whether the training inputs are the left operand of the operation with the leaf."""
+        self.kind = ""
+        """Kind of the autograd node that combines inputs and leaf, such as 'MmBackward0'."""
         self.columns: slice | None = None
         """Columns of the operand that contain the input; None if the whole operand is the input."""
         self.num_inspections = 0
@@ -200,7 +203,7 @@ class FunctionalModelWatch:
     def _record_pass(
         self, thread: ThreadState, model: FunctionalModel, nodes: list[Any], loss: Tensor
     ) -> None:
-        with torch.enable_grad():  # the call is a training call
+        with torch.enable_grad():  # ``InputWatch`` takes such a call as a training call
             self._report_call(thread, model, self._inputs)
         if thread.call.nonfinite_input is not None:
             self._input_watch.write_nonfinite_input(thread, loss.detach())

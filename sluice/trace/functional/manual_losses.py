@@ -32,7 +32,7 @@ _FORM_LENGTH = 4
 _MAX_FORMS = 64
 """Maximum number of forms. Further forms do not cause inspections."""
 _NUM_SAMPLED_STEPS = 128
-"""Number of steps with statistics, after the first passes, at each of which one pass is inspected,
+"""After the first passes, one pass is inspected at each of this number of steps with statistics,
 because a later phase may use another loss. Later on, passes are inspected ever more rarely."""
 _MAX_COMPARED_NODES = 32
 """Maximum number of nodes that are searched for a broadcast."""

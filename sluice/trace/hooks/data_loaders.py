@@ -204,7 +204,8 @@ class _LoaderWatch:
         if iteration is not None and iteration.loader is not None:
             self._close_epoch(iteration.loader, is_finished=True)
             thread = self._sink.local.thread
-            if thread.last_loader == iteration.loader.index:  # later calls do not use its batches
+            # Later calls of networks and losses are not assigned to this loader.
+            if thread.last_loader == iteration.loader.index:
                 thread.last_loader = -1
 
     def close(self) -> None:

@@ -102,7 +102,7 @@ class NetworkProbes:
     def _run_rows_probe(
         self, inspected: InspectedPass, network: nn.Module, loss: Tensor | None
     ) -> None:
-        """Probe whether rows mix, if a layer may take the rows of the input for positions."""
+        """Probe whether outputs depend on other rows, if a layer may process rows as positions."""
         arguments = (inspected.args, inspected.kwargs)
         values = None if loss is None else find_row_input(arguments, loss)
         if values is None:

@@ -58,7 +58,7 @@ def tying_settings(module: nn.Module) -> Iterator[tuple[str, bool]]:
 def _stored_settings(config: Any) -> Iterator[tuple[str, Any]]:
     """Yield the tying settings of a config, without running code of the program.
 
-    The value of a property is the property object.
+    Properties are not evaluated: their value is the property object itself.
     """
     if isinstance(config, dict):
         yield from (

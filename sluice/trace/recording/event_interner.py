@@ -18,7 +18,7 @@ EventKey = tuple[TraceEventKind, int, int, tuple[str, ...], int]
 
 OVERFLOW_INDEX = -(2**31)
 """Sequence index of all steps beyond the maximum number of distinct sequences. It differs from
-every valid index, and from every key of an open sequence (-1 - index)."""
+every valid index, and from -1 - index, with which the recorder marks unfinished sequences."""
 
 
 class EventInterner:

@@ -67,7 +67,7 @@ def test_zero_inputs_are_distinguished_from_no_inputs():
     found = seen(model, torch.ones(2, 3))
 
     assert (found["0"].has_nonzero_input, found["1"].has_nonzero_input) == (True, False)
-    assert found["1"].previous_weighted == "0"
+    assert found["1"].previous_module_with_weights == "0"
     assert seen(model, torch.ones(0, 3))["0"].num_examples == 0
 
 

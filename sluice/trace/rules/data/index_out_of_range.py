@@ -54,9 +54,9 @@ class IndexOutOfRangeSettings(Settings):
     max_buckets: int = Field(
         128,
         ge=1,
-        description="Maximum number of rows of a table that may represent the buckets of a "
-        "quantity, whose large values share the last bucket. For a larger table, the finding is "
-        "an error.",
+        description="Maximum number of rows of an embedding table whose rows may be buckets of a "
+        "quantity. Clamped indices may be intended there, because large values share the last "
+        "bucket. For a larger table, the finding is an error.",
     )
 
 
@@ -167,8 +167,8 @@ def _detect_numbered_from_minus_one(
         rule.finding(
             severity="error",
             step=first.step + 1,
-            what=f"A custom loss over {first.num_allowed} classes selected class -1, which is "
-            f"the last one, for {first.num_outside} of {first.num_ids} targets; class "
+            what=f"A custom loss indexed {first.num_allowed} outputs with -1, which selects the "
+            f"last one, for {first.num_outside} of {first.num_ids} targets; target "
             f"{largest + 1} never occurs.",
             cause="Classes are numbered one too low: the first class is learned as the last one.",
             fix="Number the classes from 0.",

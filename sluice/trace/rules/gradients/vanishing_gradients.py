@@ -33,9 +33,9 @@ class VanishingGradientsSettings(Settings):
 
 
 _PARAMETRIZED = ".parametrizations."
-"""Part of the name of a parametrized weight. With weight normalization, the gradient of a direction
-is orthogonal to the direction, and zero if that has a single element. So the norm of the gradient
-does not show whether gradients vanish."""
+"""Part of the name of a parametrized weight. Weight normalization splits a weight into a length and
+a direction. The gradient of the direction is orthogonal to it, and zero if the direction has one
+element, so its norm does not show whether gradients vanish."""
 
 
 def _judge(rule: Rule[VanishingGradientsSettings], trace: Trace) -> tuple[TraceFinding, ...]:

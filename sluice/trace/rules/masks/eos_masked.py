@@ -27,15 +27,15 @@ class EosMaskedSettings(Settings):
     min_distinct_last_tokens: int = Field(
         4,
         ge=2,
-        description="Minimum number of distinct last supervised tokens of the rows. Fewer "
-        "distinct tokens count as end tokens.",
+        description="Minimum number of distinct last supervised tokens of the rows. If there "
+        "are fewer, they are taken as end tokens, which are then not masked.",
     )
     max_last_share: float = Field(
         0.75,
         gt=0,
         le=1,
-        description="Maximum share of the rows with the same last supervised token. In a larger "
-        "share, the token counts as the end token.",
+        description="Maximum share of the rows with the same last supervised token. If more "
+        "rows share a token, it is taken as the end token, which is then not masked.",
     )
 
 
@@ -56,7 +56,7 @@ def _judge(rule: Rule[EosMaskedSettings], trace: Trace) -> tuple[TraceFinding, .
         calls = [(r, r.tokens) for r in records if r.tokens is not None]
         if not calls or any(t.next_share < rule.settings.min_next_share for _, t in calls):
             continue
-        # Any other network whose targets are its inputs labels tokens: it has no end to learn.
+        # Another network whose targets equal its inputs does not generate text, and needs no end.
         if network not in shifting_networks and any(t.targets_are_inputs for _, t in calls):
             continue
         finding = _detect_missing_end(rule, kind, calls)
@@ -69,12 +69,12 @@ def _detect_missing_end(
     rule: Rule[EosMaskedSettings], kind: str, calls: list[tuple[LossRecord, NextTokenTargets]]
 ) -> TraceFinding | None:
     num_rows = sum(t.num_rows for _, t in calls)
-    num_tails = sum(t.num_tails for _, t in calls)
+    num_ignored_ends = sum(t.num_tails for _, t in calls)
     num_distinct_last = max(t.num_last for _, t in calls)
-    last_share = sum(t.last_share * t.num_tails for _, t in calls) / max(num_tails, 1)
+    last_share = sum(t.last_share * t.num_tails for _, t in calls) / max(num_ignored_ends, 1)
     # The longest row of a batch needs no padding: if it has ignored targets at the end, they
     # include its end token.
-    if num_rows < rule.settings.min_rows or num_tails < num_rows:
+    if num_rows < rule.settings.min_rows or num_ignored_ends < num_rows:
         return None
     has_common_last_token = (
         num_distinct_last < rule.settings.min_distinct_last_tokens
@@ -97,11 +97,11 @@ def _detect_missing_end(
     is_last_position_used = (
         not has_common_last_token or len({t.num_positions for _, t in calls}) > 1
     )
-    is_padded = (
+    is_end_token_masked = (
         is_last_position_used and shortest < longest and shortest <= 1 + _NUM_SHIFTED_POSITIONS
     )
     return rule.finding(
-        severity="error" if is_padded else "confirm",
+        severity="error" if is_end_token_masked else "confirm",
         step=calls[0][0].step + 1,
         what=f"{kind}: in all {num_rows} sampled rows the last target is ignored, also in the "
         f"longest row of each batch{last_tokens_text}.",
@@ -116,7 +116,8 @@ def _detect_missing_end(
 def _ignores_end_of_longest(calls: list[tuple[LossRecord, NextTokenTargets]]) -> bool:
     """Whether exactly the last position of the longest row is ignored in every batch.
 
-    This finds an end token that follows the same token in every text, such as a full stop.
+    The rule needs this if the token before the masked end token is the same in every text, such as
+    a full stop.
     """
     tokens = [t for _, t in calls]
     return (

@@ -90,10 +90,10 @@ INVERTED_PADDING_MASK = Rule(
     name="a padding mask hides the padding",
     fault="inverted padding mask",
     priority=120,
-    requires="Rows that end in runs of either zeros or one token that occurs nowhere else. Also "
+    requires="Rows that end in zeros, or in repeats of one token that occurs only at ends. Also "
     "one of: a mask passed to a torch attention module; attention weights in the graph of the "
     "loss; a copy of the network that can be probed.",
-    contradicted_by="A token position that affects another output.",
+    contradicted_by="The output at one position depends on the token at another position.",
     abstains="Fewer than two rows are padded; the input has as many rows as positions, and padding "
     "in both dimensions, so that its layout is ambiguous; the network cannot be copied; or "
     "rows are the second dimension, and no torch attention module receives a mask.",

@@ -28,8 +28,8 @@ class SchedulerSteppedPerEpochSettings(Settings):
     min_step_ratio: int = Field(
         5,
         ge=1,
-        description="Minimum ratio of optimizer steps to schedule steps for a finding. The ratio "
-        "of the schedule's length to its steps has the same minimum.",
+        description="Minimum ratio of optimizer steps to schedule steps for a finding. Also "
+        "the minimum ratio of the schedule's length to the number of schedule steps.",
     )
     max_relative_difference: float = Field(
         0.1,
@@ -127,8 +127,8 @@ SCHEDULER_STEPPED_PER_EPOCH = Rule(
     requires="A scheduler with a known end, or one that still warms up, stepped at most once in "
     "five optimizer steps.",
     contradicted_by="A training run that was intentionally cut short.",
-    abstains="The schedule is stepped more than once per epoch; its end is far from the number of "
-    "batches; or the order of some steps was not recorded.",
+    abstains="The schedule is stepped more than once per epoch; its length is far from the number "
+    "of optimizer steps, and no warm-up is unfinished; or the order of some steps is unknown.",
     settings=SchedulerSteppedPerEpochSettings(),
     judge=_judge,
 )
