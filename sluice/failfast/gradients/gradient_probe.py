@@ -1,4 +1,4 @@
-"""Takes a few optimizer steps to tell gradients that stay 0 from those that are 0 at first."""
+"""Takes a few optimizer steps to distinguish gradients that stay 0 from initial zeros."""
 
 import torch
 from torch import nn

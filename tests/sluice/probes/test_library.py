@@ -29,7 +29,7 @@ class WithoutPadding(Speech):
 @pytest.mark.parametrize(
     ("workload", "seen", "fix"),
     [
-        (Echo, "are not tokens", "Call sluice.probes.padding.probe_padding"),
+        (Echo, "are not token ids", "Call sluice.probes.padding.probe_padding"),
         (Undeclared, "No padding token is declared", "as pad_id of the workload"),
         (WithoutPadding, "train rows has both padding and real positions", ""),
     ],
