@@ -113,4 +113,5 @@ def test_no_packages_are_no_pass(service, tmp_path) -> None:
 
     code, text = audit.audit([empty], osv_url=service({CONTROL}))
 
-    assert (code, text[:40]) == (audit.NOT_AUDITED, "Not audited: no package was queried. Are ")
+    assert code == audit.NOT_AUDITED
+    assert text.startswith("Not audited: no package was queried.")

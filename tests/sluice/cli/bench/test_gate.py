@@ -49,6 +49,6 @@ def test_the_table_names_the_naive_tests_and_a_broken_figure_is_exit_code_one(in
     result = invoke("--simulations", "20")
 
     assert result.exit_code == 1
-    assert "false, pooled" in result.stdout
+    assert "false: pooled" in result.stdout
     assert "Retraining on one window" in result.stdout
     assert "rho 0.5" not in result.stdout
