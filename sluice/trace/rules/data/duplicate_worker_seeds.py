@@ -13,6 +13,22 @@ _PROCESS_GENERATORS = ("torch", "random", "numpy.random")
 """Generators of the worker process, which torch seeds differently in each worker. A worker_init_fn
 may seed them again."""
 
+_OWNED_GENERATOR_CAUSE = (
+    "a worker is a copy of the process and keeps its generators unless worker_init_fn seeds them."
+)
+_OWNED_GENERATOR_FIX = (
+    "Use torch's random numbers, which torch seeds differently in each worker, or seed the "
+    "generator in worker_init_fn from torch.initial_seed()."
+)
+_PROCESS_GENERATOR_CAUSE = (
+    "torch seeds this generator differently in each worker and epoch, but the program seeds it "
+    "again with the same number, in the workers or before each epoch."
+)
+_PROCESS_GENERATOR_FIX = (
+    "Seed the program once, before the first epoch. In worker_init_fn and the dataset, do not seed "
+    "this generator, or use torch.utils.data.get_worker_info().seed % 2**32."
+)
+
 
 def _draws_numbers(record: WorkerRandomnessRecord) -> bool:
     """Whether a batch draws numbers from the generator without seeding it again."""
@@ -91,8 +107,8 @@ def _detect_copied_stream(
     return rule.finding(
         severity="error",
         step=epoch_steps.get(first_epoch, 0) + 1,
-        what=f"Loader {loader}: {len(copied_workers)} of {num_workers} workers yield the same batches of a "
-        "stream, row for row.",
+        what=f"Loader {loader}: {len(copied_workers)} of {num_workers} workers yield the same "
+        "batches of a stream, row for row.",
         cause="A worker is a copy of the process: it has the same generator, or reads the whole "
         "stream instead of its part. The network receives every row once per worker.",
         fix="Call info = torch.utils.data.get_worker_info() in __iter__. Yield every "
@@ -134,6 +150,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
             if copied_workers
             else f"it is reset at every epoch in {pluralize(num_workers, 'worker')}"
         )
+        is_process_generator = source in _PROCESS_GENERATORS
+        reason = _PROCESS_GENERATOR_CAUSE if is_process_generator else _OWNED_GENERATOR_CAUSE
         findings.append(
             rule.finding(
                 severity="error" if len(continuing_workers) > 1 else "confirm",
@@ -141,18 +159,8 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
                 what=f"Loader {loader}: {_describe_source(source)}, and {workers_text}"
                 f"{epochs_text}.",
                 cause="The augmentation of one worker equals that of another worker or epoch: "
-                + (
-                    "worker_init_fn or the dataset seeds this generator with the same number, "
-                    "although torch seeds it differently in each worker."
-                    if source in _PROCESS_GENERATORS
-                    else "a worker is a copy of the process and keeps its generators unless "
-                    "worker_init_fn seeds them."
-                ),
-                fix="Do not seed this generator in the worker, or derive the seed from "
-                "torch.initial_seed() before torch is seeded."
-                if source in _PROCESS_GENERATORS
-                else "Use torch's random numbers, which torch seeds differently in each worker, or "
-                "seed the generator in worker_init_fn from torch.initial_seed().",
+                + reason,
+                fix=_PROCESS_GENERATOR_FIX if is_process_generator else _OWNED_GENERATOR_FIX,
                 num_copied=len(copied_workers),
                 num_workers=num_workers,
                 num_epochs=len(by_epoch),

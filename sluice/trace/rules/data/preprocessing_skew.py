@@ -258,7 +258,8 @@ def _build_finding(
         f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
         f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
         f"{in_evaluation.std:.4g} in the evaluation ({evaluation.num_rows} rows). The median over "
-        f"{pluralize(len(pairs), kind)} is a shift of {shift:.2g} standard deviations and a scale of {math.exp(log_scale):.3g}.",
+        f"{pluralize(len(pairs), kind)} is a shift of {shift:.2g} standard "
+        f"deviations and a scale of {math.exp(log_scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,
