@@ -45,9 +45,9 @@ from sluice.pipelines.jobs import (
     training_job,
     verification_job,
 )
+from sluice.pipelines.promotion_sensor import promotion_sensor
 from sluice.pipelines.rollout_sensor import rollout_sensor
 from sluice.pipelines.schedules import retrain_schedule, verification_schedule
-from sluice.pipelines.sensors import promotion_sensor
 
 
 def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
