@@ -67,7 +67,7 @@ def trained_models_checks(
                 TRACE_CLEAN,
                 asset,
                 "The training tracer reports no fault as an error in more than half of the "
-                "trainings.",
+                "traced trainings.",
             ),
         ],
         ins={
@@ -244,8 +244,8 @@ def _check_prediction_spread(
         passed=not problems,
         message=f"Seed {problems[0]['seed']} fold {problems[0]['fold']}: {problems[0]['problem']}, "
         f"prediction std / target std is {problems[0]['prediction std / target std']:.3g} "
-        f"({len(problems):,} of {pluralize(len(rows), 'member')}). Check for dead units, the learning rate and the "
-        "scaling of the target."
+        f"({len(problems):,} of {pluralize(len(rows), 'member')}). Check for dead units, the "
+        "learning rate and the scaling of the target."
         if problems
         else f"The predictions of {pluralize(len(rows), 'member')} have a plausible spread.",
         metadata={"members": table(rows)},

@@ -108,7 +108,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         evaluation_asset(
             name,
             search_inputs,
-            baseline_rules=settings.baseline,
+            baseline_settings=settings.baseline,
             suites=settings.suites,
             approved_candidate=settings.guards.approved,
             production_code=settings.production_code,
