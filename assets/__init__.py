@@ -19,7 +19,7 @@ Two assets are beside the line. Without drift settings, ``drift_report`` does no
 ``drift_reference`` is empty.
 
 - ``drift_reference``: distributions of training rows and held-out predictions, for drift tests.
-- ``drift_report``: drift of new rows, requests, predictions, latency and losses.
+- ``drift_report``: drift of new rows, requests, predictions, embeddings, latency and losses.
 
 The key of an asset is the name of its pipeline and its own name. An asset of a user's project
 depends on ``dg.AssetKey(["my_pipeline", "production_model"])``, and imports nothing from here.

@@ -194,7 +194,7 @@ def _search(
             tracking,
             group=f"{pipeline}-{folder.name}",
             folder=state.home.wandb,
-            values=partial(decode, searched_space, setup),
+            decode_config=partial(decode, searched_space, setup),
             environ=os.environ,
             warn=context.log.warning,
         ),

@@ -84,7 +84,7 @@ def candidate_asset(
     ) -> dg.MaterializeResult[Registration]:
         tuned = with_best(inputs, best_config)
         workload = tuned.workload
-        source = Path(inspect.getfile(type(workload))).parent
+        source_folder = Path(inspect.getfile(type(workload))).parent
         receipt = promotion_verdict.receipt
         for what, digest in (
             ("The evaluation", evaluation.candidate.losses.subject),
@@ -119,7 +119,7 @@ def candidate_asset(
             ):
                 git = existing_version.lineage.git
             else:  # a new version, or an imported one, whose file records another checkout
-                git = read_git(source, store=sluice_state.store)
+                git = read_git(source_folder, store=sluice_state.store)
             receipts = [
                 require(ledger.find_receipt(gate, subject), gate=gate, subject=subject)
                 for gate, subject in (

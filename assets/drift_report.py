@@ -120,7 +120,8 @@ def reference_of_version(
 
     References are stored when the version is trained. If they are missing or the pipeline's drift
     settings have changed, they are rebuilt from the version's training rows, if these are still
-    available. Otherwise the stored references are used, with the settings at that time.
+    available. Otherwise the stored references are used, with the settings at that time. If the
+    training could build neither of the column references, this is not tried again.
     """
     reference = ReferenceArtifacts.of(version.lineage.artifacts)
     if reference is not None and _has_current_settings(drift, reference, state):
@@ -133,13 +134,13 @@ def reference_of_version(
         )
     members = version.lineage.members
     workload, networks = load_members(version, members, state.store)
-    by_weights = {m.weights: network for m, network in zip(members, networks, strict=True)}
+    network_by_weights = {m.weights: network for m, network in zip(members, networks, strict=True)}
     return store_references(
         workload,
         load_table(features.table, state.store),
         features.folds,
         members,
-        lambda member: by_weights[member.weights],
+        lambda member: network_by_weights[member.weights],
         drift,
         store=state.store,
         seed=CALIBRATION_SEED,
@@ -150,14 +151,14 @@ def reference_of_version(
 
 def newest_samples(ledger: RolloutLedger, pipeline: str, *, window_rows: int) -> list[Sample]:
     """Return the newest samples of at most ``_MAX_WINDOWS_READ`` windows, oldest first."""
-    newest = min(_MAX_WINDOWS_READ * window_rows, MAX_SAMPLES)
-    return ledger.observations.samples(pipeline, newest=newest)
+    num_samples = min(_MAX_WINDOWS_READ * window_rows, MAX_SAMPLES)
+    return ledger.observations.samples(pipeline, newest=num_samples)
 
 
 def production_since(ledger: RolloutLedger, model: str) -> datetime:
     """Return the time since which the present version is in production.
 
-    It became the production version by a promotion or by a rollback.
+    A promotion or a rollback put this version into production.
     """
     return [entry.at for entry in ledger.history(model) if entry.revision is not None][-1]
 
@@ -166,7 +167,7 @@ def send_drift_alert(state: MonitorState, alarm: Alarm, home: Home) -> tuple[str
     """Send the alert for a drift alarm, once for each alarm; return why it could not be sent."""
     names = ", ".join(SIGNALS[name] for name in alarm.signals)
     actions = {
-        "train": "The drift sensor starts the training job. Review the candidate that it produces.",
+        "train": "The drift sensor starts the training job. Review the candidate of that job.",
         "repair": "Check the source of the rows and the servers. Retraining would not help.",
     }
     alert = Alert(
@@ -232,7 +233,7 @@ def _has_current_settings(
 ) -> bool:
     digest = reference.features or reference.predictions
     if digest is None:
-        return True  # it could not be built; another attempt would fail for the same reason
+        return True  # no column reference could be built, usually because of too few rows
     try:
         stored_settings = load_reference(digest, state.store).settings
         return stored_settings.column_settings == drift.column_settings

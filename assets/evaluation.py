@@ -50,7 +50,7 @@ def evaluation_asset(
     pipeline: str,
     inputs: SearchInputs,
     *,
-    baseline_rules: BaselineSettings,
+    baseline_settings: BaselineSettings,
     suites: SuiteSettings,
     approved_candidate: str | None,
     production_code: CodeSource,
@@ -60,7 +60,7 @@ def evaluation_asset(
     Args:
         pipeline: Name of the pipeline.
         inputs: Inputs of search and training.
-        baseline_rules: Settings of the baseline.
+        baseline_settings: Settings of the baseline.
         suites: Settings of the regression suites.
         approved_candidate: Candidate digest of the version that ``guards.approved`` names; None
             without that guard.
@@ -119,9 +119,9 @@ def evaluation_asset(
             )
             scored_rows = workload, frame, features.folds
             rule = (
-                find_baseline(ledger, pipeline, baseline_rules, store, *scored_rows)
+                find_baseline(ledger, pipeline, baseline_settings, store, *scored_rows)
                 if reference is None
-                else choose_baseline(*scored_rows, baseline_rules)
+                else choose_baseline(*scored_rows, baseline_settings)
             )
 
         def scores_of(version: Version) -> ModelScores:
@@ -143,10 +143,10 @@ def evaluation_asset(
             lambda member: load_member(member, workload, tuned.model, store),
             subject=trained_models.candidate,
         )
-        baseline = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
+        baseline_scores = score_baseline(workload, frame, features.folds, rule, subject=BASELINE)
         if reference is None:
             reference_name = rule.name
-            reference_scores = ModelScores(by_seed=baseline, deployed=baseline)
+            reference_scores = ModelScores(by_seed=baseline_scores, deployed=baseline_scores)
         else:
             reference_name = f"version {reference.number} ({short(reference.candidate)})"
             reference_scores = scores_of(reference)
@@ -168,7 +168,7 @@ def evaluation_asset(
             SuiteScores(
                 candidate=candidate_scores.by_seed,
                 reference=reference_scores.by_seed,
-                baseline=baseline,
+                baseline=baseline_scores,
             ),
             workload,
             frame,

@@ -14,7 +14,7 @@ from sluice.evaluation.suites.result import SuiteReport
 
 
 class StoredTable(Record):
-    """Reference to the losses of one model in the artifact store."""
+    """Losses of one model, stored as an artifact."""
 
     subject: str = Field(description="Digest of the model, or 'baseline'.")
     digest: str = Field(description="Artifact digest of the losses (Parquet).")

@@ -113,9 +113,9 @@ def compute_partitioned_features(
         raw: Raw rows.
         previous: Partitions that the same workload, settings and code computed before.
         source: Source from which workers build the workload.
-        compute: Machines. If the partitions that remain after the check are expected to take
-            longer than ``MIN_POOL_S``, they are computed in processes of this machine, or on the
-            Ray cluster at the address.
+        compute: Machines. If the partitions that remain after the check are expected to take at
+            least ``MIN_POOL_S`` and ``workers`` is not 1, they are computed in processes of this
+            machine, or on the Ray cluster at the address.
         store: Artifact store.
         progress: Receives the number of finished partitions.
 
@@ -142,8 +142,8 @@ def compute_partitioned_features(
                 )
                 stored[number] = previous_partition
     num_reused = len(stored)
-    missing = [number for number in range(len(partitions)) if number not in stored]
-    for number, features in _compute(workload, raw, partitions, missing, source, compute):
+    missing_numbers = [number for number in range(len(partitions)) if number not in stored]
+    for number, features in _compute(workload, raw, partitions, missing_numbers, source, compute):
         name = partitions[number].name
         frames[number] = features
         table = save_table(features, store) if len(features) else None
@@ -161,42 +161,44 @@ def _compute(
     workload: Workload,
     raw: pd.DataFrame,
     partitions: Sequence[Partition],
-    missing: Sequence[int],
+    missing_numbers: Sequence[int],
     source: WorkloadSource,
     compute: ComputeSettings,
 ) -> Iterator[tuple[int, pd.DataFrame]]:
-    """Yield number and features of every missing partition. The checked partitions come first."""
-    if not missing:
+    """Yield number and features of every missing partition, first those with a context check."""
+    if not missing_numbers:
         return
 
     def compute_here(partition: Partition) -> pd.DataFrame:
         return compute_partition(workload, partition.name, raw.iloc[partition.rows])
 
-    widened = _declared_partitions(workload).split(
+    widened_partitions = _declared_partitions(workload).split(
         raw, horizon_rows=workload.horizon_rows, is_widened=True
     )
-    checked_numbers = sorted({missing[0], missing[len(missing) // 2], missing[-1]})
+    checked_numbers = sorted(
+        {missing_numbers[0], missing_numbers[len(missing_numbers) // 2], missing_numbers[-1]}
+    )
     started = time.perf_counter()
     for number in checked_numbers:
         features = compute_here(partitions[number])
         check_partition_context(
-            workload, partitions[number].name, features, compute_here(widened[number])
+            workload, partitions[number].name, features, compute_here(widened_partitions[number])
         )
         yield number, features
     partition_s = (time.perf_counter() - started) / (2 * len(checked_numbers))
-    unchecked = [number for number in missing if number not in checked_numbers]
-    if compute.workers == 1 or partition_s * len(unchecked) < MIN_POOL_S:
-        for number in unchecked:
+    unchecked_numbers = [number for number in missing_numbers if number not in checked_numbers]
+    if compute.workers == 1 or partition_s * len(unchecked_numbers) < MIN_POOL_S:
+        for number in unchecked_numbers:
             yield number, compute_here(partitions[number])
         return
-    with _open_pool(compute, len(unchecked)) as pool:
-        waiting, num_running = list(reversed(unchecked)), 0
-        while waiting or num_running:
-            while waiting and pool.has_capacity():
-                partition = partitions[waiting[-1]]
+    with _open_pool(compute, len(unchecked_numbers)) as pool:
+        waiting_numbers, num_running = list(reversed(unchecked_numbers)), 0
+        while waiting_numbers or num_running:
+            while waiting_numbers and pool.has_capacity():
+                partition = partitions[waiting_numbers[-1]]
                 rows = raw.iloc[partition.rows]
                 job = PartitionJob(source=source, partition=partition.name, raw=rows)
-                pool.submit(waiting.pop(), job)
+                pool.submit(waiting_numbers.pop(), job)
                 num_running += 1
             match pool.next_message():
                 case JobResult(key=int(number), result=pd.DataFrame() as features):
@@ -208,7 +210,8 @@ def _compute(
                         f"{lost.description}, {lost.num_losses} times in total.",
                         cause=lost.cause,
                         fix="If memory is short, lower workers or divide the rows into smaller "
-                        "partitions. To debug an error in this process, set workers to 1.",
+                        "partitions. To debug an error, set workers to 1: the partitions are then "
+                        "computed in the process of the run.",
                     )
 
 

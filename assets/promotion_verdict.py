@@ -92,7 +92,7 @@ def promotion_verdict_asset(
             if caveat
         )
 
-        is_recorded = True  # unless ``judge`` is called
+        is_recorded = True  # ``judge`` is called only if no verdict is recorded
 
         def judge(earlier: Sequence[Receipt]) -> Receipt:
             nonlocal is_recorded

@@ -52,7 +52,7 @@ class RecordIOManager(dg.IOManager):
                 f"{path} must contain a valid {kind.__name__}: {error.errors()[0]['msg']} "
                 f"at {error.errors()[0]['loc']}.",
                 cause="Another version of Sluice wrote the file, or it was edited.",
-                fix="Materialize that asset again.",
+                fix="Materialize the asset again.",
             ) from error
         except FileNotFoundError:
             raise ContractError(

@@ -35,8 +35,11 @@ def save_replays(
     Raises:
         StorageError: A page cannot be written.
     """
-    with_findings = [member for member in members if member.diagnoses]
-    members_with_page = [*with_findings[:_MAX_PAGES], *(m for m in members[:1] if not m.diagnoses)]
+    members_with_findings = [member for member in members if member.diagnoses]
+    members_with_page = [
+        *members_with_findings[:_MAX_PAGES],
+        *(m for m in members[:1] if not m.diagnoses),
+    ]
     replays = {
         _name(member): save_page(
             rename_replay(f"{pipeline} {_name(member)}", state.store.get(member.replay).decode()),
@@ -49,7 +52,7 @@ def save_replays(
     }
     lines = [
         f"- {_name(member)}, since step {d.step}: **{d.fault}**. {d.finding.what} {d.finding.fix}"
-        for member in with_findings
+        for member in members_with_findings
         for d in member.diagnoses
     ]
     num_traced = sum(bool(member.replay) for member in members)
@@ -75,13 +78,13 @@ def shared_errors(members: Sequence[Member]) -> tuple[str, ...]:
 
     A bug in the code affects all members, so an error in a single member does not stop the run.
     """
-    traced = [member for member in members if member.replay]
+    traced_members = [member for member in members if member.replay]
     counts = Counter(
         fault
-        for member in traced
+        for member in traced_members
         for fault in {d.fault for d in member.diagnoses if d.finding.severity == "error"}
     )
-    return tuple(fault for fault, count in counts.most_common() if count > len(traced) / 2)
+    return tuple(fault for fault, count in counts.most_common() if count > len(traced_members) / 2)
 
 
 def _name(member: Member) -> str:

@@ -1,8 +1,8 @@
 """Measures false alarm and missed alarm rates of a workload's expectations.
 
-False alarms are counted on rolling windows of the pipeline's own good rows, missed alarms on the
-same windows with a typical corruption inserted. Each window runs through all steps: raw schema,
-raw expectations, feature code, feature schema, feature expectations.
+False alarms are counted on rolling windows of the pipeline's own good rows, missed alarms on some
+of these windows with a typical corruption inserted. Each window runs through all steps: raw
+schema, raw expectations, feature code, feature schema, feature expectations.
 
 Windows overlap, so their outcomes are not independent. The intervals of the false alarm rates
 therefore use the number of windows that fit without overlap.
@@ -32,7 +32,7 @@ from sluice.checks.window_trials import (
     run_feature_corruptions,
     run_raw_corruptions,
     run_through_pipeline,
-    windows,
+    select_windows,
 )
 from sluice.data.expectations import EngineExpectation, Expectation, RowCount
 from sluice.workloads.workload import Workload
@@ -67,39 +67,48 @@ def measure_alarms(
     features = workload.compute_features(raw)
     _require_columns(workload, raw, features)
     length = settings.window_rows + len(raw) - len(features)
-    good_rows = windows(raw, length, settings)
-    progress(f"{len(good_rows)} windows of good rows")
-    good = [run_through_pipeline(workload, window) for window in good_rows]
+    good_windows = select_windows(raw, length, settings)
+    progress(f"{len(good_windows)} windows of good rows")
+    good_trials = [run_through_pipeline(workload, window) for window in good_windows]
     progress("inserting corruptions into the raw rows")
-    bad_raw = list(
+    corrupted_raw_trials = list(
         run_raw_corruptions(
-            workload, _evenly_spaced_frames(good_rows, settings.plantings), settings
+            workload, _evenly_spaced_frames(good_windows, settings.plantings), settings
         )
     )
-    progress(f"{len(bad_raw)} corrupted windows; inserting corruptions into the features")
-    frames = [trial.features for trial in good if trial.features is not None]
-    bad_features = list(
+    progress(
+        f"{len(corrupted_raw_trials)} corrupted windows; inserting corruptions into the features"
+    )
+    frames = [trial.features for trial in good_trials if trial.features is not None]
+    corrupted_feature_trials = list(
         run_feature_corruptions(
             workload, _evenly_spaced_frames(frames, settings.plantings), settings
         )
     )
-    progress(f"{len(bad_features)} corrupted feature windows; evaluating all windows")
-    detected = _evaluate(workload, [*good, *bad_raw, *bad_features])
-    disjoint = max(1, len(raw) // length)
+    progress(f"{len(corrupted_feature_trials)} corrupted feature windows; evaluating all windows")
+    detected = _evaluate(workload, [*good_trials, *corrupted_raw_trials, *corrupted_feature_trials])
+    num_disjoint = max(1, len(raw) // length)
     return AlarmReport(
         workload=name,
         settings=settings,
         num_rows=len(raw),
-        num_windows=len(good),
-        disjoint_windows=disjoint,
-        refused_windows=sum(bool(t.refusals) for t in good),
+        num_windows=len(good_trials),
+        disjoint_windows=num_disjoint,
+        refused_windows=sum(bool(t.refusals) for t in good_trials),
         expectations=tuple(
-            _expectation_rates(workload, detected, len(good), disjoint, settings.confidence)
+            _expectation_rates(
+                workload, detected, len(good_trials), num_disjoint, settings.confidence
+            )
         ),
         corruptions=(
-            *_corruption_rates("raw_data", bad_raw, detected[len(good) :], settings),
             *_corruption_rates(
-                "features", bad_features, detected[len(good) + len(bad_raw) :], settings
+                "raw_data", corrupted_raw_trials, detected[len(good_trials) :], settings
+            ),
+            *_corruption_rates(
+                "features",
+                corrupted_feature_trials,
+                detected[len(good_trials) + len(corrupted_raw_trials) :],
+                settings,
             ),
         ),
     )
@@ -152,7 +161,7 @@ def _expectation_rates(
     workload: Workload,
     detected: Sequence[dict[Table, set[str]]],
     num_good: int,
-    disjoint: int,
+    num_disjoint: int,
     confidence: float,
 ) -> Iterator[ExpectationRates]:
     tables: tuple[Table, ...] = ("raw_data", "features")
@@ -166,7 +175,7 @@ def _expectation_rates(
                 false_alarms=None
                 if isinstance(expectation, RowCount | EngineExpectation)
                 else AlarmRate.of_windows(
-                    count, num_good, confidence=confidence, effective=disjoint
+                    count, num_good, confidence=confidence, effective=num_disjoint
                 ),
                 caught=sum(sentence in sentences[table] for sentences in detected[num_good:]),
             )

@@ -12,7 +12,7 @@ Table = Literal["raw_data", "features"]
 
 
 class AlarmSettings(Settings):
-    """Windows to evaluate, and number of windows in which each corruption is inserted."""
+    """Windows to evaluate, and maximum number of windows in which each corruption is inserted."""
 
     window_rows: int = Field(250, ge=10, le=1_000_000, description="Window length [rows].")
     step_rows: int = Field(
@@ -25,7 +25,10 @@ class AlarmSettings(Settings):
         description="Maximum number of windows; if there are more, evenly spaced ones are used.",
     )
     plantings: int = Field(
-        5, ge=1, le=1_000, description="Number of windows in which each corruption is inserted."
+        5,
+        ge=1,
+        le=1_000,
+        description="Maximum number of windows in which each corruption is inserted.",
     )
     confidence: float = Field(
         0.95, gt=0.5, lt=1, description="Confidence level of the Wilson intervals."

@@ -45,20 +45,22 @@ def best_config_checks(pipeline: str) -> dg.AssetChecksDefinition:
 
 def _check_finite_loss(study: StudySummary, asset: list[str]) -> dg.AssetCheckResult:
     trials = study.result.trials
-    finite = [t for t in trials if t.state in ("finished", "pruned") and math.isfinite(t.loss)]
+    finite_trials = [
+        t for t in trials if t.state in ("finished", "pruned") and math.isfinite(t.loss)
+    ]
     winner = study.result.winner
-    failed = [trial for trial in trials if trial.state == "failed"]
+    failed_trials = [trial for trial in trials if trial.state == "failed"]
     return blocking_result(
         FINITE_LOSS,
         asset,
-        passed=winner in finite,
-        message=f"{len(finite)} of {pluralize(len(trials), 'trial')} ended with a finite loss; the "
-        f"best has {winner.loss:.4g}."
-        if winner in finite
+        passed=winner in finite_trials,
+        message=f"{len(finite_trials)} of {pluralize(len(trials), 'trial')} ended with a finite "
+        f"loss; the best has {winner.loss:.4g}."
+        if winner in finite_trials
         else f"No trial of {len(trials)} ended with a finite loss. First trial: {trials[0].reason}",
         metadata={
-            "failed trials": table([{"trial": t.id, "reason": t.reason} for t in failed])
-            if failed
+            "failed trials": table([{"trial": t.id, "reason": t.reason} for t in failed_trials])
+            if failed_trials
             else "none",
         },
     )

@@ -33,7 +33,7 @@ class Corruption:
     plant: Plant
 
 
-def _cell(change: Callable[[float], float]) -> Plant:
+def _change_cell(change: Callable[[float], float]) -> Plant:
     def plant(
         frame: pd.DataFrame, columns: tuple[str, ...], rng: np.random.Generator
     ) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def _cell(change: Callable[[float], float]) -> Plant:
     return plant
 
 
-def _column(change: Callable[[Values], Values]) -> Plant:
+def _change_column(change: Callable[[Values], Values]) -> Plant:
     def plant(
         frame: pd.DataFrame,
         columns: tuple[str, ...],
@@ -56,7 +56,7 @@ def _column(change: Callable[[Values], Values]) -> Plant:
     return plant
 
 
-def _consecutive_rows(change: Callable[[Values], Any]) -> Plant:
+def _change_consecutive_rows(change: Callable[[Values], Any]) -> Plant:
     """Change consecutive rows of one column; ``change`` receives their values."""
 
     def plant(
@@ -112,29 +112,43 @@ def _drop_rows(
 
 
 CORRUPTIONS = (
-    Corruption(name="one cell empty", inserted_into="column", plant=_cell(lambda _: np.nan)),
-    Corruption(name="one cell infinite", inserted_into="column", plant=_cell(lambda _: np.inf)),
-    Corruption(name="one cell x10", inserted_into="column", plant=_cell(lambda x: 10 * x)),
-    Corruption(name="one cell x100", inserted_into="column", plant=_cell(lambda x: 100 * x)),
-    Corruption(name="one cell / 100", inserted_into="column", plant=_cell(lambda x: x / 100)),
-    Corruption(name="one cell zero", inserted_into="column", plant=_cell(lambda _: 0.0)),
-    Corruption(name="one sign flipped", inserted_into="column", plant=_cell(lambda x: -x)),
-    Corruption(name="one cell -999", inserted_into="column", plant=_cell(lambda _: -999.0)),
-    Corruption(name="rows of zero", inserted_into="column", plant=_consecutive_rows(lambda _: 0.0)),
-    Corruption(name="rows stale", inserted_into="column", plant=_consecutive_rows(lambda v: v[0])),
-    Corruption(name="column x100", inserted_into="column", plant=_column(lambda v: 100 * v)),
-    Corruption(name="column / 100", inserted_into="column", plant=_column(lambda v: v / 100)),
-    Corruption(name="column x1,000,000", inserted_into="column", plant=_column(lambda v: 1e6 * v)),
-    Corruption(name="column's sign flipped", inserted_into="column", plant=_column(lambda v: -v)),
+    Corruption(name="one cell empty", inserted_into="column", plant=_change_cell(lambda _: np.nan)),
+    Corruption(
+        name="one cell infinite", inserted_into="column", plant=_change_cell(lambda _: np.inf)
+    ),
+    Corruption(name="one cell x10", inserted_into="column", plant=_change_cell(lambda x: 10 * x)),
+    Corruption(name="one cell x100", inserted_into="column", plant=_change_cell(lambda x: 100 * x)),
+    Corruption(
+        name="one cell / 100", inserted_into="column", plant=_change_cell(lambda x: x / 100)
+    ),
+    Corruption(name="one cell zero", inserted_into="column", plant=_change_cell(lambda _: 0.0)),
+    Corruption(name="one sign flipped", inserted_into="column", plant=_change_cell(lambda x: -x)),
+    Corruption(name="one cell -999", inserted_into="column", plant=_change_cell(lambda _: -999.0)),
+    Corruption(
+        name="rows of zero", inserted_into="column", plant=_change_consecutive_rows(lambda _: 0.0)
+    ),
+    Corruption(
+        name="rows stale", inserted_into="column", plant=_change_consecutive_rows(lambda v: v[0])
+    ),
+    Corruption(name="column x100", inserted_into="column", plant=_change_column(lambda v: 100 * v)),
+    Corruption(
+        name="column / 100", inserted_into="column", plant=_change_column(lambda v: v / 100)
+    ),
+    Corruption(
+        name="column x1,000,000", inserted_into="column", plant=_change_column(lambda v: 1e6 * v)
+    ),
+    Corruption(
+        name="column's sign flipped", inserted_into="column", plant=_change_column(lambda v: -v)
+    ),
     Corruption(
         name="column constant",
         inserted_into="column",
-        plant=_column(lambda v: np.full_like(v, v[len(v) // 2])),
+        plant=_change_column(lambda v: np.full_like(v, v[len(v) // 2])),
     ),
     Corruption(
         name="column shifted by a row",
         inserted_into="column",
-        plant=_column(lambda v: np.roll(v, 1)),
+        plant=_change_column(lambda v: np.roll(v, 1)),
     ),
     Corruption(name="two cells swapped", inserted_into="pair", plant=_swap_cell),
     Corruption(name="two columns swapped", inserted_into="pair", plant=_swap_columns),

@@ -74,7 +74,7 @@ def features_checks(
         name=f"{pipeline}__features_checks",
         specs=[
             blocking_spec(
-                SCHEMA, asset, "The feature frame has the columns and dtypes of the schema."
+                SCHEMA, asset, "The feature frame has the columns, index and dtypes of the schema."
             ),
             blocking_spec(
                 EXPECTATIONS, asset, "The feature values satisfy all declared expectations."
@@ -201,11 +201,11 @@ def _check_expectations(
 def _data_docs(
     validation: TableValidation, asset: list[str], digest: str, home: Home
 ) -> dict[str, dg.MetadataValue[Any]]:
-    """Save the page and return its link. If that fails, the check is not affected."""
+    """Save the page and return its link, or the error as text: the check does not depend on it."""
     try:
         page = expectations_page(validation, title=" / ".join(asset), digest=digest)
         saved = save_page(page, "/".join(["expectations", *asset]), home=home, environ=os.environ)
-    except Exception as error:  # a third-party renderer and the file system
+    except Exception as error:  # of the third-party renderer or the file system
         problem = f"Not built: {type(error).__name__}: {error}"
         return {"data_docs": dg.MetadataValue.text(problem)}
     return {

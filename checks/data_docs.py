@@ -11,7 +11,7 @@ from sluice.checks.suite_report import ExpectationResult, ExpectationSuiteReport
 from sluice.reports.page import Tone, html_page, table, tag
 
 _TONES: dict[str, Tone] = {"pass": "good", "fail": "bad", "unmeasurable": "unsure"}
-_VERDICTS = {"pass": "passed", "fail": "failed", "unmeasurable": "could not be measured"}
+_OUTCOME_TEXTS = {"pass": "passed", "fail": "failed", "unmeasurable": "could not be measured"}
 
 _STYLE = """
 .card table{width:auto}
@@ -53,8 +53,8 @@ def expectations_page(validation: TableValidation, *, title: str, digest: str) -
     )
     body = "\n".join(
         [
-            *_heading(report, title=title, digest=digest),
-            *_problems(report),
+            *_heading_section(report, title=title, digest=digest),
+            *_problem_section(report),
             "<h2>All measured expectations</h2>",
             '<p class="soft">As reported by Great Expectations.</p>',
             sections,
@@ -63,18 +63,18 @@ def expectations_page(validation: TableValidation, *, title: str, digest: str) -
     return html_page(f"Expectations: {title}", body, style=_STYLE)
 
 
-def _heading(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
+def _heading_section(report: ExpectationSuiteReport, *, title: str, digest: str) -> list[str]:
     num_passed = len(report.results) - len(report.problems)
     return [
         f"<h1>Expectations of {escape(title)}</h1>",
-        f"<p>{tag(_VERDICTS[report.outcome], _TONES[report.outcome])} "
+        f"<p>{tag(_OUTCOME_TEXTS[report.outcome], _TONES[report.outcome])} "
         f"{num_passed} of {len(report.results)} expectations pass on {report.num_rows:,} rows.</p>",
         f'<p class="soft">Suite <code>{escape(report.suite)}</code>, '
         f"table <code>{escape(digest[:12])}</code></p>",
     ]
 
 
-def _problems(report: ExpectationSuiteReport) -> list[str]:
+def _problem_section(report: ExpectationSuiteReport) -> list[str]:
     if not report.problems:
         return []
     unmeasured: dict[str, list[str]] = {}
@@ -90,7 +90,8 @@ def _problems(report: ExpectationSuiteReport) -> list[str]:
 
 def _failed_card(result: ExpectationResult) -> str:
     origin = (
-        '<p class="soft">Implied: a column with an expectation must not have missing values.</p>'
+        '<p class="soft">Implied by another expectation on this column, which skips missing '
+        "values.</p>"
         if result.implied
         else ""
     )

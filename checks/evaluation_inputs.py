@@ -37,7 +37,7 @@ def evaluation_inputs_check(
         message = (
             f"Opened: {', '.join(descriptions)}."
             if descriptions
-            else "The baseline needs no artifacts."
+            else "The evaluation will read no stored version, suite or imported predictions."
         )
         return blocking_result(READABLE, asset, passed=True, message=message)
 

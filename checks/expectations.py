@@ -1,8 +1,9 @@
 """Validates a table against a workload's expectations; the only adapter to Great Expectations.
 
 An expectation that cannot be measured (a missing column, text among numbers, no rows) is reported
-as neither failed nor passed. Ranges, sets and comparisons skip missing values, so each of them
-implies a not-null expectation for its columns, unless the suite already contains one.
+as neither failed nor passed. Ranges, sets, comparisons and standard deviations skip missing values,
+so each of them implies a not-null expectation for its columns, unless the suite already contains
+one.
 
 Expectations apply to columns. To validate the index, pass ``frame.reset_index()``.
 """
@@ -62,7 +63,7 @@ def validate_table(
 
     Args:
         frame: Table; it is not modified.
-        expectations: Expectations; ranges, sets and comparisons imply not-null.
+        expectations: Declared expectations, without the implied ones.
         suite: Name of the suite, for the report.
 
     Raises:
@@ -184,8 +185,8 @@ def _cell(cell: Any) -> Any:
 
 
 def _implied_expectations(declared: Sequence[Expectation]) -> tuple[Expectation, ...]:
-    known_kinds = [e for e in declared if not isinstance(e, EngineExpectation)]
-    columns = dict.fromkeys(column for e in known_kinds for column in columns_of(e))
+    sluice_expectations = [e for e in declared if not isinstance(e, EngineExpectation)]
+    columns = dict.fromkeys(column for e in sluice_expectations for column in columns_of(e))
     return tuple(e for column in columns if (e := NotNull(column=column)) not in declared)
 
 
@@ -248,7 +249,7 @@ def _validate(
         ),
     )
     columns = dict.fromkeys(column for e in expectations for column in columns_of(e))
-    if any(isinstance(e, EngineExpectation) for e in expectations):  # may apply to the table
+    if any(isinstance(e, EngineExpectation) for e in expectations):  # may use any column
         columns = dict.fromkeys(frame.columns)
     # Use positions as index: labels may repeat, be unnamed or have the name of a column.
     table = frame.loc[:, list(columns)].reset_index(drop=True)
@@ -259,7 +260,7 @@ def _validate(
     validated = batch.validate(
         gx.ExpectationSuite(
             name=suite,
-            # The engine returns results in another order, so each carries its position.
+            # The engine returns results in another order, so each expectation has its position.
             expectations=[_translate(e, {"position": i}) for i, e in enumerate(expectations)],
         ),
         result_format=dict(result_format),

@@ -43,7 +43,7 @@ def exception_text(info: Mapping[str, Any]) -> str:
 def _read_aggregate(
     expectation: EngineExpectation, raw: Mapping[str, Any], *, num_rows: int
 ) -> ExpectationResult:
-    """Convert the result of an ``EngineExpectation`` if the result has no row counts."""
+    """Convert the result of an ``EngineExpectation`` whose result has no row counts."""
     observed = raw["result"].get("observed_value")
     is_number = isinstance(observed, int | float) and not isinstance(observed, bool)
     if is_number and not math.isfinite(observed):

@@ -17,37 +17,39 @@ from sluice.failfast.result import CheckResult, GateReport
 def poc_checks(pipeline: str) -> dg.AssetChecksDefinition:
     """Build the checks of ``poc_report``."""
     asset = [pipeline, "poc_report"]
-    declared = [(check.name, check.description) for check in CHECKS]
-    declared.append((WHOLE_GATE_CHECK, "The whole gate finishes within its time limit."))
+    descriptions = [(check.name, check.description) for check in CHECKS]
+    descriptions.append((WHOLE_GATE_CHECK, "The whole gate finishes within its time limit."))
 
     @dg.multi_asset_check(
         name=f"{pipeline}__poc_checks",
-        specs=[blocking_spec(name, asset, description) for name, description in declared],
+        specs=[blocking_spec(name, asset, description) for name, description in descriptions],
         ins={"poc_report": dg.AssetIn(key=asset)},
     )
     @failing_with_messages
     def poc_checks(poc_report: GateReport) -> Iterator[dg.AssetCheckResult]:
-        for item in poc_report.results:
+        for result in poc_report.results:
             yield blocking_result(
-                item.name,
+                result.name,
                 asset,
-                passed=item.passed,
-                message=" ".join(part for part in (item.summary, item.cause, item.fix) if part),
-                metadata=_metadata(item),
+                passed=result.passed,
+                message=" ".join(
+                    part for part in (result.summary, result.cause, result.fix) if part
+                ),
+                metadata=_metadata(result),
             )
 
     return poc_checks
 
 
-def _metadata(item: CheckResult) -> dict[str, Any]:
+def _metadata(result: CheckResult) -> dict[str, Any]:
     """Return the likely cause, the fix, the command that explains the fault, and the numbers."""
-    command = "" if item.finding is None else item.finding.explain_command
-    advice = {"likely cause": item.cause, "fix": item.fix, "explained by": command}
+    command = "" if result.finding is None else result.finding.explain_command
+    advice = {"likely cause": result.cause, "fix": result.fix, "explained by": command}
     return {
         **{name: text for name, text in advice.items() if text},
-        "outcome": item.outcome,
-        "seconds": item.seconds,
-        "typical_s": item.typical_s,
-        "max_s": item.max_s,
-        **item.numbers,
+        "outcome": result.outcome,
+        "seconds": result.seconds,
+        "typical_s": result.typical_s,
+        "max_s": result.max_s,
+        **result.numbers,
     }

@@ -17,7 +17,7 @@ def rollout_check(pipeline: str) -> dg.AssetChecksDefinition:
         asset=dg.AssetKey(asset),
         name=PROMOTED,
         description="Passes when the challenger was promoted to production and fails when it was "
-        "rolled back. While the rollout is in progress, the check warns as INCONCLUSIVE.",
+        "rolled back. Until then, the check warns with INCONCLUSIVE.",
     )
     def challenger_is_promoted(sluice_state: dg.ResourceParam[SluiceState]) -> dg.AssetCheckResult:
         with sluice_state.ledger() as ledger:

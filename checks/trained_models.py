@@ -67,7 +67,7 @@ def trained_models_checks(
                 TRACE_CLEAN,
                 asset,
                 "The training tracer reports no fault as an error in more than half of the "
-                "trainings.",
+                "traced trainings.",
             ),
         ],
         ins={
@@ -144,12 +144,12 @@ def _check_all_trained(
 def _check_finite(
     state: SluiceState, trained: TrainedModels, asset: list[str]
 ) -> dg.AssetCheckResult:
-    """Check the numbers of each epoch; one that the event log lacks counts as not finite."""
+    """Check the numbers of each epoch. A number that the event log lacks counts as non-finite."""
     curves = read_epochs(trained.event_log, state.store)
     numbers = curves.reindex(columns=["train_loss", "val_loss", "grad_norm_max"])
     numbers = numbers.apply(pd.to_numeric, errors="coerce").astype(float)
-    bad = curves[~numbers.map(math.isfinite).all(axis=1)]
-    bad_epochs = [_describe_epoch(epoch) for epoch in bad.to_dict("records")]
+    bad_curves = curves[~numbers.map(math.isfinite).all(axis=1)]
+    bad_epochs = [_describe_epoch(epoch) for epoch in bad_curves.to_dict("records")]
     if bad_epochs:
         message = (
             f"Losses or gradient norms are not finite, or missing: {', '.join(bad_epochs[:5])} "
@@ -177,32 +177,37 @@ def _describe_epoch(epoch: Mapping[Hashable, Any]) -> str:
 
 
 def _check_trace(trained: TrainedModels, asset: list[str]) -> dg.AssetCheckResult:
-    traced = [member for member in trained.members if member.replay]
+    traced_members = [member for member in trained.members if member.replay]
     shared = shared_errors(trained.members)
     errors = [error for member in trained.members for error in trace_errors(member)]
     if shared:
         first_shared = next(
-            error for member in traced for error in trace_errors(member, faults=shared)
+            error for member in traced_members for error in trace_errors(member, faults=shared)
         )
         message = (
             f"In most trainings: {', '.join(shared)}. {first_shared} See the trace replay in the "
             "metadata of trained_models. If all of this is intended, set training.trace to false."
         )
-    elif not traced:
+    elif not traced_members:
         message = "No training was traced. Set training.trace to true to enable the tracer."
     elif errors:
         message = (
-            f"{pluralize(len(errors), 'error')} in {pluralize(len(traced), 'traced training')}, "
-            f"and no fault in more than half of them. The first error: {errors[0]}"
+            f"{pluralize(len(errors), 'error')} in "
+            f"{pluralize(len(traced_members), 'traced training')}, and no fault in more than half "
+            f"of them. The first error: {errors[0]}"
         )
     else:
-        findings = sum(len(member.diagnoses) for member in traced)
+        findings = sum(len(member.diagnoses) for member in traced_members)
         message = (
-            f"{pluralize(len(traced), 'training')} traced: no errors, "
+            f"{pluralize(len(traced_members), 'training')} traced: no errors, "
             f"{pluralize(findings, 'other finding')}."
         )
     return blocking_result(
-        TRACE_CLEAN, asset, passed=not shared, message=message, metadata={"traced": len(traced)}
+        TRACE_CLEAN,
+        asset,
+        passed=not shared,
+        message=message,
+        metadata={"traced": len(traced_members)},
     )
 
 
@@ -232,16 +237,16 @@ def _check_prediction_spread(
                 "problem": spread.problem,
             }
         )
-    bad = [row for row in rows if row["problem"]]
+    problems = [row for row in rows if row["problem"]]
     return blocking_result(
         NOT_CONSTANT,
         asset,
-        passed=not bad,
-        message=f"Seed {bad[0]['seed']} fold {bad[0]['fold']}: {bad[0]['problem']}, prediction std "
-        f"/ target std is {bad[0]['prediction std / target std']:.3g} ({len(bad):,} of "
-        f"{pluralize(len(rows), 'member')}). Check for dead units, the learning rate and the "
-        "scaling of the target."
-        if bad
+        passed=not problems,
+        message=f"Seed {problems[0]['seed']} fold {problems[0]['fold']}: {problems[0]['problem']}, "
+        f"prediction std / target std is {problems[0]['prediction std / target std']:.3g} "
+        f"({len(problems):,} of {pluralize(len(rows), 'member')}). Check for dead units, the "
+        "learning rate and the scaling of the target."
+        if problems
         else f"The predictions of {pluralize(len(rows), 'member')} have a plausible spread.",
         metadata={"members": table(rows)},
     )

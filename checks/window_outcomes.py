@@ -1,7 +1,7 @@
 """Evaluates expectations on many windows of rows at once, each as if it were the whole table.
 
-The engine needs 0.2 s for a table of any size. The windows are therefore concatenated and
-evaluated by row in one pass; the result of each window is computed from the counts of its rows.
+The engine needs at least 0.2 s per table. The windows are therefore concatenated and evaluated by
+row in one pass. The result of each window is computed from the counts of its rows.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ def find_alarms(
     A window does not pass if the expectation fails or cannot be measured in it, as in a run.
 
     Args:
-        windows: Tables with the columns of the expectations, all numeric or all text.
-        expectations: Expectations with their implied not-null; no ``RowCount``, which applies to
-            the whole table and not to a window.
+        windows: Tables with the columns of the expectations; each column has the same type in all.
+        expectations: Expectations, including the implied not-null ones. A ``RowCount`` is not
+            allowed, because it applies to the whole table and not to a window.
 
     Raises:
         ContractError: An expectation cannot be measured on these columns at all.
@@ -35,20 +35,23 @@ def find_alarms(
     columns = list(dict.fromkeys(c for e in expectations for c in columns_of(e)))
     rows = pd.concat([window[columns] for window in windows], ignore_index=True)
     window_N = np.repeat(np.arange(len(windows)), sizes)
-    by_row = [e for e in expectations if not isinstance(e, StdBetween)]
-    violations = violating_rows(rows, by_row) if by_row and len(rows) else {}
-    result = np.ones((len(windows), len(expectations)), np.bool_)  # an empty window does not pass
+    row_expectations = [e for e in expectations if not isinstance(e, StdBetween)]
+    violations = violating_rows(rows, row_expectations) if row_expectations and len(rows) else {}
+    # An empty window does not pass.
+    is_alarm_WE = np.ones((len(windows), len(expectations)), np.bool_)
     for position, expectation in enumerate(expectations):
         if len(rows) == 0:
             continue
         if isinstance(expectation, StdBetween):
-            passed: NDArray[np.bool_] = _std_passes(
+            passes_W: NDArray[np.bool_] = _std_passes(
                 rows[expectation.column], window_N, len(windows), expectation
             )
         else:
-            passed = _rows_pass(rows, violations[expectation], window_N, len(windows), expectation)
-        result[:, position] = ~passed
-    return result
+            passes_W = _rows_pass(
+                rows, violations[expectation], window_N, len(windows), expectation
+            )
+        is_alarm_WE[:, position] = ~passes_W
+    return is_alarm_WE
 
 
 def _rows_pass(
@@ -72,8 +75,8 @@ def _rows_pass(
         out=np.zeros(num_windows),
         where=num_measured > 0,
     )
-    passed: NDArray[np.bool_] = (num_measured > 0) & (passed_share >= mostly)
-    return passed
+    passes_W: NDArray[np.bool_] = (num_measured > 0) & (passed_share >= mostly)
+    return passes_W
 
 
 def _std_passes(
@@ -83,5 +86,5 @@ def _std_passes(
     expectation: StdBetween,
 ) -> NDArray[np.bool_]:
     std = column.groupby(window_N).std().reindex(range(num_windows)).to_numpy(np.float64)
-    passed: NDArray[np.bool_] = (std >= expectation.low) & (std <= expectation.high)
-    return passed  # NaN is outside every range
+    passes_W: NDArray[np.bool_] = (std >= expectation.low) & (std <= expectation.high)
+    return passes_W  # NaN is outside every range

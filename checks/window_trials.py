@@ -19,20 +19,26 @@ from sluice.workloads.workload import Workload
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTrial:
-    """Result of one window; ``refusals`` lists the schemas or code that rejected it."""
+    """Window of rows and features, with the schemas or code that rejected it."""
 
     corruption: Corruption | None
     columns: tuple[str, ...]
+    """Corrupted columns; empty for a good window, and if whole rows are corrupted."""
+
     raw: pd.DataFrame | None
+    """Raw rows; None if the corruption is inserted into the features."""
+
     features: pd.DataFrame | None
+    """Features; None if they could not be computed or if expected columns are missing."""
+
     refusals: tuple[str, ...]
 
 
-def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
-    """Return rolling windows of ``length`` rows.
+def select_windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.DataFrame]:
+    """Return at most ``settings.max_windows`` rolling windows of ``length`` rows.
 
     Raises:
-        ContractError: There are fewer than two.
+        ContractError: The rows have fewer than two windows.
     """
     starts = range(0, len(raw) - length + 1, settings.step_rows)
     if len(starts) < 2:
@@ -42,8 +48,8 @@ def windows(raw: pd.DataFrame, length: int, settings: AlarmSettings) -> list[pd.
             f"{len(raw)} rows at steps of {settings.step_rows}.",
             fix="Choose shorter windows or a shorter step.",
         )
-    chosen_starts = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
-    return [raw.iloc[start : start + length] for start in chosen_starts]
+    selected_starts = [starts[i] for i in evenly_spaced(len(starts), settings.max_windows)]
+    return [raw.iloc[start : start + length] for start in selected_starts]
 
 
 def evenly_spaced(available: int, max_positions: int) -> list[int]:
@@ -83,7 +89,7 @@ def run_feature_corruptions(
 def _corrupted_frames(
     frames: Sequence[pd.DataFrame], schema: Schema, stage: str, settings: AlarmSettings
 ) -> Iterator[tuple[Corruption, tuple[str, ...], pd.DataFrame]]:
-    """Yield each corruption of each column, pair or row range of each frame that it changes."""
+    """Yield (corruption, columns, corrupted frame) for each frame that a corruption changes."""
     for corruption in CORRUPTIONS:
         for columns in corruptible_columns(corruption, schema):
             seed = derive_seed(settings.seed, f"{stage}_{corruption.name}_{'_'.join(columns)}")
@@ -107,9 +113,8 @@ def run_through_pipeline(
     features: pd.DataFrame | None = None
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter(
-                "ignore"
-            )  # corrupted rows cause warnings such as division by zero
+            # Corrupted rows cause warnings such as division by zero.
+            warnings.simplefilter("ignore")
             with wrap_user_errors("compute_features of the workload"):
                 features = workload.compute_features(raw)
         validate_schema(features, workload.feature_schema, "features")

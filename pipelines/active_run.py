@@ -4,7 +4,7 @@ import socket
 
 import dagster as dg
 
-from sluice.pipelines.instance import UNFINISHED, close_killed_runs
+from sluice.pipelines.instance import EXECUTING_STATUSES, close_killed_runs
 from sluice.pipelines.run_process import RunProcess
 
 
@@ -14,18 +14,19 @@ def describe_active_run(instance: dg.DagsterInstance, job: str) -> str:
     Runs whose process was killed are closed first; otherwise they would count forever.
     """
     close_killed_runs(instance)
-    statuses = [dg.DagsterRunStatus.QUEUED, *UNFINISHED]
+    statuses = [dg.DagsterRunStatus.QUEUED, *EXECUTING_STATUSES]
     runs = instance.get_runs(dg.RunsFilter(job_name=job, statuses=statuses), limit=1)
     if not runs:
         return ""
     run = runs[0]
-    if run.status not in UNFINISHED:
+    if run.status not in EXECUTING_STATUSES:
         return f"Run {run.run_id[:8]} of {job} is queued."
     text = f"Run {run.run_id[:8]} of {job} is in progress."
     process = RunProcess.of(run.run_id, run.tags)
     if process is None:
-        unknown = "Its process is unknown. If that process no longer exists,"
-        return f"{text} {unknown} {_how_to_close(run)}"
+        return (
+            f"{text} Its process is unknown. If that process no longer exists, {_how_to_close(run)}"
+        )
     if not process.is_here:
         return (
             f"{text} It runs on host {process.host}, whose processes cannot be seen from host "

@@ -21,7 +21,9 @@ from sluice.base.settings import Settings
 class HttpLimits(Settings):
     """Limits on the connections, time and bytes that clients use."""
 
-    threads: int = Field(32, ge=1, le=1000, description="Number of connections served in parallel.")
+    threads: int = Field(
+        32, ge=1, le=1000, description="Maximum number of connections served in parallel."
+    )
     header_s: float = Field(
         5.0, gt=0, le=600, description="Longest time from connecting to the end of the header [s]."
     )
@@ -77,11 +79,11 @@ class BoundedServer(ThreadingHTTPServer):
             if oldest is None:
                 return
             del self._incomplete[oldest]
-            # Its thread then reads the end of the stream. The lock prevents a closed socket.
+            # Its thread then reads the end of the stream.
             try:
                 oldest.shutdown(socket.SHUT_RDWR)
             except OSError:
-                return  # the client disconnected
+                return  # the client disconnected, or the thread has closed the socket
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignore disconnects and time-outs of clients; print other errors on stderr."""
@@ -113,18 +115,18 @@ class _BoundedReader(io.RawIOBase):
     def __init__(self, connection: socket.socket, limits: HttpLimits) -> None:
         self._connection = connection
         self._header_deadline_s = time.monotonic() + limits.header_s
-        self._left_bytes, self._limit = limits.header_bytes, limits.header_bytes
+        self._remaining_bytes, self._max_bytes = limits.header_bytes, limits.header_bytes
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        if self._left_bytes <= 0:
-            raise http.client.HTTPException(f"The header is larger than {self._limit} bytes")
-        left_s = self._header_deadline_s - time.monotonic()
-        if left_s <= 0:
+        if self._remaining_bytes <= 0:
+            raise http.client.HTTPException(f"The header is larger than {self._max_bytes} bytes")
+        remaining_s = self._header_deadline_s - time.monotonic()
+        if remaining_s <= 0:
             raise TimeoutError("the header was not complete in time")
-        self._connection.settimeout(left_s)
-        num_bytes = self._connection.recv_into(memoryview(buffer)[: self._left_bytes])
-        self._left_bytes -= num_bytes
+        self._connection.settimeout(remaining_s)
+        num_bytes = self._connection.recv_into(memoryview(buffer)[: self._remaining_bytes])
+        self._remaining_bytes -= num_bytes
         return num_bytes

@@ -10,17 +10,17 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-DEFINITIONS = "sluice.pipelines.definitions"
-"""Module of the definitions, which is also the name of the code location."""
+DEFINITIONS_MODULE = "sluice.pipelines.definitions"
+"""Name of the module with the definitions, and of the code location."""
 
 
 def attribute_runs(instance: dg.DagsterInstance, job: str) -> None:
     """Attribute new runs of a job to the code location.
 
-    ``execute_in_process`` creates runs without an origin, which the UI's timeline leaves out.
+    ``execute_in_process`` creates runs without an origin. The UI's timeline omits such runs.
     """
-    target = LoadableTargetOrigin(module_name=DEFINITIONS)
-    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, DEFINITIONS)
+    target = LoadableTargetOrigin(module_name=DEFINITIONS_MODULE)
+    location = ManagedGrpcPythonEnvCodeLocationOrigin(target, DEFINITIONS_MODULE)
     repository = RemoteRepositoryOrigin(location, SINGLETON_REPOSITORY_NAME)
     create_run = instance.create_run_for_job
     instance.create_run_for_job = partial(  # type: ignore[method-assign]

@@ -18,7 +18,7 @@ from sluice.assets.metadata import REUSED
 from sluice.tuning.live_table import omitted_text, table_cells
 
 _MIN_PIECES_FOR_TENTHS = 20
-"""Minimum number of pieces of a stage, for a line to be printed after each tenth of the pieces."""
+"""Minimum number of pieces of a stage for which a line is printed after each tenth of them."""
 _MAX_SILENT_S = 15.0
 """Time since the last printed line after which the next finished piece prints a line [s]."""
 
@@ -50,7 +50,7 @@ class RunConsole:
             console=console, transient=True, refresh_per_second=8, get_renderable=self._render
         )
         self._task = self._bar.add_task("starting", total=None, text="")
-        self.seconds: dict[str, float] = {}
+        self.stage_seconds: dict[str, float] = {}
         """Run time of each stage [s]."""
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class RunConsole:
             self._notes[stage] = _reuse_note(dagster_event)
         elif dagster_event.is_step_success or dagster_event.is_step_failure:
             seconds = self._clock() - self._started_at.pop(stage, self._clock())
-            self.seconds[stage] = seconds
+            self.stage_seconds[stage] = seconds
             mark = "[green]ok[/green]" if dagster_event.is_step_success else "[red]no[/red]"
             note = self._notes.pop(stage, "")
             line = f"  {mark}  {stage:<42} {seconds:6.1f} s{note}"

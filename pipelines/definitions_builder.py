@@ -45,9 +45,9 @@ from sluice.pipelines.jobs import (
     training_job,
     verification_job,
 )
+from sluice.pipelines.promotion_sensor import promotion_sensor
 from sluice.pipelines.rollout_sensor import rollout_sensor
 from sluice.pipelines.schedules import retrain_schedule, verification_schedule
-from sluice.pipelines.sensors import promotion_sensor
 
 
 def build_definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
@@ -108,7 +108,7 @@ def _definitions(pipeline: ResolvedPipeline) -> dg.Definitions:
         evaluation_asset(
             name,
             search_inputs,
-            baseline_rules=settings.baseline,
+            baseline_settings=settings.baseline,
             suites=settings.suites,
             approved_candidate=settings.guards.approved,
             production_code=settings.production_code,

@@ -29,7 +29,7 @@ from dagster_shared.ipc import (
 from dagster_webserver.app import create_app_from_workspace_process_context
 from dagster_webserver.version import __version__
 
-from sluice.pipelines.code_location import DEFINITIONS
+from sluice.pipelines.code_location import DEFINITIONS_MODULE
 from sluice.pipelines.ui_guard import UiGuard
 
 LOOPBACK = "127.0.0.1"
@@ -41,7 +41,7 @@ _DAEMON_STOP_TIMEOUT_S = 60.0
 """Maximum wait for the end of the daemon [s]."""
 
 _UI_STOP_TIMEOUT_S = 3
-"""Maximum wait for open requests at shutdown; subscriptions stay open while a page is open [s]."""
+"""Maximum wait for open requests at shutdown [s]. A subscription is open as long as its page is."""
 
 # Dagster's defaults for its web server. SQLite does not use them.
 _STATEMENT_TIMEOUT_MS = 15_000
@@ -85,7 +85,7 @@ def serve(*, port: int, trusted_hosts: Sequence[str]) -> None:
                     timeout_graceful_shutdown=_UI_STOP_TIMEOUT_S,
                 )
             )
-            _stop_with(daemon, server)
+            _stop_after_daemon(server, daemon)
             server.run()
         if daemon.poll() is not None:
             raise SystemExit(
@@ -113,7 +113,7 @@ def _safe_python_path() -> Iterator[Path]:
 @contextlib.contextmanager
 def _code_server(instance: dg.DagsterInstance, empty_folder: Path) -> Iterator[Path]:
     """Start the code server, which loads the pipelines; yield the file with its address."""
-    target = ModuleTarget(DEFINITIONS, None, str(empty_folder), None)
+    target = ModuleTarget(DEFINITIONS_MODULE, None, str(empty_folder), None)
     with (
         ProxyServerManager(instance, target, code_server_log_level=_LOG_LEVEL) as servers,
         tempfile.TemporaryDirectory() as folder,
@@ -145,7 +145,7 @@ def _daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[b
     try:
         yield process
     finally:
-        with contextlib.suppress(BrokenPipeError):  # it had already ended
+        with contextlib.suppress(BrokenPipeError):  # the daemon had already ended
             send_ipc_shutdown_message(write_end)
         try:
             process.wait(_DAEMON_STOP_TIMEOUT_S)
@@ -153,7 +153,7 @@ def _daemon(workspace: Path, empty_folder: Path) -> Iterator["subprocess.Popen[b
             process.kill()
 
 
-def _stop_with(daemon: "subprocess.Popen[bytes]", server: uvicorn.Server) -> None:
+def _stop_after_daemon(server: uvicorn.Server, daemon: "subprocess.Popen[bytes]") -> None:
     """Stop the web server when the daemon ends."""
 
     def watch() -> None:

@@ -21,7 +21,7 @@ from sluice.drift.monitor_state import MonitorState
 from sluice.drift.pending_windows import PendingWindows, SourceIndex, find_pending_windows
 from sluice.drift.reference_store import ReferenceArtifacts, last_known_label
 from sluice.pipelines.active_run import describe_active_run
-from sluice.pipelines.jobs import drift_name, training_name
+from sluice.pipelines.jobs import drift_job_name, training_job_name
 from sluice.pipelines.requested_run import RequestedRun, find_requested_run
 from sluice.pipelines.source_poll import SourcePoll, SourceUnavailable
 from sluice.registry.records import Version
@@ -32,6 +32,8 @@ from sluice.workloads.workload import Workload
 POLL_INTERVAL_S = 300
 RETRY_DELAY = timedelta(hours=1)
 """Delay before a failed training is started again."""
+_CHECK_PREFIX = "drift-check-"
+"""Start of the run key of a drift check."""
 DRIFT_TAG = "sluice/drift"
 """Run tag with the id of the drift alarm that started the training."""
 _SERVING_SIGNALS = frozenset({"requests", "predictions", "embedding", "latency"})
@@ -41,7 +43,7 @@ _MAX_TAGGED_COLUMNS = 10
 
 
 class Cursor(Record):
-    """The last requests, so that none is made twice."""
+    """The last run requests of the sensor, stored so that none is made twice."""
 
     last_check: str = Field("", description="Run key of the last drift check.")
     last_alarm: str = Field(
@@ -88,16 +90,16 @@ def drift_sensor(
             )
             if monitor_state is not None and monitor_state.candidate != version.candidate:
                 monitor_state = None
-            active_run = describe_active_run(context.instance, training_name(pipeline))
-            drift = monitor_state.training if monitor_state is not None else None
+            active_run = describe_active_run(context.instance, training_job_name(pipeline))
+            alarm = monitor_state.training if monitor_state is not None else None
             answers = [
                 request_training(
                     pipeline,
                     monitor_state,
                     cursor,
                     active_run=active_run,
-                    requested_run=find_requested_run(context.instance, {DRIFT_TAG: drift.id})
-                    if drift
+                    requested_run=find_requested_run(context.instance, {DRIFT_TAG: alarm.id})
+                    if alarm
                     else None,
                     now=utc_now(),
                 ),
@@ -152,11 +154,11 @@ def request_training(
     if monitor_state is None:
         return ""
     if monitor_state.training is None:
-        alarm = monitor_state.repair
-        return f"A training would not remove the drift: {alarm.reason}" if alarm else ""
-    drift = monitor_state.training
-    since = f"the drift since {drift.began_at:%Y-%m-%d %H:%M}"
-    if requested_run is None and drift.id == cursor.last_alarm:
+        repair = monitor_state.repair
+        return f"A training would not remove the drift: {repair.reason}" if repair else ""
+    alarm = monitor_state.training
+    since = f"the drift since {alarm.began_at:%Y-%m-%d %H:%M}"
+    if requested_run is None and alarm.id == cursor.last_alarm:
         return f"A training was started for {since}."
     if requested_run is not None and requested_run.failed_at is None:
         return f"A training was started for {since}: {requested_run}."
@@ -170,14 +172,14 @@ def request_training(
                 f"{retry_at:%H:%M} UTC."
             )
     return dg.RunRequest(
-        run_key=f"drift-{drift.id}"
+        run_key=f"drift-{alarm.id}"
         if requested_run is None
-        else f"drift-{drift.id} after {requested_run.run_id}",
-        job_name=training_name(pipeline),
+        else f"drift-{alarm.id} after {requested_run.run_id}",
+        job_name=training_job_name(pipeline),
         tags={
-            DRIFT_TAG: drift.id,
-            "sluice/drift_in": ", ".join(drift.signals),
-            "sluice/drift_columns": ", ".join(drift.columns[:_MAX_TAGGED_COLUMNS])
+            DRIFT_TAG: alarm.id,
+            "sluice/drift_in": ", ".join(alarm.signals),
+            "sluice/drift_columns": ", ".join(alarm.columns[:_MAX_TAGGED_COLUMNS])
             or "none individually",
         },
     )
@@ -206,7 +208,7 @@ def request_drift_check(
     samples = newest_samples(ledger, pipeline, window_rows=settings.window_rows)
     try:
         pending = find_pending_windows(
-            _labels(version, source_state.index, store, horizon_rows=horizon_rows),
+            _source_index(version, source_state.index, store, horizon_rows=horizon_rows),
             samples,
             monitor_state,
             settings,
@@ -216,14 +218,14 @@ def request_drift_check(
         return f"New windows cannot be determined: {error}"
     if monitor_state is not None and not pending.signals:
         return " ".join(pending.wait_reasons) or "Neither the source nor a server has new data."
-    key = _key(
+    key = _run_key_of_check(
         version, pending, str(source_state.index[-1]), samples[-1].at.isoformat() if samples else ""
     )
     if key == cursor.last_check:
-        return _check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
+        return _no_new_check_reason(pipeline, find_requested_run(instance, {RUN_KEY_TAG: key}))
     return dg.RunRequest(
         run_key=key,
-        job_name=drift_name(pipeline),
+        job_name=drift_job_name(pipeline),
         tags={
             "sluice/version": str(version.number),
             "sluice/new": ", ".join(pending.signals) or "the version",
@@ -231,37 +233,38 @@ def request_drift_check(
     )
 
 
-def _check_reason(pipeline: str, requested_run: RequestedRun | None) -> str:
+def _no_new_check_reason(pipeline: str, requested_run: RequestedRun | None) -> str:
     if requested_run is None:
         return "A check of the newest rows was requested; no new data since."
     if requested_run.failed_at is None:
         return f"A check of the newest rows was requested, {requested_run}; no new data since."
     return (
-        f"The check of the newest rows failed ({requested_run}). The next one starts when new data "
-        f"arrive; or fix the error in the run's log and launch {drift_name(pipeline)} in the UI."
+        f"The check of the newest rows failed ({requested_run}). The next starts when new data "
+        f"arrive; or fix the error in the run's log and launch {drift_job_name(pipeline)} in the "
+        "UI."
     )
 
 
-def _labels(
+def _source_index(
     version: Version, index: pd.Index, store: ArtifactStore, *, horizon_rows: int
 ) -> SourceIndex | None:
     if horizon_rows == 0:
         return None
     references = ReferenceArtifacts.of(version.lineage.artifacts)
     return SourceIndex(
-        index=index[:-horizon_rows],  # the newest rows have no target yet
+        index=index[:-horizon_rows],  # the target of the newest rows is not known yet
         known_until=last_known_label(references, deployed_members(version.lineage.members), store),
         has_losses=references is not None and references.losses is not None,
     )
 
 
-def _key(version: Version, pending: PendingWindows, row: str, sample: str) -> str:
+def _run_key_of_check(version: Version, pending: PendingWindows, row: str, sample: str) -> str:
     """Return the run key of a check. New data change it, so that a failed check is repeated."""
     evidence = {
         "rows": row if {"rows", "losses"} & set(pending.signals) or not pending.signals else "",
         "samples": sample if _SERVING_SIGNALS & set(pending.signals) else "",
     }
-    return f"look-{digest_json([version.candidate, pending.signals, evidence])[:16]}"
+    return f"{_CHECK_PREFIX}{digest_json([version.candidate, pending.signals, evidence])[:16]}"
 
 
 def _advance_cursor(
@@ -269,7 +272,7 @@ def _advance_cursor(
 ) -> Cursor:
     update: dict[str, str] = {}
     for request in requests:
-        if request.run_key and request.run_key.startswith("look-"):
+        if request.run_key and request.run_key.startswith(_CHECK_PREFIX):
             update["last_check"] = request.run_key
         elif monitor_state is not None and monitor_state.training is not None:
             update["last_alarm"] = monitor_state.training.id

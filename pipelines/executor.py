@@ -1,4 +1,4 @@
-"""The executor of all jobs: runs the steps in sequence in one process, recorded in a run tag."""
+"""The executor of all jobs: runs the steps in sequence in one process, which a run tag names."""
 
 import contextlib
 import time
@@ -55,9 +55,9 @@ class _InterruptiblePools(InstanceConcurrencyContext):
     """Monotonic time of the next search for killed runs [s]."""
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
-        """Claim a slot for a step; return whether it was free.
+        """Claim a slot for a step; return whether one was free.
 
-        The slot of a run that was killed is freed.
+        If none was, free the slots of killed runs from time to time.
         """
         if super().claim(concurrency_key, step_key, step_priority):
             return True

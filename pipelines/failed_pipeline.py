@@ -14,21 +14,23 @@ def load_or_explain(name: str, load: Callable[[], dg.Definitions]) -> dg.Definit
     """Return a pipeline's definitions; on an error, a placeholder asset with the reason.
 
     Args:
-        name: Name of the pipeline's file, for the asset's key.
+        name: Name of the pipeline's file or folder, for the asset's key.
         load: Builds the definitions; its errors affect this pipeline only.
     """
     try:
         return load()
     except Exception as error:
         dg.get_dagster_logger("sluice").error(f"Pipeline {name} cannot be loaded: {error}")
-        return dg.Definitions(assets=[_explanation(name, error)])
+        return dg.Definitions(assets=[_placeholder_asset(name, error)])
 
 
-def _explanation(name: str, error: Exception) -> dg.AssetsDefinition:
-    is_explained = isinstance(error, SluiceError)
-    reason = str(error) if is_explained else f"{type(error).__name__}: {error}"
+def _placeholder_asset(name: str, error: Exception) -> dg.AssetsDefinition:
+    is_expected_error = isinstance(error, SluiceError)
+    reason = str(error) if is_expected_error else f"{type(error).__name__}: {error}"
     advice = "Correct the pipeline file or its code, and reload the definitions."
-    trace = "" if is_explained else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
+    trace = (
+        "" if is_expected_error else f"\n\n```\n{''.join(traceback.format_exception(error))}\n```"
+    )
 
     @dg.asset(
         key=[name, "not_loaded"],

@@ -30,8 +30,8 @@ def failure_sensor(pipeline: str, jobs: list[UnresolvedAssetJobDefinition]) -> d
         monitored_jobs=jobs,
         default_status=dg.DefaultSensorStatus.RUNNING,
         minimum_interval_seconds=30,
-        description="Raises an alert when a run of the pipeline fails that a schedule, a sensor or "
-        "the UI started. The alert names the failed check or error, and is posted to "
+        description="Raises an alert when a run of the pipeline fails, unless 'sluice run' started "
+        "it, which prints the error. The alert names the failed check or error, and is posted to "
         "SLUICE_ALERT_WEBHOOK if that is set.",
     )
     def sensor(

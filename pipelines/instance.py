@@ -20,8 +20,8 @@ from sluice.base.home import Home
 from sluice.base.yaml_text import load_yaml
 from sluice.pipelines.run_process import RunProcess
 
-HANDLERS = "dagster_handler_config"
-CONFIG = b"""# Created by Sluice. You may edit this file.
+LOG_HANDLERS_KEY = "dagster_handler_config"
+INITIAL_CONFIG = b"""# Created by Sluice. You may edit this file.
 telemetry:
   enabled: false
 run_monitoring:
@@ -44,12 +44,12 @@ NO_LOG_CAPTURE = {
 """Disables the capture of stdout and stderr: Dagster would start two processes per step for it,
 which takes seconds and prints a traceback on Ctrl-C."""
 
-UNFINISHED = (
+EXECUTING_STATUSES = (
     dg.DagsterRunStatus.STARTING,
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 )
-"""Statuses of runs that a process executes, unless it was killed."""
+"""Statuses of runs that a process executes, unless the process was killed."""
 
 _MAX_CONFIG_BYTES = 1_000_000
 
@@ -68,7 +68,8 @@ def open_instance(home: Home) -> Iterator[dg.DagsterInstance]:
     """
     config = home.dagster / "dagster.yaml"
     if not config.exists():
-        write_secret(config, CONFIG)  # private, because a database URL added later has a password
+        # Private, because a database URL that is added later contains a password.
+        write_secret(config, INITIAL_CONFIG)
     _reject_log_handlers(config)
     if not os.access(home.dagster, os.W_OK):
         raise StorageError(
@@ -102,11 +103,12 @@ def _reject_log_handlers(config: Path) -> None:
             fix="Correct the file, or remove it: Sluice creates it again.",
         ) from None
     logs = content.get("python_logs") if isinstance(content, dict) else None
-    if isinstance(logs, dict) and HANDLERS in logs:
+    if isinstance(logs, dict) and LOG_HANDLERS_KEY in logs:
         raise SettingsError(
-            f"{config} must not set python_logs.{HANDLERS}.",
+            f"{config} must not set python_logs.{LOG_HANDLERS_KEY}.",
             cause="A handler can name any Python function, which Dagster would call.",
-            fix=f"Remove {HANDLERS} from the file. If you did not write it, find out who did.",
+            fix=f"Remove {LOG_HANDLERS_KEY} from the file. If you did not write it, find out "
+            "who did.",
         )
 
 
@@ -155,9 +157,8 @@ def _report_full_disk(folder: Path) -> Iterator[None]:
     def explain(context: ExceptionContext) -> StorageError | None:
         database = "" if context.engine is None else str(context.engine.url.database)
         message = str(context.original_exception)
-        if folder not in Path(database).parents or not any(
-            text in message for text in _DISK_FULL_MESSAGES
-        ):
+        is_disk_full = any(text in message for text in _DISK_FULL_MESSAGES)
+        if folder not in Path(database).parents or not is_disk_full:
             return None
         return disk_full_error(Path(database), reason=f"{message}, in Dagster's record of runs")
 
@@ -175,12 +176,13 @@ def close_killed_runs(instance: dg.DagsterInstance) -> int:
     Dagster's daemon frees them, and without a daemon forever.
     """
     num_closed = 0
-    for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))):
+    for run in instance.get_runs(dg.RunsFilter(statuses=list(EXECUTING_STATUSES))):
         process = RunProcess.of(run.run_id, run.tags)
         if process is None or not process.is_gone:
             continue
         current = instance.get_run_by_id(run.run_id)
-        if current is not None and current.status in UNFINISHED:  # it has not ended in the meantime
+        # The run may have ended in the meantime.
+        if current is not None and current.status in EXECUTING_STATUSES:
             instance.report_run_failed(current, "The process that executed this run was killed.")
             num_closed += 1
     storage = instance.event_log_storage

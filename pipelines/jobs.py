@@ -15,13 +15,13 @@ from sluice.checks.approval import APPROVED
 from sluice.checks.registry import CONSISTENT
 from sluice.pipelines.executor import one_process
 
-PRODUCTION = "production_model"
+PRODUCTION_MODEL = "production_model"
 
 
 def training_job(pipeline: str, *, purpose: str) -> UnresolvedAssetJobDefinition:
     """Return the job from raw rows to a candidate; ``purpose`` describes the model."""
     return dg.define_asset_job(
-        training_name(pipeline),
+        training_job_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, "candidate"]).upstream(),
         description=f"{purpose} From raw rows to a registered candidate with a "
         "verdict; does not promote.".strip(),
@@ -29,22 +29,23 @@ def training_job(pipeline: str, *, purpose: str) -> UnresolvedAssetJobDefinition
     )
 
 
-def training_name(pipeline: str) -> str:
+def training_job_name(pipeline: str) -> str:
     """Return the name of the training job."""
     return f"{pipeline}_training"
 
 
 def drift_job(pipeline: str) -> UnresolvedAssetJobDefinition:
-    """Return the job that tests for drift since the production version was trained."""
+    """Return the job that compares new windows with the drift reference of production."""
     return dg.define_asset_job(
-        drift_name(pipeline),
+        drift_job_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, DRIFT_REPORT]),
-        description="Tests new windows for drift: rows, requests, predictions, latency, losses.",
+        description="Tests new windows for drift of rows, requests, predictions, embeddings, "
+        "latency and losses.",
         executor_def=one_process,
     )
 
 
-def drift_name(pipeline: str) -> str:
+def drift_job_name(pipeline: str) -> str:
     """Return the name of the drift job."""
     return f"{pipeline}_drift"
 
@@ -52,7 +53,7 @@ def drift_name(pipeline: str) -> str:
 def search_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job from raw rows to the best settings."""
     return dg.define_asset_job(
-        search_name(pipeline),
+        search_job_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, "best_config"]).upstream(),
         description="From raw rows through their checks and the POC gate to the search; trains no "
         "candidate.",
@@ -60,16 +61,16 @@ def search_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     )
 
 
-def search_name(pipeline: str) -> str:
+def search_job_name(pipeline: str) -> str:
     """Return the name of the search job."""
     return f"{pipeline}_search"
 
 
 def rollout_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that starts a rollout; ``checks_approval`` adds its approval check."""
+    """Return the job that starts a rollout; ``checks_approval`` adds the approval check."""
     selection = dg.AssetSelection.assets([pipeline, ROLLOUT])
     return dg.define_asset_job(
-        rollout_name(pipeline),
+        rollout_job_name(pipeline),
         selection=selection | _approval_check(pipeline) if checks_approval else selection,
         description="Starts to send traffic to a version that passed its gate; the rollout sensor "
         "continues from there.",
@@ -80,7 +81,7 @@ def rollout_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDe
 def review_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     """Return the job that reviews a rollout once labels have arrived."""
     return dg.define_asset_job(
-        review_name(pipeline),
+        review_job_name(pipeline),
         selection=dg.AssetSelection.assets([pipeline, REVIEW]),
         description="Runs the gate on live rows whose labels have arrived; after a rollback, makes "
         "a regression suite of the rows on which the challenger failed.",
@@ -88,12 +89,12 @@ def review_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     )
 
 
-def review_name(pipeline: str) -> str:
+def review_job_name(pipeline: str) -> str:
     """Return the name of the review job."""
     return f"{pipeline}_rollout_review"
 
 
-def rollout_name(pipeline: str) -> str:
+def rollout_job_name(pipeline: str) -> str:
     """Return the name of the rollout job."""
     return f"{pipeline}_rollout"
 
@@ -103,7 +104,7 @@ def verification_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     return dg.define_asset_job(
         f"{pipeline}_registry_verification",
         selection=dg.AssetSelection.checks(
-            dg.AssetCheckKey(dg.AssetKey([pipeline, PRODUCTION]), CONSISTENT)
+            dg.AssetCheckKey(dg.AssetKey([pipeline, PRODUCTION_MODEL]), CONSISTENT)
         ),
         description="Verifies this model in the registry, and the whole log, as 'sluice registry "
         "verify' does.",
@@ -111,17 +112,17 @@ def verification_job(pipeline: str) -> UnresolvedAssetJobDefinition:
     )
 
 
-def promotion_name(pipeline: str) -> str:
+def promotion_job_name(pipeline: str) -> str:
     """Return the name of the promotion job."""
     return f"{pipeline}_promotion"
 
 
 def promotion_job(pipeline: str, *, checks_approval: bool) -> UnresolvedAssetJobDefinition:
-    """Return the job that promotes a version; ``checks_approval`` adds its approval check."""
-    # The check of the registry reads every artifact and has a schedule of its own.
-    selection = dg.AssetSelection.assets([pipeline, PRODUCTION]).without_checks()
+    """Return the job that promotes a version; ``checks_approval`` adds the approval check."""
+    # The check of the registry is omitted: it reads every artifact, and has its own schedule.
+    selection = dg.AssetSelection.assets([pipeline, PRODUCTION_MODEL]).without_checks()
     return dg.define_asset_job(
-        promotion_name(pipeline),
+        promotion_job_name(pipeline),
         selection=selection | _approval_check(pipeline) if checks_approval else selection,
         description="Moves the production pointer to a version that has the required receipts.",
         executor_def=one_process,

@@ -49,7 +49,7 @@ def metrics_reader(home: Home) -> Callable[[], bytes]:
 
 
 class _LedgerCollector(Collector):
-    """Collects versions, verdicts, moves of production and the last rollout of each model."""
+    """Collects the versions, verdicts, production changes and last rollout of each model."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -72,7 +72,7 @@ class _LedgerCollector(Collector):
                 self._home.registry_url, clock=lambda: datetime.now(UTC), create=False
             ) as ledger:
                 models = ledger.models()
-                for model in models:  # first, because the rest of a damaged registry cannot be read
+                for model in models:  # first, because _add_model raises for a damaged registry
                     findings.add_metric((model,), len(ledger.production_findings(model)))
                 for model in models:
                     _add_model(families, ledger, model)
@@ -98,10 +98,13 @@ def _ledger_families() -> dict[str, Metric]:
         "rollout_phase": ("1 for the phase of the model's last rollout.", ("model", "phase")),
         "rollout_version": ("Version number of the challenger.", ("model",)),
         "rollout_step": ("Index of the rollout step, from 0.", ("model",)),
-        "rollout_share": ("Share of users served by the challenger.", ("model",)),
+        "rollout_share": (
+            "Share of users that the rollout sends to the challenger; 0 after its end.",
+            ("model",),
+        ),
         "rollout_step_since_timestamp_seconds": ("Start time of the rollout step.", ("model",)),
         "rollout_patience_timestamp_seconds": (
-            "Time at which the rollout pauses automatically.",
+            "Time at which the rollout pauses, unless its step has passed by then.",
             ("model",),
         ),
         "rollout_lease_timestamp_seconds": (
@@ -142,8 +145,8 @@ def _add_model(families: dict[str, Metric], ledger: RolloutLedger, model: str) -
     if moves:
         add("production_since_timestamp_seconds", moves[-1].at.timestamp())
     ends = Counter(
-        ledger.rollout_transitions(identity)[-1].rollout.phase
-        for identity in ledger.rollout_ids(model)
+        ledger.rollout_transitions(rollout_id)[-1].rollout.phase
+        for rollout_id in ledger.rollout_ids(model)
     )
     for phase in ("promoted", "rolled_back"):
         add("rollout_ends", ends[phase], phase)

@@ -1,9 +1,9 @@
 """Serves the pages under ``SLUICE_HOME/reports``, and metrics, on loopback.
 
-Read-only, without paths outside the folder or dotfiles, and within the limits of ``bounded_http``.
-The server ends with the process that started it, even if that process is killed. Every feature can
-add ``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists them,
-newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
+Read-only, within the limits of ``bounded_http``. Neither dotfiles nor files outside the folder are
+served. The server ends with the process that started it, even if that process is killed. A feature
+can add ``*.html`` files to the folder, or a folder with an ``index.html``; the first page lists
+them, newest first. ``/metrics`` has the Prometheus metrics of pipelines and rollouts.
 """
 
 import argparse
@@ -153,13 +153,13 @@ def find_file(folder: Path, path: str) -> Path | None:
 
 
 def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socket:
-    """Listen on the first free loopback port from ``first_port`` on, or any free port.
+    """Listen on the first free loopback port of 20 from ``first_port`` on, else on any free port.
 
     Args:
         first_port: The preferred port.
         reserved_port: A port that another service is about to open, which is skipped.
     """
-    for port in _candidate_ports(first_port):
+    for port in _ports_to_try(first_port):
         if port == reserved_port:
             continue
         listener = socket.socket()
@@ -174,7 +174,7 @@ def listen(first_port: int, *, reserved_port: int | None = None) -> socket.socke
     raise AssertionError("the system assigns a free port for 0")
 
 
-def _candidate_ports(first_port: int) -> Iterator[int]:
+def _ports_to_try(first_port: int) -> Iterator[int]:
     yield from range(first_port, min(first_port + _NUM_PREFERRED_PORTS, 65_536))
     yield 0
 

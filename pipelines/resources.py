@@ -48,8 +48,9 @@ def _fixed_io_manager(manager: dg.IOManager) -> dg.IOManagerDefinition:
 def without_launchpad_config(definitions: dg.Definitions, home: Home) -> dg.Definitions:
     """Return definitions whose resources cannot be configured in the launchpad.
 
-    For the code location of Sluice only. Dagster adds an IO manager to jobs whose checks name none,
-    with a folder that ``{env: NAME}`` could set.
+    For the code location of Sluice only. To jobs whose checks name no IO manager, Dagster would add
+    its own. Its folder could be set in the launchpad, also from an environment variable
+    (``{env: NAME}``).
     """
     shared_definitions = dg.Definitions(resources={"io_manager": _home_resources(home)[RECORDS]})
     return dg.Definitions.merge(definitions, shared_definitions)

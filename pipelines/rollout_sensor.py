@@ -10,7 +10,7 @@ from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT, rollout_metadata
 from sluice.base.errors import StorageError
 from sluice.checks.rollout import check_evaluation
-from sluice.pipelines.jobs import PRODUCTION, promotion_name, review_name
+from sluice.pipelines.jobs import PRODUCTION_MODEL, promotion_job_name, review_job_name
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
 from sluice.rollout.state import Rollout, Transition
@@ -27,7 +27,7 @@ FAILED_ROWS_REVIEW_EVERY_S = 86_400
 """Interval of the reviews after a rollback [s]. The rows on which the challenger failed may enter
 the source days after their requests."""
 MAX_FAILED_ROWS_REVIEWS = 7
-"""Maximum number of reviews after the first one, which a rollback starts."""
+"""Maximum number of reviews in addition to the first one, which follows the rollback at once."""
 
 Events = list[dg.AssetObservation | dg.AssetMaterialization | dg.AssetCheckEvaluation]
 
@@ -146,21 +146,21 @@ def review_and_promotion_requests(
         return [
             dg.RunRequest(
                 run_key=f"{rollout.id}:promotion {int(elapsed_s // PROMOTE_EVERY_S)}",
-                job_name=promotion_name(pipeline),
-                run_config={"ops": {f"{pipeline}__{PRODUCTION}": {"config": config}}},
+                job_name=promotion_job_name(pipeline),
+                run_config={"ops": {f"{pipeline}__{PRODUCTION_MODEL}": {"config": config}}},
                 tags=tags,
             )
         ]
     has_keys = ledger.observations.has_keys(rollout.id)
     if rollout.phase == "rolled_back":
-        reviews = (
+        num_repeated_reviews = (
             min(int(elapsed_s // FAILED_ROWS_REVIEW_EVERY_S), MAX_FAILED_ROWS_REVIEWS)
             if has_keys
             else 0
         )
-        key = f"{rollout.id}:failed {reviews}"
+        key = f"{rollout.id}:failed {num_repeated_reviews}"
     elif not rollout.is_over and has_keys:
         key = f"{rollout.id}:labels {int(now.timestamp() // REVIEW_EVERY_S)}"
     else:
         return []
-    return [dg.RunRequest(run_key=key, job_name=review_name(pipeline), tags=tags)]
+    return [dg.RunRequest(run_key=key, job_name=review_job_name(pipeline), tags=tags)]

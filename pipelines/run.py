@@ -28,11 +28,11 @@ from sluice.pipelines.console import RunConsole
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.executor import interruptible_pools
 from sluice.pipelines.instance import close_killed_runs, open_instance
-from sluice.pipelines.jobs import search_name, training_name
+from sluice.pipelines.jobs import search_job_name, training_job_name
+from sluice.pipelines.promotion_sensor import read_model_status, request_promotion
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run_failures import failed_checks
 from sluice.pipelines.run_process import TERMINAL_TAG, RunProcess
-from sluice.pipelines.sensors import read_model_status, request_promotion
 from sluice.registry.ledger import Ledger
 from sluice.tuning.study_summary import StudySummary
 
@@ -112,7 +112,7 @@ def run_pipeline(
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        run_id = _execute(definitions, training_name(name), instance, console)
+        run_id = _execute(definitions, training_job_name(name), instance, console)
         event = _candidate_event(instance, name, run_id)
         with SluiceState.at(home).ledger() as ledger:
             status = read_model_status(ledger, name, now=utc_now())
@@ -158,7 +158,7 @@ def run_pipeline(
         version=number,
         created=bool(metadata[NEW].value),
         production=production,
-        promoted=production == number and status.production != production,
+        promoted=production == number and status.production_number != production,
         rolls_out=is_rolling_out,
         waits_for=waits_for,
         needs_approval=missing_approval is not None,
@@ -171,9 +171,9 @@ def run_pipeline(
             for metric in evaluation.candidate.metrics
             if (direction := direction_of(metric, pipeline.workload.metric_directions))
         },
-        stage_seconds=console.seconds,
+        stage_seconds=console.stage_seconds,
         wall_seconds=wall,
-        overhead_seconds=wall - sum(console.seconds.values()),
+        overhead_seconds=wall - sum(console.stage_seconds.values()),
     )
 
 
@@ -209,7 +209,7 @@ def search_pipeline(
     definitions = with_resources(build_definitions(pipeline), home, console)
     with open_instance(home) as instance:
         close_killed_runs(instance)
-        _execute(definitions, search_name(pipeline.settings.name), instance, console)
+        _execute(definitions, search_job_name(pipeline.settings.name), instance, console)
     record = home.records / pipeline.settings.name / "best_config.json"
     best = BestConfig.model_validate_json(record.read_bytes())
     assert best.study is not None  # the pipeline has a search

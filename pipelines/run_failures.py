@@ -1,10 +1,10 @@
-"""Finds the reasons why a run failed in its event log."""
+"""Reads from the event log of a run why the run failed."""
 
 import dagster as dg
 
 
 def failed_checks(instance: dg.DagsterInstance, run_id: str) -> list[str]:
-    """Return the blocking checks of a run that failed: 'asset / check: what it found'."""
+    """Return the failed blocking checks of a run as 'asset / check: what it found'."""
     evaluations = [
         record.event_log_entry.dagster_event.asset_check_evaluation_data
         for record in instance.get_records_for_run(

@@ -44,12 +44,13 @@ class PipelineScaffolder(dg.Scaffolder[PipelineTemplate]):
 
         Raises:
             click.ClickException: The format is not YAML, the name is invalid, a file exists, or the
-                data are missing or not sufficient for a model. dg prints it without a traceback.
+                data are missing or not sufficient for a model. dg prints the message without a
+                traceback.
         """
         try:
             self._write(request)
         except SluiceError as error:
-            with contextlib.suppress(OSError):  # not empty
+            with contextlib.suppress(OSError):  # the folder is not empty
                 request.target_path.rmdir()
             raise click.ClickException(str(error)) from None
 

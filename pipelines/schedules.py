@@ -12,7 +12,7 @@ from sluice.assets.source_asset import LoadAsset, asset_loader
 from sluice.config.pipeline import ScheduleSettings
 from sluice.config.resolved import SearchInputs
 from sluice.pipelines.active_run import describe_active_run
-from sluice.pipelines.jobs import training_name
+from sluice.pipelines.jobs import training_job_name
 from sluice.pipelines.source_poll import SourcePoll, SourceUnavailable
 from sluice.registry.records import Version
 from sluice.training.code import identify_code
@@ -28,7 +28,7 @@ def retrain_schedule(
     *,
     seeds: tuple[int, ...],
 ) -> dg.ScheduleDefinition:
-    """Return the schedule that starts the training job when its result could differ."""
+    """Return the schedule that starts the training job when an input of the training changed."""
     source = SourcePoll(inputs.base.workload)
 
     @dg.schedule(
@@ -43,7 +43,7 @@ def retrain_schedule(
     def schedule(
         context: dg.ScheduleEvaluationContext, sluice_state: dg.ResourceParam[SluiceState]
     ) -> dg.RunRequest | dg.SkipReason:
-        active_run = describe_active_run(context.instance, training_name(pipeline))
+        active_run = describe_active_run(context.instance, training_job_name(pipeline))
         if active_run:
             return dg.SkipReason(f"{active_run} Later changes are handled by the next tick.")
         return request_retraining(
@@ -87,7 +87,7 @@ def request_retraining(
         version = ledger.version_of(pipeline, trained.candidate) if trained else None
     source_state = source.read_state(load_asset)
     if isinstance(source_state, SourceUnavailable):
-        if source_state.is_slow:  # trains when it is unknown whether the rows are the same
+        if source_state.is_slow:  # the rows may have changed, so train
             return dg.RunRequest(tags={"sluice/changed": f"unknown: {source_state.reason}"})
         return dg.SkipReason(source_state.reason)
     if trained is None or version is None:
@@ -105,17 +105,17 @@ def find_changes(
     inputs: SearchInputs,
     seeds: tuple[int, ...],
     trained: TrainedModels,
-    raw: str,
+    source_digest: str,
     state: SluiceState,
 ) -> tuple[str, ...]:
-    """Return the inputs that differ from those of the newest candidate; empty when all are equal.
+    """Return the names of the inputs that differ from those of the newest candidate.
 
     Args:
         pipeline: Name of the pipeline.
         inputs: Present settings and code.
         seeds: Present seeds.
         trained: Models of the newest candidate.
-        raw: Digest of the present rows of the source.
+        source_digest: Digest of the present rows of the source.
         state: State with the records of the stages.
     """
     base = inputs.base
@@ -123,7 +123,7 @@ def find_changes(
     features = read_latest_record(FeatureSet, state.home.records, pipeline, "features")
     best = read_latest_record(BestConfig, state.home.records, pipeline, "best_config")
     changes: dict[str, None] = {}
-    if features is None or features.table.digest != trained.data or features.raw != raw:
+    if features is None or features.table.digest != trained.data or features.raw != source_digest:
         changes["data"] = None
     is_same_code = code.digest == trained.code
     producer = feature_producer(base.workload, path=base.path)
@@ -144,9 +144,9 @@ def find_changes(
     return tuple(changes)
 
 
-def _no_change_reason(version: Version, raw: str) -> str:
+def _no_change_reason(version: Version, source_digest: str) -> str:
     return (
         f"Nothing changed since version {version.number} of {version.registered_at:%Y-%m-%d %H:%M} "
-        f"UTC: the source holds the same rows ({raw[:12]}), and code, settings and seeds are the "
-        "same. A training would produce the same models."
+        f"UTC: the source contains the same rows ({source_digest[:12]}), and code, settings and "
+        "seeds are the same. A training would produce the same models."
     )

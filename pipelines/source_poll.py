@@ -15,9 +15,10 @@ from sluice.serving.background import in_background
 from sluice.workloads.workload import Workload
 
 MAX_WAIT_S = 40.0
+"""Maximum wait for a load [s], so that a tick ends before Dagster stops it."""
+
 MAX_UNSUCCESSFUL_WAITS = 3
-"""Number of unsuccessful waits for one load after which it counts as hanging, and another load is
-started."""
+"""Number of unsuccessful waits for one load, after which another load is started."""
 MAX_LOADS = 4
 """Maximum number of threads that load one source, hanging ones included."""
 
@@ -64,8 +65,8 @@ class SourcePoll:
             load_asset: Loads the value of an asset, for a source that is an asset of the user.
         """
         self._hanging = [load for load in self._hanging if not load.done()]
-        is_full = len(self._loading) + len(self._hanging) >= MAX_LOADS
-        if not is_full and (not self._loading or self._num_waits >= MAX_UNSUCCESSFUL_WAITS):
+        has_max_loads = len(self._loading) + len(self._hanging) >= MAX_LOADS
+        if not has_max_loads and (not self._loading or self._num_waits >= MAX_UNSUCCESSFUL_WAITS):
             self._loading.append(in_background(partial(self._load, load_asset), name="source"))
             self._num_waits = 0
         finished = wait(self._loading, self._max_wait_s, return_when=FIRST_COMPLETED).done

@@ -13,7 +13,7 @@ from sluice.base.digests import short
 from sluice.base.home import Home
 from sluice.pipelines.run import RunReport
 
-_NUM_LONGEST = 3
+_NUM_PRINTED_STAGES = 3
 """Number of stages whose duration is printed."""
 
 
@@ -32,8 +32,8 @@ def print_summary(
     console.print()
     headline = make_commands_runnable(_headline(report), [pipeline], program=program)
     console.print(headline, highlight=False)
-    why = make_commands_runnable(report.reason, [pipeline], program=program)
-    _print_field(console, "why", why)
+    reason = make_commands_runnable(report.reason, [pipeline], program=program)
+    _print_field(console, "why", reason)
     for symptom in report.symptoms:
         if symptom not in report.reason:
             advice = make_commands_runnable(symptom, [pipeline], program=program)
@@ -140,8 +140,10 @@ def _metrics(report: RunReport) -> Table:
 
 
 def _duration(report: RunReport) -> str:
-    """Return the wall time and the longest stages; the progress has shown each stage."""
+    """Return the wall time and the longest stages, as text."""
     stages = sorted(report.stage_seconds.items(), key=itemgetter(1), reverse=True)
-    longest = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in stages[:_NUM_LONGEST])
+    longest = ", ".join(
+        f"{stage} {seconds:.1f} s" for stage, seconds in stages[:_NUM_PRINTED_STAGES]
+    )
     of_which = f", of which {longest}" if longest else ""
     return f"{report.wall_seconds:.1f} s wall time{of_which}"

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sluice.pipelines.trusted_hosts import is_trusted_host
 
-GRAPHQL = "/graphql"
+GRAPHQL_PATH = "/graphql"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
 NOTEBOOK_PATHS = frozenset({"/notebook", "/dagit/notebook"})
-"""Paths by which Dagster renders any notebook on this disk, scripts included."""
+"""Paths at which Dagster renders any notebook on this disk, including the notebook's scripts."""
 
 _PAGE_HEADERS = {
     "X-Frame-Options": "DENY",  # prevents clickjacking by pages of other sites
@@ -35,7 +35,7 @@ class RequestRejection(NamedTuple):
 
 
 def find_rejection(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejection | None:
-    """Return why a request or WebSocket handshake is rejected; None when it is allowed.
+    """Return status and reason of a rejected request or WebSocket handshake; None if it is allowed.
 
     Args:
         scope: ASGI scope of the request.
@@ -52,12 +52,12 @@ def find_rejection(scope: Scope, trusted_hosts: Iterable[str]) -> RequestRejecti
     return (
         _reject_path(scope)
         or _reject_other_origin(scope, headers, hosts[0])
-        or _reject_without_preflight(scope, headers)
+        or _reject_method_or_type(scope, headers)
     )
 
 
 def _reject_path(scope: Scope) -> RequestRejection | None:
-    """Reject paths that Dagster's routes could confuse, and pages of notebooks."""
+    """Reject paths that match the wrong route of Dagster, and paths of notebooks."""
     path = scope["path"]
     if not path.isprintable():  # '$' in a route also matches before a line feed: '/graphql%0a'
         return RequestRejection(
@@ -72,7 +72,7 @@ def _reject_path(scope: Scope) -> RequestRejection | None:
 
 
 def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRejection | None:
-    """Reject requests of pages of another origin, by headers that only browsers send."""
+    """Reject requests that a page of another origin sent, as shown by headers of the browser."""
     for origin in headers.getlist("origin"):
         if origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
             return RequestRejection(
@@ -94,28 +94,34 @@ def _reject_other_origin(scope: Scope, headers: Headers, host: str) -> RequestRe
     return None
 
 
-def _reject_without_preflight(scope: Scope, headers: Headers) -> RequestRejection | None:
-    """Reject requests that a page of another origin can send without a preflight request."""
+def _reject_method_or_type(scope: Scope, headers: Headers) -> RequestRejection | None:
+    """Allow only reads of pages and POST requests with JSON.
+
+    For any other request that changes state, a browser may need no preflight request, so a page of
+    another origin could send it.
+    """
     if scope["type"] == "websocket":
         return None
     method = scope["method"]
-    is_read = method in SAFE_METHODS and scope["path"].rstrip("/") != GRAPHQL
+    is_read = method in SAFE_METHODS and scope["path"].rstrip("/") != GRAPHQL_PATH
     if method != "POST" and not is_read:
         return RequestRejection(
             HTTPStatus.METHOD_NOT_ALLOWED,
             f"{scope['path']} is not served by {method}. Send GraphQL by POST.",
         )
-    types = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
-    if method == "POST" and types != ["application/json"]:
+    content_types = [
+        kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")
+    ]
+    if method == "POST" and content_types != ["application/json"]:
         return RequestRejection(
             HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-            f"A POST must have 'Content-Type: application/json', got {types}.",
+            f"A POST must have 'Content-Type: application/json', got {content_types}.",
         )
     return None
 
 
 class UiGuard:
-    """ASGI middleware that rejects requests of pages of other origins."""
+    """ASGI middleware that rejects the requests for which ``find_rejection`` returns a reason."""
 
     def __init__(self, app: ASGIApp, *, trusted_hosts: Iterable[str]) -> None:
         self._app, self._trusted_hosts = app, frozenset(trusted_hosts)

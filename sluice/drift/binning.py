@@ -43,9 +43,9 @@ class NumericCells:
         """Return the code of each value (N,)."""
         x_N = _floats(values)
         code_N = (np.searchsorted(self.edges, x_N) + 1).astype(np.uint8)
-        finite_N = np.isfinite(x_N)
-        if not finite_N.all():
-            code_N[~finite_N] = MISSING
+        is_finite_N = np.isfinite(x_N)
+        if not is_finite_N.all():
+            code_N[~is_finite_N] = MISSING
         return code_N
 
 

@@ -39,26 +39,26 @@ class NullDistribution:
     distance_DS: NDArray[np.float32]
     """Distances of the drawn windows by statistic (D, S); each column is in ascending order."""
 
-    smallest_D: NDArray[np.float64]
+    smallest_p_D: NDArray[np.float64]
     """Smallest p-value of the statistics of each drawn window (D,), in ascending order."""
 
     def p_values(self, distance_S: NDArray[np.float64]) -> tuple[float, ...]:
-        """Return the p-value of each statistic; NaN for a NaN distance."""
-        num = self.smallest_D.size
+        """Return the p-value of each statistic; NaN for a non-finite distance."""
+        num_draws = self.smallest_p_D.size
         p_values = []
         for null_D, distance in zip(self.distance_DS.T, distance_S.tolist(), strict=True):
             num_below = int(np.searchsorted(null_D, np.float32(distance * (1 - _TIE_RTOL)), "left"))
-            p_value = (1 + num - num_below) / (num + 1)
+            p_value = (1 + num_draws - num_below) / (num_draws + 1)
             p_values.append(p_value if math.isfinite(distance) else math.nan)
         return tuple(p_values)
 
-    def p_value(self, p_S: tuple[float, ...]) -> float:
+    def combined_p_value(self, p_S: tuple[float, ...]) -> float:
         """Return the p-value of the smallest of several p-values (min-p test)."""
         if not all(map(math.isfinite, p_S)):
             return math.nan
-        num = self.smallest_D.size
-        num_at_most = int(np.searchsorted(self.smallest_D, min(p_S) * (1 + _TIE_RTOL), "right"))
-        return (1 + num_at_most) / (num + 1)
+        num_draws = self.smallest_p_D.size
+        num_at_most = int(np.searchsorted(self.smallest_p_D, min(p_S) * (1 + _TIE_RTOL), "right"))
+        return (1 + num_at_most) / (num_draws + 1)
 
     def thresholds(self, rate: float) -> tuple[float, ...]:
         """Return for each statistic the distance that windows without drift exceed at this rate."""
@@ -138,12 +138,12 @@ def null_from_draws(distance_DS: NDArray[np.float64], num_rows: int) -> NullDist
     num_draws = distance_DS.shape[0]
     single_DS = distance_DS.astype(np.float32)
     sorted_DS = np.sort(single_DS, axis=0)
-    smallest_D = np.full(num_draws, np.inf)
+    smallest_p_D = np.full(num_draws, np.inf)
     for sorted_D, distance_D in zip(sorted_DS.T, single_DS.T, strict=True):
         num_at_least_D = num_draws - np.searchsorted(sorted_D, distance_D, "left")
-        smallest_D = np.minimum(smallest_D, num_at_least_D / num_draws)
+        smallest_p_D = np.minimum(smallest_p_D, num_at_least_D / num_draws)
     return NullDistribution(
-        num_rows=num_rows, distance_DS=sorted_DS, smallest_D=np.sort(smallest_D)
+        num_rows=num_rows, distance_DS=sorted_DS, smallest_p_D=np.sort(smallest_p_D)
     )
 
 

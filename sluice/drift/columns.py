@@ -113,7 +113,7 @@ class ColumnReference:
         }
         return np.stack([functions[name]() for name in self.statistics], axis=-1)
 
-    def max_exclusive_share(self, num_rows: int) -> float:
+    def max_new_category_share(self, num_rows: int) -> float:
         """Return the largest share of rows with new categories that is normal for a window.
 
         The reference is divided into windows of ``num_rows``. A window's categories count as new if
@@ -214,14 +214,14 @@ def _dependence_series(
         rank_G = np.concatenate(([0.5], np.cumsum(share_G) - share_G / 2)) - 0.5
         series = [rank_G[code_N], np.abs(rank_G)[code_N]]
     else:
-        frequent_codes = 1 + np.argsort(-count_G[1:], kind="stable")[:_CATEGORY_SERIES]
+        frequent_codes = 1 + np.argsort(-count_G[1:], kind="stable")[:_NUM_CATEGORY_SERIES]
         series = [(code_N == code).astype(np.float64) for code in frequent_codes]
     series.append((code_N == 0).astype(np.float64))
     scaled_series = [x_N / x_N.std() for x_N in series if x_N.std() > 0]
     return scaled_series or [np.zeros(code_N.size)]
 
 
-_CATEGORY_SERIES = 4
+_NUM_CATEGORY_SERIES = 4
 """Number of the most frequent categories whose serial dependence is measured."""
 
 
@@ -242,7 +242,7 @@ def _cell_positions(
     total_G = np.bincount(code_N, weights=x_N, minlength=count_G.size)[1:]
     is_filled_G = count_G[1:] > 0
     mean = total_G[is_filled_G] / count_G[1:][is_filled_G]
-    # An empty cell is interpolated from its neighbours, unless it is outside the range.
+    # An empty cell between filled ones is interpolated from its neighbours.
     positions = np.arange(is_filled_G.size)
     position_G = np.interp(positions, positions[is_filled_G], mean)
     position_G[0], position_G[-1] = x_N.min(), x_N.max()

@@ -34,11 +34,12 @@ class ConceptDriftReport(Record):
         description="Increase: mean loss of the window minus that of the reference [loss units]."
     )
     lower_bound: float = Field(
-        description="One-sided lower confidence bound of the increase at level alpha [loss "
-        "units]. The verdict is DRIFT if it is above ``required``."
+        description="One-sided lower confidence bound of the increase, confidence 1 - alpha [loss "
+        "units]. The verdict is DRIFT if the bound is above ``required``."
     )
     upper_bound: float = Field(
-        description="One-sided upper confidence bound of the increase at level alpha [loss units]."
+        description="One-sided upper confidence bound of the increase, confidence 1 - alpha [loss "
+        "units]."
     )
     required: float = Field(
         description="Maximum increase that is ignored (``min_loss_increase``) [loss units]."

@@ -1,10 +1,10 @@
 """Distances between the cell shares of a window and the cell shares of the reference.
 
 Each distance takes the shares of the window (..., G), which sum to 1 over the cells, and the shares
-of the reference (G,). It returns one number for each leading index. One call evaluates a window or
+of the reference (G,). It returns one number for each window. One call evaluates a window or
 thousands of resampled windows.
 
-Shape legend: G = cells, B = bins of several cells.
+Shape legend: W = windows, any number of leading dimensions; G = cells, B = bins of several cells.
 """
 
 import numpy as np
@@ -31,9 +31,9 @@ def population_stability(
         Yurdakul & Naranjo (2020), J. Risk Model Validation 14(4), on its distribution.
     """
     is_in_bin_GB = np.eye(int(bin_G.max()) + 1)[bin_G]
-    half = 0.5 / num_rows
-    window_WB = np.maximum(share_WG @ is_in_bin_GB, 0.0) + half
-    reference_B = reference_G @ is_in_bin_GB + half
+    half_row = 0.5 / num_rows
+    window_WB = np.maximum(share_WG @ is_in_bin_GB, 0.0) + half_row
+    reference_B = reference_G @ is_in_bin_GB + half_row
     index: Shares = ((window_WB - reference_B) * np.log(window_WB / reference_B)).sum(axis=-1)
     return index
 

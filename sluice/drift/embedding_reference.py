@@ -64,8 +64,8 @@ class EmbeddingReference:
 def compares_embeddings(workload: Workload, settings: DriftSettings) -> bool:
     """Return whether the drift of a workload's requests is detected on their embeddings.
 
-    This is so for images, texts and every other codec except windows and raw rows: of tables, the
-    columns are compared instead.
+    True for all codecs, such as those of images and texts, except windows and raw rows: for these,
+    the columns are compared.
     """
     if settings.embedding is None or not workload.is_served:
         return False
@@ -86,8 +86,8 @@ def build_embedding_reference(
     """Return the embeddings of at most ``max_rows`` held-out rows by the first deployed network.
 
     The network is that of the lowest seed and the last fold. The rows are evenly spaced test rows
-    of this fold, because a network separates rows that it was trained on better than others, and
-    repeated rows count once, like repeated requests. Rows are embedded one by one, as in serving.
+    of this fold, because a network separates its training rows better than other rows. Repeated
+    rows count once, like repeated requests. Rows are embedded one by one, as in serving.
 
     Args:
         workload: Workload of the version.
@@ -160,8 +160,8 @@ def _embed_rows(
 
 
 def _without_rows(member: Member, problem: str) -> EmbeddingReference:
-    none = np.empty((0, 0), np.float32)
-    return EmbeddingReference(network=member.weights, layer="", rows_NE=none, problem=problem)
+    no_rows_NE = np.empty((0, 0), np.float32)
+    return EmbeddingReference(network=member.weights, layer="", rows_NE=no_rows_NE, problem=problem)
 
 
 def save_embedding_reference(reference: EmbeddingReference, store: ArtifactStore) -> str:

@@ -36,8 +36,8 @@ class LatencyReport(Record):
     p95_s: float = Field(description="95th percentile of the latency in the window [s].")
     ratio: float = Field(description="Percentile of the window / percentile of the reference.")
     lower_ratio: float = Field(
-        description="One-sided lower confidence bound of the ratio at level alpha. The verdict is "
-        "DRIFT if it is above ``allowed_ratio``."
+        description="One-sided lower confidence bound of the ratio, confidence 1 - alpha. The "
+        "verdict is DRIFT if the bound is above ``allowed_ratio``."
     )
     allowed_ratio: float = Field(
         description="Maximum ratio that is ignored: 1 + ``max_latency_increase``."

@@ -36,14 +36,14 @@ def run_drift_monitor(inputs: MonitorInputs, previous: MonitorState | None) -> M
     if previous is not None and previous.candidate != inputs.version.candidate:
         previous = None
     evaluator = SignalEvaluator(inputs, previous)
-    latencies, until = evaluator.first_latencies()
-    embedding = evaluator.embedding()
+    latencies, until = evaluator.reference_latencies()
+    embedding = evaluator.update_embedding()
     signals = (
-        evaluator.rows(),
-        *evaluator.serving_tables(),
+        evaluator.update_rows(),
+        *evaluator.update_serving_tables(),
         *((embedding,) if embedding is not None else ()),
-        evaluator.latency(latencies, until),
-        evaluator.losses(),
+        evaluator.update_latency(latencies, until),
+        evaluator.update_losses(),
     )
     candidate = inputs.version.candidate
     old_training, old_repair = (previous.training, previous.repair) if previous else (None, None)

@@ -72,9 +72,10 @@ def _plots(report: DriftReport, reference: DriftReference) -> str:
         for result in plotted[:_MAX_PLOTS]
     ]
     num_hidden = len(plotted) - len(images)
-    more = f"The table contains {pluralize(num_hidden, 'more drifted column')}."
-    more = f'<p class="soft">{more}</p>' if num_hidden else ""
-    return f'<h2>Changes of the distributions</h2>\n<div class="pair">{"".join(images)}</div>{more}'
+    note = f"The table contains {pluralize(num_hidden, 'more drifted column')}."
+    note_html = f'<p class="soft">{note}</p>' if num_hidden else ""
+    plots = f'<div class="pair">{"".join(images)}</div>'
+    return f"<h2>Changes of the distributions</h2>\n{plots}{note_html}"
 
 
 def _column_table(report: DriftReport) -> str:
@@ -132,8 +133,8 @@ def _excluded_columns_card(report: DriftReport) -> str:
         return ""
     return (
         f'<div class="card unsure"><p><b>{escape(report.left_out)}</b> Drift in the '
-        "excluded columns is not detected. Raise drift.max_columns to compare more columns; time "
-        "and memory grow with its square.</p></div>"
+        "excluded columns is not detected. Raise drift.max_columns to compare more columns. Time "
+        "and memory grow with the square of their number.</p></div>"
     )
 
 

@@ -141,13 +141,13 @@ def _joint_row(joint: JointReference, null: NullDistribution | None) -> dict[str
 def _row(dependence: Dependence, null: NullDistribution | None, **values: Any) -> dict[str, Any]:
     values |= {"block_length": dependence.block_length, "stretch": dependence.inflation}
     if null is not None:
-        values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_D}
-    packed = {name: _to_bytes(values.get(name), kind) for name, kind in _ARRAYS.items()}
+        values |= {"null_distances": null.distance_DS, "null_smallest": null.smallest_p_D}
+    packed = {name: _to_bytes(values.get(name), dtype) for name, dtype in _ARRAYS.items()}
     return {name: values.get(name) for name in _TYPES} | packed
 
 
-def _to_bytes(values: NDArray[Any] | None, kind: str) -> bytes | None:
-    return None if values is None else np.ascontiguousarray(values).astype(kind).tobytes()
+def _to_bytes(values: NDArray[Any] | None, dtype: str) -> bytes | None:
+    return None if values is None else np.ascontiguousarray(values).astype(dtype).tobytes()
 
 
 def _read_array(row: dict[str, Any], name: str, width: int = 0) -> NDArray[Any]:
@@ -209,13 +209,13 @@ def _parse_joint(row: dict[str, Any], num_rows: int) -> JointReference:
     )
 
 
-def _parse_null(row: dict[str, Any], num_rows: int, statistics: int) -> NullDistribution | None:
+def _parse_null(row: dict[str, Any], num_rows: int, num_statistics: int) -> NullDistribution | None:
     if row["null_smallest"] is None:
         return None
     return NullDistribution(
         num_rows=num_rows,
-        distance_DS=_read_array(row, "null_distances", statistics),
-        smallest_D=_read_array(row, "null_smallest"),
+        distance_DS=_read_array(row, "null_distances", num_statistics),
+        smallest_p_D=_read_array(row, "null_smallest"),
     )
 
 

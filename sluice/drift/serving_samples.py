@@ -1,8 +1,9 @@
 """Converts the samples of the servers to tables for drift detection.
 
 Failed requests are excluded: they are sampled more often than others, and the rollout guards count
-them. Repeated requests for the same row count once. Shape legend: N = samples, O = outputs,
-E = width of an embedding.
+them. Repeated requests for the same row count once, except for latencies.
+
+Shape legend: N = samples, O = outputs, E = width of an embedding.
 """
 
 from collections.abc import Sequence

@@ -59,7 +59,7 @@ _NO_FEATURES = (
 class SignalEvaluator:
     """Evaluates the signals of one monitor run.
 
-    All public methods except ``first_latencies`` return the new state of one or two signals.
+    Each ``update_`` method evaluates the newest data and returns the new state of its signals.
     """
 
     def __init__(self, inputs: MonitorInputs, previous: MonitorState | None) -> None:
@@ -70,7 +70,7 @@ class SignalEvaluator:
         self.reports: dict[Signal, DriftReport] = {}
         self.embedding_window: EmbeddingWindow | None = None
 
-    def rows(self) -> SignalState:
+    def update_rows(self) -> SignalState:
         """Evaluate the new rows of the source."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:
@@ -86,7 +86,7 @@ class SignalEvaluator:
         frame = inputs.frame[list(inputs.workload.feature_columns)]
         return self._update("rows", self._evaluate_table("rows", frame, reference, after=after))
 
-    def serving_tables(self) -> tuple[SignalState, SignalState]:
+    def update_serving_tables(self) -> tuple[SignalState, SignalState]:
         """Evaluate the requests of clients, and the predictions that they got."""
         columns = self._inputs.workload.feature_columns
         requests = serving_samples.request_frame(self._new_samples("requests"), columns)
@@ -105,7 +105,7 @@ class SignalEvaluator:
             self._evaluate_serving("predictions", predicted, predictions),
         )
 
-    def embedding(self) -> SignalState | None:
+    def update_embedding(self) -> SignalState | None:
         """Evaluate the embeddings of requests; None for a workload whose columns are compared."""
         inputs, settings = self._inputs, self._inputs.settings.embedding
         if settings is None or not compares_embeddings(inputs.workload, inputs.settings):
@@ -138,7 +138,7 @@ class SignalEvaluator:
             "embedding", self._result(report, sampled.times, rows, (), "train", page)
         )
 
-    def first_latencies(self) -> tuple[tuple[float, ...], str]:
+    def reference_latencies(self) -> tuple[tuple[float, ...], str]:
         """Return the reference latencies [s] and the time of the last one."""
         previous = self._previous
         if previous is not None and previous.latencies:
@@ -150,7 +150,7 @@ class SignalEvaluator:
         first = latencies.iloc[:num_needed]
         return tuple(first.tolist()), str(first.index[-1].isoformat())
 
-    def latency(self, reference: tuple[float, ...], until: str) -> SignalState:
+    def update_latency(self, reference: tuple[float, ...], until: str) -> SignalState:
         """Evaluate the latency, compared with the first requests to this version."""
         inputs = self._inputs
         if not self._has_requests:
@@ -189,7 +189,7 @@ class SignalEvaluator:
             "latency", self._result(report, seconds.index, rows, (), "repair", page)
         )
 
-    def losses(self) -> SignalState:
+    def update_losses(self) -> SignalState:
         """Evaluate the losses on new labelled rows, compared with the held-out losses."""
         inputs = self._inputs
         if inputs.workload.horizon_rows == 0:

@@ -187,7 +187,7 @@ def _compare(
         "",
         missing_rate=float(missing_rate),
         statistics=statistics,
-        p_value=null.p_value(p_S),
+        p_value=null.combined_p_value(p_S),
         effect=_effect(column, statistics, num_rows),
         share=tuple(share_G.tolist()),
     )
@@ -204,7 +204,7 @@ def _with_new_categories(
     )
     result = result.model_copy(update={"new_categories": new_categories})
     share = sum(unseen.values()) / num_rows
-    normal_share = column.max_exclusive_share(num_rows)
+    normal_share = column.max_new_category_share(num_rows)
     if share <= normal_share:
         return result
     first = next(iter(new_categories))

@@ -21,10 +21,10 @@ class Waiting:
 def next_window(
     index: pd.Index, *, after: str, is_first: bool, settings: DriftSettings
 ) -> RowRange | Waiting:
-    """Return the rows of the next window, or why there are too few rows.
+    """Return the rows of the next window, or ``Waiting`` if there are too few.
 
     A window consists of the newest ``window_rows`` rows. The first window may have only
-    ``min_rows`` rows, because a new version would otherwise not be monitored for too long.
+    ``min_rows`` rows, so that the monitoring of a new version starts early.
 
     Args:
         index: Row labels in time order.

@@ -1,4 +1,4 @@
-"""Sends lines to a process of its own, without ever waiting for that process.
+"""Sends lines to a process of its own, without waiting for that process until it is closed.
 
 The sender may be a training: a process that is slow, hangs or has ended must not delay it.
 """
@@ -45,11 +45,12 @@ class LineProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self._errors,
-            start_new_session=True,  # Ctrl-C does not reach it, and one kill ends its children too
+            # Ctrl-C does not reach the process, and one kill ends its children too.
+            start_new_session=True,
         )
         assert self._process.stdin is not None
-        self._stdin = self._process.stdin.fileno()
-        os.set_blocking(self._stdin, False)
+        self._stdin_fd = self._process.stdin.fileno()
+        os.set_blocking(self._stdin_fd, False)
 
     def send(self, line: bytes) -> None:
         """Send one line, which ends with a newline; returns at once.
@@ -72,7 +73,7 @@ class LineProcess:
         deadline = time.monotonic() + timeout_s
         try:
             while self._pending and time.monotonic() < deadline:
-                select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))
+                select.select([], [self._stdin_fd], [], max(0.0, deadline - time.monotonic()))
                 self._write()
             assert self._process.stdin is not None
             with contextlib.suppress(BrokenPipeError):
@@ -105,7 +106,7 @@ class LineProcess:
     def _write(self) -> None:
         try:
             while self._pending:
-                del self._pending[: os.write(self._stdin, self._pending)]
+                del self._pending[: os.write(self._stdin_fd, self._pending)]
         except BlockingIOError:
             pass
         except BrokenPipeError:

@@ -78,6 +78,7 @@ def mirror_to_mlflow(
 
     Raises:
         ClientFailed: The server or the client failed, or was not finished in time.
+        OSError: The client cannot be started.
     """
     if find_spec("mlflow") is None:
         raise ClientFailed("the package mlflow is not installed. Install Sluice with [mlflow].")
@@ -164,7 +165,7 @@ def _find_or_create_run(client: Any, payload: Mapping[str, Any]) -> Any:
 def _log_run(client: Any, run_id: str, payload: Mapping[str, Any]) -> None:
     from mlflow.entities import Metric, Param
 
-    # Metrics with equal times are equal to the server, so a repetition adds none.
+    # The server stores a repeated metric with the same time only once.
     registered_ms = payload["registered_ms"]
     params = [Param(name, text[:_MAX_PARAM_CHARS]) for name, text in _flatten(payload["config"])]
     metrics = [

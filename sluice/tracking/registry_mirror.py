@@ -24,7 +24,7 @@ from sluice.tracking.tracked_run import Scalar, Split, TrackedRun, fold_run_task
 from sluice.tracking.wandb_fold_runs import training_group
 from sluice.tracking.wandb_mirror import mirror
 
-LOSSES: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
+_LOSS_FIELDS: tuple[tuple[Split, str], ...] = (("train", "train_loss"), ("val", "val_loss"))
 """Split and field of the event log for each mirrored loss curve."""
 
 _ACTIONS_WITHOUT_WANDB_RUN = ("accept", "trust", "stage", "unstage", "approve")
@@ -176,14 +176,14 @@ def _loss_curves(version: Version, store: ArtifactStore) -> list[Scalar]:
     return [
         Scalar(
             split=split,
-            task=fold_run_task(int(line["seed"]), int(line["fold_id"])),
+            task=fold_run_task(int(event["seed"]), int(event["fold_id"])),
             metric="loss",
-            value=float(line[column]),
-            epoch=int(line["epoch"]),
+            value=float(event[loss_field]),
+            epoch=int(event["epoch"]),
         )
-        for line in read_events(store.path(digest)).events
-        if line["event"] == "epoch_complete"
-        for split, column in LOSSES
+        for event in read_events(store.path(digest)).events
+        if event["event"] == "epoch_complete"
+        for split, loss_field in _LOSS_FIELDS
     ]
 
 

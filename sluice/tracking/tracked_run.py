@@ -35,7 +35,8 @@ class Scalar:
 
     Raises:
         ContractError: The value is not a plain real number (a tensor, an array, a text), or a
-            part of the name has characters other than letters, digits and '_.@:-'.
+            part of the name has characters other than letters, digits and '_.@:-', or does not
+            start with a letter or digit.
     """
 
     split: Split
@@ -48,7 +49,8 @@ class Scalar:
         for part in (self.split, self.metric, *([self.task] if self.task else [])):
             if not _NAME_PART.fullmatch(part):
                 raise ContractError(
-                    f"A tracked name must consist of letters, digits and '_.@:-', got {part!r}.",
+                    "Each part of a tracked name must consist of letters, digits and '_.@:-', and "
+                    f"start with a letter or digit, got {part!r}.",
                     fix="Rename the metric or task; '/' separates the parts of a name.",
                 )
         if isinstance(self.value, bool) or not isinstance(self.value, numbers.Real):

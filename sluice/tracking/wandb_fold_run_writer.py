@@ -13,9 +13,14 @@ from typing import Any
 
 from sluice.eventlog.event_log import read_events
 from sluice.tracking.wandb_run_end import RunEnd, finish_run
-from sluice.tracking.wandb_run_writer import init_run, last_written_epoch, log_file, write_runs
+from sluice.tracking.wandb_run_writer import (
+    init_run,
+    last_written_epoch,
+    store_artifact,
+    write_runs,
+)
 
-_COLUMNS = {
+_METRIC_NAMES = {
     "train_loss": "train/loss",
     "val_loss": "val/loss",
     "learning_rate": "train/learning_rate",
@@ -24,8 +29,7 @@ _COLUMNS = {
     "clipped_share": "train/clipped_share",
     "seconds": "epoch_seconds",
 }
-"""Name in W&B by the name of the field of an epoch's result."""
-
+"""Name of the metric in W&B, by field of an epoch's result."""
 
 _LOST_REASON = "The process of the training ended. Run the training again to resume it."
 
@@ -42,8 +46,8 @@ class _FoldRunWriter:
             _remove_offline_runs(Path(destination["folder"]), run_id)
         self._run = init_run(destination, run_id, name=name, config=config, job="training")
         self._run.define_metric("epoch")
-        for name in ("train/*", "val/*", "epoch_seconds"):
-            self._run.define_metric(name, step_metric="epoch")
+        for metric in ("train/*", "val/*", "epoch_seconds"):
+            self._run.define_metric(metric, step_metric="epoch")
         self._last_epoch = last_written_epoch(self._run)
 
     def write_epoch(self, result: Mapping[str, Any]) -> None:
@@ -52,7 +56,9 @@ class _FoldRunWriter:
         if epoch <= self._last_epoch:
             return
         self._last_epoch = epoch
-        values = {column: result[field] for field, column in _COLUMNS.items() if field in result}
+        values = {
+            metric: result[field] for field, metric in _METRIC_NAMES.items() if field in result
+        }
         # Without ``commit`` the row would wait for the next epoch.
         self._run.log({"epoch": epoch, **values}, step=epoch, commit=True)
 
@@ -89,7 +95,7 @@ class _FoldRunWriter:
             Path(done_path).write_text(json.dumps({"folder": folder}))
 
     def _log_weights(self, weights: Mapping[str, str], summary: Mapping[str, Any]) -> None:
-        log_file(
+        store_artifact(
             self._run,
             Path(weights["path"]),
             artifact=weights["artifact"],

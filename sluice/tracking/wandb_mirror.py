@@ -44,7 +44,7 @@ QUIET_SETTINGS: dict[str, Any] = {
 """Settings of wandb that disable its output and the collection of data about this machine."""
 
 INIT_TIMEOUT_S = 15.0
-"""Maximum wait of a run for W&B's server before it counts as unreachable [s]."""
+"""Maximum wait of a run for W&B's server, which then counts as unreachable [s]."""
 
 
 class MirrorResult(Record):
@@ -172,7 +172,7 @@ def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str
 
     Variables of wandb are removed, except the key and the server.
     """
-    passed_on = {
+    inherited_variables = {
         name: value
         for name, value in environ.items()
         if not name.startswith("WANDB_") or name in CREDENTIALS
@@ -185,10 +185,10 @@ def wandb_environment(folder: Path, environ: Mapping[str, str]) -> dict[str, str
         "WANDB_ARTIFACT_DIR",
     )
     return {
-        **passed_on,
+        **inherited_variables,
         **dict.fromkeys(folder_variables, str(folder)),
         "WANDB_ERROR_REPORTING": "false",
-        # The key of a login was already found.
+        # wandb must not read this file: the key of a login is in WANDB_API_KEY.
         "NETRC": os.devnull,
     }
 

@@ -125,11 +125,11 @@ class RunSender:
             )
 
     def _sync_hint(self) -> str:
-        """Return how to send what wandb has stored on this machine; "" if it stored nothing."""
-        offline_folder = self._folder / "wandb"
-        if self._settings.mode != "online" or not any(offline_folder.glob("run-*/*.wandb")):
+        """Return how to send the runs that wandb has stored on this machine; "" without any."""
+        wandb_folder = self._folder / "wandb"
+        if self._settings.mode != "online" or not any(wandb_folder.glob("run-*/*.wandb")):
             return ""
-        return f" Send what was not sent with: wandb sync {offline_folder}/run-*"
+        return f" Send what was not sent with: wandb sync {wandb_folder}/run-*"
 
 
 def _line(message: Mapping[str, Any]) -> bytes:

@@ -103,7 +103,7 @@ def last_written_epoch(run: Any) -> int:
     return max(int(run.starting_step) - 1, 0)
 
 
-def log_file(
+def store_artifact(
     run: Any,
     path: Path,
     *,

@@ -15,8 +15,8 @@ from sluice.tracking.wandb_run_sender import RunSender
 
 _WRITER = "sluice.tracking.wandb_trial_writer"
 
-Values = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Function that converts the Tune config of a trial to the values by path of the setting."""
+DecodeConfig = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""Function that converts the Tune config of a trial to values by the path of their setting."""
 
 
 def trial_callbacks(
@@ -24,7 +24,7 @@ def trial_callbacks(
     *,
     group: str,
     folder: Path,
-    values: Values,
+    decode_config: DecodeConfig,
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> list[Any]:
@@ -34,7 +34,7 @@ def trial_callbacks(
         settings: Destination; trials are sent only if the mode is 'online' and a key is set.
         group: Name of the group of runs, which is different for each search.
         folder: Folder for wandb's files.
-        values: Converts the Tune config of a trial.
+        decode_config: Converts the Tune config of a trial.
         environ: Environment variables of the caller, with the key or the location of the login.
         warn: Called with the reason if trials are not sent.
 
@@ -55,7 +55,12 @@ def trial_callbacks(
         return []
     return [
         wandb_callback(
-            settings, group=group, folder=folder, values=values, environ=login, warn=warn
+            settings,
+            group=group,
+            folder=folder,
+            decode_config=decode_config,
+            environ=login,
+            warn=warn,
         )
     ]
 
@@ -65,11 +70,11 @@ def wandb_callback(
     *,
     group: str,
     folder: Path,
-    values: Values,
+    decode_config: DecodeConfig,
     environ: Mapping[str, str],
     warn: Callable[[str], None],
 ) -> Any:
-    """Return a callback of Ray Tune that logs each trial as a run; a resumed search continues it.
+    """Return a callback of Ray Tune that logs each trial as a run; a resumed search continues runs.
 
     The step of a run is the epoch, and its history contains every epoch of the trial. When the
     search ends or is interrupted, the callback waits for the last uploads, for at most 30 s or
@@ -79,7 +84,7 @@ def wandb_callback(
         settings: Mode, project, entity, tags and time limit.
         group: Group of the runs; the id of a run is the group and the number of the trial.
         folder: Folder for wandb's files.
-        values: Converts the Tune config of a trial.
+        decode_config: Converts the Tune config of a trial.
         environ: Environment variables of the process that writes the runs.
         warn: Called with the reason if trials are not sent.
     """
@@ -144,7 +149,7 @@ def wandb_callback(
             for trial in trials:
                 if trial.is_finished():  # a resumed study does not report the end of all of them
                     self._close_run(trials, trial, failed=trial.status == "ERROR")
-            sender.end(state="interrupted", reason="The search ended before the trial.")
+            sender.end(state="interrupted", reason="The search ended before the trial did.")
 
         def _id(self, trial: Any) -> str:
             return f"{group}-{self._numbers[trial]}"
@@ -154,7 +159,7 @@ def wandb_callback(
                 return  # a paused trial continues
             self._open_trials.add(trial)
             number = self._number(trials, trial)
-            config = dict(values(trial.config))
+            config = dict(decode_config(trial.config))
             sender.send(do="open", id=self._id(trial), name=f"trial {number}", config=config)
             # The interruption of a search may come between a report and its callback. The writer
             # ignores epochs that it or the server has.
@@ -166,7 +171,7 @@ def wandb_callback(
             return self._numbers.setdefault(trial, trials.index(trial))
 
         def _send_result(self, trial: Any, result: Mapping[str, Any]) -> None:
-            config = dict(values(result["config"]))
+            config = dict(decode_config(result["config"]))
             if reason := str(result.get("reason") or ""):
                 config["reason"] = redact(reason)
             for epoch_result in _epoch_results(result):

@@ -14,10 +14,10 @@ from sluice.config.pipeline import PipelineSettings
 from sluice.config.resolved import resolve
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
-from sluice.pipelines.jobs import PRODUCTION
+from sluice.pipelines.jobs import PRODUCTION_MODEL
+from sluice.pipelines.promotion_sensor import next_request
 from sluice.pipelines.resources import with_resources
 from sluice.pipelines.run import RunReport
-from sluice.pipelines.sensors import next_request
 from sluice.pipelines.summary import print_summary
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
@@ -95,7 +95,7 @@ def test_line_waits_for_the_launchpad_and_continues(
     assert f"Run: .venv/bin/{COMMAND}" in printed
     assert f".venv/bin/{COMMAND} approve the promotion" in printed
     assert WAITS in str(tick(pipeline, home))
-    early = execute(definitions, home, "echo_promotion", f"echo__{PRODUCTION}", version=1)
+    early = execute(definitions, home, "echo_promotion", f"echo__{PRODUCTION_MODEL}", version=1)
     assert not early.success
     (failed,) = (event for event in early.all_events if event.is_step_failure)
     assert WAITS in failed.step_failure_data.error_display_string
@@ -113,7 +113,7 @@ def test_line_waits_for_the_launchpad_and_continues(
     request = tick(pipeline, home)
     assert isinstance(request, dg.RunRequest)
     assert request.job_name is not None
-    promoted = execute(definitions, home, request.job_name, f"echo__{PRODUCTION}", version=1)
+    promoted = execute(definitions, home, request.job_name, f"echo__{PRODUCTION_MODEL}", version=1)
     assert promoted.success
     with ledger_of(home) as ledger:
         assert [entry.action for entry in ledger.history("echo")] == [

@@ -20,8 +20,8 @@ from sluice.config.resolved import resolve
 from sluice.pipelines.component import ModelPipeline
 from sluice.pipelines.definitions import defs
 from sluice.pipelines.definitions_builder import build_definitions
+from sluice.pipelines.promotion_sensor import ModelStatus, request_promotion
 from sluice.pipelines.resources import with_resources
-from sluice.pipelines.sensors import ModelStatus, request_promotion
 from tests.pipelines.conftest import ECHO, ROLLOUT, STAGES, home_at
 
 
@@ -168,7 +168,10 @@ def candidate_event(verdict: str, version: int = 3) -> dg.EventLogEntry:
 
 def situation(production: int | None) -> ModelStatus:
     return ModelStatus(
-        production=production, rollout=None, num_servers=0, at=datetime(2025, 3, 14, tzinfo=UTC)
+        production_number=production,
+        rollout=None,
+        num_servers=0,
+        at=datetime(2025, 3, 14, tzinfo=UTC),
     )
 
 

@@ -20,7 +20,7 @@ from sluice.evaluation.alpha_spending import spent_alpha
 from sluice.evaluation.guard_settings import GuardSettings, HardLimit
 from sluice.evaluation.suites.library import SuiteLibrary
 from sluice.evaluation.suites.settings import SuiteGuard, SuiteSettings
-from sluice.pipelines.code_location import DEFINITIONS
+from sluice.pipelines.code_location import DEFINITIONS_MODULE
 from sluice.pipelines.definitions_builder import build_definitions
 from sluice.pipelines.instance import open_instance
 from sluice.pipelines.resources import resources
@@ -93,8 +93,8 @@ def test_a_candidate_that_is_better_ends_in_production(
     with open_instance(home) as instance:
         origins = {run.job_name: run.remote_job_origin for run in instance.get_runs()}
     assert {job: (origin.job_name, origin.location_name) for job, origin in origins.items()} == {
-        "echo_training": ("echo_training", DEFINITIONS),
-        "echo_promotion": ("echo_promotion", DEFINITIONS),
+        "echo_training": ("echo_training", DEFINITIONS_MODULE),
+        "echo_promotion": ("echo_promotion", DEFINITIONS_MODULE),
     }, "the timeline of the UI shows runs of known jobs only"
 
 

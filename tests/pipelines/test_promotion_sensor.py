@@ -12,7 +12,7 @@ from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.base.artifacts import ArtifactStore
 from sluice.base.errors import GateBlocked, UnknownVersion
 from sluice.config.pipeline import PipelineSettings
-from sluice.pipelines.sensors import START_RETRY_S, next_request
+from sluice.pipelines.promotion_sensor import START_RETRY_S, next_request
 from sluice.registry.rollouts import RolloutLedger
 from tests.sluice.registry.ledger_samples import (
     MODEL,

@@ -92,7 +92,7 @@ def test_the_smallest_of_several_p_values_is_corrected():
     distance_DS = rng.normal(size=(2000, 3))
     null = null_from_draws(distance_DS[:1000], 100)
 
-    together = [null.p_value(null.p_values(row)) for row in distance_DS[1000:]]
+    together = [null.combined_p_value(null.p_values(row)) for row in distance_DS[1000:]]
     alone = [min(null.p_values(row)) for row in distance_DS[1000:]]
 
     assert np.mean(np.array(together) <= 0.1) == pytest.approx(0.1, abs=0.03)
@@ -105,4 +105,4 @@ def test_what_cannot_be_computed_has_no_p_value():
     p_S = null.p_values(np.array([np.nan, 1.0]))
 
     assert math.isnan(p_S[0])
-    assert math.isnan(null.p_value(p_S))
+    assert math.isnan(null.combined_p_value(p_S))

@@ -59,6 +59,6 @@ def test_the_share_of_categories_in_one_window_only_is_normal():
 
     column = column_of(values)
 
-    assert column.max_exclusive_share(100) == pytest.approx(0.2)
-    assert column.max_exclusive_share(10) == 0
-    assert column_of(["a", "b"] * 200).max_exclusive_share(100) == 0
+    assert column.max_new_category_share(100) == pytest.approx(0.2)
+    assert column.max_new_category_share(10) == 0
+    assert column_of(["a", "b"] * 200).max_new_category_share(100) == 0

@@ -31,7 +31,7 @@ def test_a_wide_table_is_compared_in_a_sample_of_its_columns(reference):
     assert reference.joint is not None
     assert len(reference.features.numeric_positions) == 8
     assert (
-        reference.calibration.joint.smallest_D.size
+        reference.calibration.joint.smallest_p_D.size
         == FEW.num_resamples(9)
         < FEW.num_resamples(3001)
     )

@@ -62,7 +62,7 @@ def test_trials_arrive_in_the_group_of_the_search_with_their_end(server, tmp_pat
         ONLINE,
         group="toy-1",
         folder=tmp_path,
-        values=dict,
+        decode_config=dict,
         environ=os.environ | server.environ,
         warn=said.append,
     )

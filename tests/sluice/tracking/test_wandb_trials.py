@@ -87,7 +87,7 @@ def test_each_trial_is_a_run_that_a_resumed_search_continues(tmp_path):
                 TrackingSettings(),
                 group="toy-1",
                 folder=tmp_path,
-                values=values,
+                decode_config=values,
                 environ=os.environ,
                 warn=said.append,
             )
@@ -129,7 +129,7 @@ def test_a_failure_of_wandb_does_not_stop_the_search_and_is_reported_once(
         TrackingSettings(mode="online", timeout_s=16),
         group="toy",
         folder=tmp_path,
-        values=values,
+        decode_config=values,
         environ={"WANDB_API_KEY": key, "WANDB_BASE_URL": "http://127.0.0.1:9"},
         warn=said.append,
     )
@@ -186,7 +186,7 @@ def test_a_run_shows_how_its_trial_ended(tmp_path):
     """Tune's calls stand for a search that is interrupted while one of its trials is paused."""
     said = []
     given = [TrackingSettings(tags=("t",))]
-    more = {"group": "toy", "folder": tmp_path, "values": dict, "environ": os.environ}
+    more = {"group": "toy", "folder": tmp_path, "decode_config": dict, "environ": os.environ}
     more["warn"] = said.append
     callback = wandb_callback(*given, **more)
     trials = finished, failed, pruned, open_ = [TuneTrial() for _ in range(4)]
@@ -226,7 +226,7 @@ def test_a_run_shows_how_its_trial_ended(tmp_path):
         "toy-1": [(1, "loss is nan", ["t", "failed"])],
         "toy-2": [(0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"])],
         "toy-3": [
-            (255, "The search ended before the trial.", ["t", "interrupted"]),
+            (255, "The search ended before the trial did.", ["t", "interrupted"]),
             (0, "The scheduler stopped the trial after epoch 2.", ["t", "pruned"]),
         ],
     }
@@ -238,7 +238,7 @@ def test_a_writer_that_hangs_delays_the_end_by_the_time_limit_only(tmp_path):
         TrackingSettings(mode="online", timeout_s=1.5),
         group="toy",
         folder=tmp_path / "wandb",
-        values=dict,
+        decode_config=dict,
         environ=fake_wandb(tmp_path, "import time; time.sleep(600)"),
         warn=said.append,
     )
@@ -258,7 +258,7 @@ def test_a_writer_that_hangs_delays_the_end_by_the_time_limit_only(tmp_path):
 
 def test_trials_are_sent_only_online_and_with_a_key(tmp_path):
     said = []
-    own = {"group": "toy", "folder": tmp_path, "values": values, "environ": {}}
+    own = {"group": "toy", "folder": tmp_path, "decode_config": values, "environ": {}}
     for mode in ("offline", "off", "online"):
         assert trial_callbacks(TrackingSettings(mode=mode), **own, warn=said.append) == []
     assert len(said) == 1

@@ -24,8 +24,8 @@ def latest_input_records(trace: Trace, network: int) -> dict[tuple[bool, int], I
 
 def training_and_evaluation_inputs(
     trace: Trace, *, min_rows: int
-) -> Iterator[tuple[int, InputRecord, list[InputRecord]]]:
-    """Yield each network with its training inputs and its evaluation inputs.
+) -> Iterator[tuple[InputRecord, list[InputRecord]]]:
+    """Yield the training inputs and the evaluation inputs of each network.
 
     Left out are networks without an evaluation, networks that are trained on several loaders, and
     networks whose training inputs are generated. Records of fewer than ``min_rows`` rows are
@@ -40,7 +40,7 @@ def training_and_evaluation_inputs(
         training = [record for record in records if record.is_learning]
         evaluations = [record for record in records if not record.is_learning]
         if len(training) == 1 and evaluations and not training[0].is_generated:
-            yield network, training[0], evaluations
+            yield training[0], evaluations
 
 
 def consistent_difference(

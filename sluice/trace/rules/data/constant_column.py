@@ -1,5 +1,6 @@
 """Detects input columns that are constant in every training row."""
 
+import math
 from collections.abc import Mapping
 from itertools import pairwise
 from statistics import correlation, median
@@ -17,12 +18,17 @@ from sluice.trace.rules._helpers.loss_calls import list_numbers, network_name
 class ConstantColumnSettings(Settings):
     """Thresholds of the rule ``CONSTANT_COLUMN``."""
 
-    min_rows: int = Field(200, ge=1, description="Minimum number of training rows for a finding.")
+    min_rows: int = Field(
+        200,
+        ge=1,
+        description="Minimum number of training rows for a finding. An evaluation is compared if "
+        "it has at least a quarter of this number.",
+    )
     min_table_rows: int = Field(
         1000,
         ge=1,
-        description="Minimum number of training rows to report constant columns of a table "
-        "without comparing them with evaluation rows.",
+        description="Minimum number of training rows for a finding about a missing part of a "
+        "table, or about isolated constant columns.",
     )
     min_constant_columns: int = Field(
         3,
@@ -64,8 +70,9 @@ class ConstantColumnSettings(Settings):
     max_narrow_columns: int = Field(
         32,
         ge=1,
-        description="Maximum number of columns of a table for a single constant column to be "
-        "conclusive.",
+        description="Maximum number of columns of a narrow table. In a wider table, isolated "
+        "constant columns are not reported, and several constant columns among standardized ones "
+        "need confirmation.",
     )
     max_standardized_mean: float = Field(
         0.3, gt=0, description="Maximum absolute mean of a standardized column."
@@ -111,24 +118,24 @@ def _judge(rule: Rule[ConstantColumnSettings], trace: Trace) -> tuple[TraceFindi
     for network in sorted({record.network for record in trace.inputs}):
         records = latest_input_records(trace, network).values()
         training = [record for record in records if record.is_learning]
-        evaluated = [record for record in records if not record.is_learning]
+        evaluations = [record for record in records if not record.is_learning]
         if (
             len(training) != 1
             or training[0].num_rows < rule.settings.min_rows
             or training[0].matches_model_output
         ):
             continue
-        finding = _detect_constant(rule, trace, training[0], evaluated)
+        finding = _detect_constant_columns(rule, trace, training[0], evaluations)
         if finding is not None:
             findings.append(finding)
     return tuple(findings)
 
 
-def _detect_constant(
+def _detect_constant_columns(
     rule: Rule[ConstantColumnSettings],
     trace: Trace,
     training: InputRecord,
-    evaluated: list[InputRecord],
+    evaluations: list[InputRecord],
 ) -> TraceFinding | None:
     outermost = {0, max((c.column for c in training.columns), default=0)}
     constant = [
@@ -144,17 +151,14 @@ def _detect_constant(
     ):
         return None
     is_narrow = len(training.columns) <= rule.settings.max_narrow_columns
-    has_missing_part = len(training.shape) == 2 and _has_missing_part(
-        rule.settings, constant, training
-    )
     for reason, columns in (
         (
             "they are a large part of the table, and their constants differ",
-            constant if has_missing_part else [],
+            constant if _is_missing_part(rule.settings, constant, training) else [],
         ),
         (
             "the evaluation contains other values there",
-            _vary_in_evaluation(rule.settings, constant, training, evaluated),
+            _columns_varying_in_evaluation(rule.settings, constant, training, evaluations),
         ),
         (
             "all others are standardized",
@@ -170,7 +174,7 @@ def _detect_constant(
         ),
         (
             "the neighboring columns vary",
-            [c for c in constant if _is_hole(rule.settings, c, training)],
+            [c for c in constant if _do_neighbors_vary(rule.settings, c, training)],
         ),
     ):
         if columns:
@@ -178,11 +182,13 @@ def _detect_constant(
             may_be_intentional = "standardized" in reason and len(columns) > 1 and not is_narrow
             column = columns[0]
             listed = list_numbers([c.column for c in columns[:_MAX_LISTED]], len(columns))
-            num_known = training.shape[-1] if not training.by_position else len(training.columns)
+            num_columns = (
+                math.prod(training.shape[1:]) if training.by_position else training.shape[-1]
+            )
             subject = (
-                f"column {listed} of {num_known} is {column.smallest:.4g}"
+                f"column {listed} of {num_columns} is {column.smallest:.4g}"
                 if len(columns) == 1
-                else f"columns {listed} of {num_known} are constant, the first one "
+                else f"columns {listed} of {num_columns} are constant, the first one "
                 f"{column.smallest:.4g},"
             )
             return rule.finding(
@@ -200,32 +206,31 @@ def _detect_constant(
     return None
 
 
-def _has_missing_part(
+def _is_missing_part(
     settings: ConstantColumnSettings, constant: list[ColumnRecord], record: InputRecord
 ) -> bool:
     """Whether a large part of the columns of a table is constant, and their constants differ.
 
     A part with one constant may be intentional: ones, or zeros where nothing was counted.
     """
-    values = {c.smallest for c in constant}
     return (
-        record.num_rows >= settings.min_table_rows
+        len(record.shape) == 2
+        and record.num_rows >= settings.min_table_rows
         and len(record.columns) == record.shape[-1]
         and len(constant)
         >= max(settings.min_constant_columns, settings.min_constant_share * len(record.columns))
-        and len(values) > 1
-        and bool(values - {0.0})
+        and len({c.smallest for c in constant}) > 1
     )
 
 
-def _vary_in_evaluation(
+def _columns_varying_in_evaluation(
     settings: ConstantColumnSettings,
     constant: list[ColumnRecord],
     training: InputRecord,
-    evaluated: list[InputRecord],
+    evaluations: list[InputRecord],
 ) -> list[ColumnRecord]:
-    """Return the columns that vary in an evaluation on similarly distributed rows."""
-    for record in evaluated:
+    """Return the columns that vary in the first evaluation on similarly distributed rows."""
+    for record in evaluations:
         columns = {c.column: c for c in record.columns}
         if record.num_rows < settings.min_rows // 4 or not _is_similarly_distributed(
             settings, training, columns
@@ -236,29 +241,32 @@ def _vary_in_evaluation(
 
 
 def _varies(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
-    width = column.largest - column.smallest
-    return width > 0 and column.std / width > settings.min_relative_std
+    value_range = column.largest - column.smallest
+    return value_range > 0 and column.std / value_range > settings.min_relative_std
 
 
 def _is_similarly_distributed(
-    settings: ConstantColumnSettings, training: InputRecord, evaluated: Mapping[int, ColumnRecord]
+    settings: ConstantColumnSettings, training: InputRecord, evaluation: Mapping[int, ColumnRecord]
 ) -> bool:
     """Whether most columns are distributed as in training: the rows are of the same task."""
-    pairs = [(c, evaluated[c.column]) for c in training.columns if c.std and c.column in evaluated]
-    similar = [
-        abs(d.mean - c.mean) < settings.max_mean_difference * c.std
-        and 1 / settings.max_std_ratio < d.std / c.std < settings.max_std_ratio
-        for c, d in pairs
+    pairs = [
+        (t, evaluation[t.column]) for t in training.columns if t.std and t.column in evaluation
     ]
-    return 2 * sum(similar) > len(similar)
+    num_similar = sum(
+        abs(e.mean - t.mean) < settings.max_mean_difference * t.std
+        and 1 / settings.max_std_ratio < e.std / t.std < settings.max_std_ratio
+        for t, e in pairs
+    )
+    return 2 * num_similar > len(pairs)
+
+
+def _is_standardized(settings: ConstantColumnSettings, column: ColumnRecord) -> bool:
+    low, high = settings.standardized_std_range
+    return abs(column.mean) < settings.max_standardized_mean and low < column.std < high
 
 
 def _are_others_standardized(settings: ConstantColumnSettings, record: InputRecord) -> bool:
-    remaining = [c for c in record.columns if c.largest > c.smallest]
-    low, high = settings.standardized_std_range
-    return all(
-        abs(c.mean) < settings.max_standardized_mean and low < c.std < high for c in remaining
-    )
+    return all(_is_standardized(settings, c) for c in record.columns if c.largest > c.smallest)
 
 
 def _is_between_standardized(
@@ -271,16 +279,16 @@ def _is_between_standardized(
     """
     if len(record.shape) != 2 or column.smallest:
         return False
-    low, high = settings.standardized_std_range
     standardized = {
-        c.column
-        for c in record.columns
-        if abs(c.mean) < settings.max_standardized_mean and low < c.std < high and c.smallest < 0
+        c.column for c in record.columns if _is_standardized(settings, c) and c.smallest < 0
     }
-    binary = {c.column for c in record.columns if (c.smallest, c.largest) == (0, 1)}
-    constant = {c.column for c in record.columns if c.smallest == c.largest}
-    remaining = {c.column for c in record.columns} - standardized - binary - constant
-    return not remaining and {column.column - 1, column.column + 1} <= standardized
+    has_other_columns = any(
+        c.column not in standardized
+        and c.smallest != c.largest
+        and (c.smallest, c.largest) != (0, 1)
+        for c in record.columns
+    )
+    return not has_other_columns and {column.column - 1, column.column + 1} <= standardized
 
 
 def _is_isolated(
@@ -303,13 +311,16 @@ def _is_isolated(
     if max(positions) - min(positions) != len(values) - 1:
         return False
     is_complete = len(record.columns) == record.shape[1] <= settings.max_narrow_columns
-    neighbors = {position + side for position in positions for side in (-1, 1)} - set(positions)
-    neighbor_records = [c for c in record.columns if c.column in neighbors]
-    is_next_to_binary = any((c.smallest, c.largest) == (0, 1) for c in neighbor_records)
+    neighbors = (min(positions) - 1, max(positions) + 1)
+    is_next_to_binary = any(
+        (c.smallest, c.largest) == (0, 1) for c in record.columns if c.column in neighbors
+    )
     return is_complete and record.num_rows >= settings.min_table_rows and not is_next_to_binary
 
 
-def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord) -> bool:
+def _do_neighbors_vary(
+    settings: ConstantColumnSettings, column: ColumnRecord, record: InputRecord
+) -> bool:
     """Whether a position of an image or curve is constant while both neighbors vary.
 
     Only inputs whose standard deviations change gradually from position to position are checked. At
@@ -318,13 +329,11 @@ def _is_hole(settings: ConstantColumnSettings, column: ColumnRecord, record: Inp
     if len(record.shape) > 2 and min(record.shape[-2:]) < settings.min_image_side:
         return False  # patches or short vectors: adjacent positions are not neighbors
     stds = {c.column: c.std for c in record.columns}
-    neighbor_values = [stds.get(column.column - 1), stds.get(column.column + 1)]
-    neighbor_stds = [s for s in neighbor_values if s is not None]
-    columns = sorted(stds)
-    adjacent = [(stds[a], stds[b]) for a, b in pairwise(columns) if stds[a] and stds[b]]
-    if len(neighbor_stds) < 2 or len(adjacent) < settings.min_neighbor_pairs:
+    neighbor_stds = [stds[i] for i in (column.column - 1, column.column + 1) if i in stds]
+    std_pairs = [(stds[i], stds[j]) for i, j in pairwise(sorted(stds)) if stds[i] and stds[j]]
+    if len(neighbor_stds) < 2 or len(std_pairs) < settings.min_neighbor_pairs:
         return False
-    left, right = [std for std, _ in adjacent], [std for _, std in adjacent]
+    left, right = zip(*std_pairs, strict=True)
     if (
         len(set(left)) < 2
         or len(set(right)) < 2
@@ -342,8 +351,9 @@ CONSTANT_COLUMN = Rule(
     contradicted_by="A column that is reserved for later use.",
     abstains="Another network returns rows of this shape, such as an encoder with an inactive "
     "feature; the other columns are not standardized, and nothing else shows that values are "
-    "missing; or the column belongs to the unused border of an image. Several constant columns "
-    "among more than 32 standardized ones need confirmation.",
+    "missing; the column belongs to the unused border of an image; or the network is trained on "
+    "several loaders. Several constant columns of a standardized table with more than 32 columns "
+    "need confirmation.",
     settings=ConstantColumnSettings(),
     judge=_judge,
 )

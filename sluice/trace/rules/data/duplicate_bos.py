@@ -36,9 +36,11 @@ class DuplicateBosSettings(Settings):
 
 
 def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    latest = {r.network: r for r in trace.inputs if r.is_learning and r.num_rows}
+    latest_records = {r.network: r for r in trace.inputs if r.is_learning and r.num_rows}
     findings = []
-    statistics = [(r, tokens) for r in latest.values() for tokens in (r.tokens, *r.other_tokens)]
+    statistics = [
+        (r, tokens) for r in latest_records.values() for tokens in (r.tokens, *r.other_tokens)
+    ]
     for record, tokens in statistics:
         if (
             tokens is None
@@ -46,21 +48,21 @@ def _judge(rule: Rule[DuplicateBosSettings], trace: Trace) -> tuple[TraceFinding
             or tokens.num_first < rule.settings.min_bos_share * tokens.num_rows
         ):
             continue
-        share = tokens.num_doubled / max(tokens.num_rows, 1)
+        doubled_share = tokens.num_doubled / max(tokens.num_rows, 1)
         if (
             tokens.num_doubled < rule.settings.min_doubled_rows
-            or share < rule.settings.min_doubled_share
+            or doubled_share < rule.settings.min_doubled_share
         ):
             continue
-        is_in_all = tokens.num_first == tokens.num_rows
+        first_rows = "All" if tokens.num_first == tokens.num_rows else tokens.num_first
         findings.append(
             rule.finding(
-                severity="error" if share >= rule.settings.min_error_share else "confirm",
+                severity="error" if doubled_share >= rule.settings.min_error_share else "confirm",
                 step=record.first_step + 1,
                 what=f"{network_name(trace, record.network)}: {tokens.num_doubled} of "
-                f"{tokens.num_rows} rows ({share:.0%}) start with token {tokens.first} twice. "
-                f"{'All' if is_in_all else tokens.num_first} rows start with it, and it occurs "
-                "nowhere else in the affected rows.",
+                f"{tokens.num_rows} rows ({doubled_share:.0%}) start with token {tokens.first} "
+                f"twice. {first_rows} rows start with it, and it occurs nowhere else in the "
+                "affected rows.",
                 cause="A BOS token was added to texts that already contain one: the learned "
                 "sequences differ from prompts with a single BOS token.",
                 fix="Tokenize text from a chat template with add_special_tokens=False.",
@@ -77,7 +79,7 @@ DUPLICATE_BOS = Rule(
     fault="duplicate BOS token",
     priority=450,
     requires="Integer inputs of which at least 98% of the rows start with the same token. At "
-    "least three rows, and 2% of the rows, start with it twice.",
+    "least three rows, and at least 2% of the rows, start with it twice.",
     contradicted_by="Texts that intentionally start with the same token twice.",
     abstains="Some rows start with the token three or more times, as with left padding.",
     settings=DuplicateBosSettings(),

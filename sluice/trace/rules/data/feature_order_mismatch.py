@@ -65,37 +65,38 @@ ColumnOrder = Sequence[int]
 
 def _judge(rule: Rule[FeatureOrderMismatchSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for network, training, evaluated in training_and_evaluation_inputs(
+    for training, evaluations in training_and_evaluation_inputs(
         trace, min_rows=rule.settings.min_rows
     ):
-        match = consistent_difference(evaluated, partial(_find_order, rule.settings, training))
+        match = consistent_difference(evaluations, partial(_find_order, rule.settings, training))
         if match is not None:
-            findings.append(_build_finding(rule, trace, network, training, *match))
+            findings.append(_build_finding(rule, trace, training, *match))
     return tuple(findings)
 
 
 def _find_order(
-    settings: FeatureOrderMismatchSettings, training: InputRecord, evaluated: InputRecord
+    settings: FeatureOrderMismatchSettings, training: InputRecord, evaluation: InputRecord
 ) -> ColumnOrder | None:
-    """Return the order that explains the correlations of the evaluation.
+    """Return the order of the training columns that explains the correlations of the evaluation.
 
     The search swaps the two columns that reduce the difference most, until no swap reduces it.
 
     Returns:
-        None if the correlations equal the correlations of training, or if no order explains them.
+        None if the correlations are about those of training, if no order explains them, or if the
+        columns are too few or cannot be compared.
     """
     min_columns = settings.min_channels if training.channels else settings.min_columns
     expected = _correlation_matrix(training.correlations)
-    observed = _correlation_matrix(evaluated.correlations)
+    observed = _correlation_matrix(evaluation.correlations)
     if (
         len(expected) != len(observed)
         or len(expected) < min_columns
-        or bool(training.channels) != bool(evaluated.channels)
+        or bool(training.channels) != bool(evaluation.channels)
     ):
         return None
     pairs = [*itertools.combinations(range(len(expected)), 2)]
     # The large-sample variance of a correlation r of n rows is (1 - r^2)^2 / n.
-    inverse_rows = 1 / training.num_rows + 1 / evaluated.num_rows
+    inverse_rows = 1 / training.num_rows + 1 / evaluation.num_rows
     expected_by_chance = sum((1 - observed[i][j] ** 2) ** 2 * inverse_rows for i, j in pairs)
     order = [*range(len(expected))]
     original_misfit = misfit = _misfit(expected, observed, order)
@@ -141,9 +142,8 @@ def _swap(order: list[int], i: int, j: int) -> list[int]:
 def _build_finding(
     rule: Rule[FeatureOrderMismatchSettings],
     trace: Trace,
-    network: int,
     training: InputRecord,
-    evaluated: InputRecord,
+    evaluation: InputRecord,
     order: ColumnOrder,
 ) -> TraceFinding:
     kind = "channel" if training.channels else "column"
@@ -152,11 +152,11 @@ def _build_finding(
     examples = ", ".join(f"{kind} {i} contains {kind} {j} of training" for i, j in moved[:4])
     return rule.finding(
         severity="error",
-        step=max(evaluated.first_step, 1),  # 0 for an evaluation before the first step
-        what=f"{network_name(trace, network)}: {len(moved)} of its {len(order)} input {kind}s "
-        f"are in another order in the evaluation. According to the correlations, {examples}"
+        step=max(evaluation.first_step, 1),  # 0 for an evaluation before the first step
+        what=f"{network_name(trace, training.network)}: {len(moved)} of its {len(order)} input "
+        f"{kind}s are in another order in the evaluation. According to the correlations, {examples}"
         f"{', and so on' if len(moved) > 4 else ''} ({training.num_rows} training rows, "
-        f"{evaluated.num_rows} evaluation rows).",
+        f"{evaluation.num_rows} evaluation rows).",
         cause=f"The network receives each of these {kind}s in place of another one.",
         fix=f"Select the {kind}s by name, from one list, everywhere rows are prepared.",
         confidence=0.95,
@@ -171,8 +171,9 @@ FEATURE_ORDER_MISMATCH = Rule(
     requires="48 training rows and 48 evaluation rows, either of at least four columns or of "
     "images with at least three channels. The columns or channels must be correlated.",
     contradicted_by="An evaluation whose columns have different correlations for another reason.",
-    abstains="Another evaluation of the network matches training, or the network is trained on "
-    "several loaders or on the output of another network.",
+    abstains="Another evaluation of the network matches training; the network is trained on "
+    "several loaders or on the output of another network; or the evaluation inputs were generated "
+    "by a network or a sampler.",
     settings=FeatureOrderMismatchSettings(),
     judge=_judge,
 )

@@ -5,7 +5,6 @@ import math
 from pydantic import Field
 
 from sluice.base.format_range import format_range
-from sluice.base.pluralize import pluralize
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
 from sluice.trace.records.losses import LossRecord
@@ -60,18 +59,25 @@ class IndexOutOfRangeSettings(Settings):
     )
 
 
+_BINARY_LOSSES = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+
+
 def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
-    by_kind = {}
+    """Detect ids that an embedding or a class loss rejects; one finding for each function."""
+    findings: dict[str, TraceFinding] = {}
     for record in trace.out_of_range_indices:
-        if record.kind in by_kind or record.kind in ("index", "class index", "clamped"):
+        if record.kind in findings or record.kind in ("index", "class index", "clamped"):
             continue
         is_embedding = record.kind == "embedding"
-        size = (
-            f"a table of {record.largest + 1} rows"
-            if is_embedding
-            else f"{record.largest + 1} outputs"
-        )
-        by_kind[record.kind] = rule.finding(
+        size = record.largest + 1
+        if record.smallest >= 0:
+            table = f"a table of {size} rows" if is_embedding else f"{size} outputs"
+            fix = f"Use {table}, or number the ids from 0."
+        elif is_embedding:
+            fix = "Number the ids from 0, and reserve one of them for padding instead of -1."
+        else:
+            fix = "Number the ids from 0; mask with ignore_index, not with -1."
+        findings[record.kind] = rule.finding(
             severity="error",
             step=record.step + 1,
             what=f"{record.kind}: {record.num_outside} of {record.num_ids} "
@@ -79,32 +85,29 @@ def _detect_outside(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[T
             f"{format_range(record.smallest, record.largest)}.",
             cause="On a CPU this raises IndexError; on a GPU it fails a device-side assertion, "
             "often reported at a later call.",
-            fix=f"Use {size}, or number the ids from 0."
-            if record.smallest >= 0
-            else "Number the ids from 0, and reserve one of them for padding instead of -1."
-            if is_embedding
-            else "Number the ids from 0; mask with ignore_index, not with -1.",
+            fix=fix,
             num_outside=record.num_outside,
             smallest=record.smallest,
             largest=record.largest,
             num_allowed=record.num_allowed,
         )
-    return list(by_kind.values())
+    return list(findings.values())
 
 
 def _detect_wrapped(rule: Rule[IndexOutOfRangeSettings], trace: Trace) -> list[TraceFinding]:
     """Detect negative indices that select rows which other indices select as well."""
-    shared = [r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared]
-    if not shared:
+    first = next(
+        (r for r in trace.out_of_range_indices if r.kind == "index" and r.num_shared), None
+    )
+    if first is None:
         return []
-    first = shared[0]
     return [
         rule.finding(
             severity="error",
             step=first.step + 1,
             what=f"{first.num_outside} of {first.num_ids} ids that index a table of "
             f"{first.num_allowed} rows are negative, down to {first.smallest}. They select rows "
-            f"from the end of the table; {pluralize(first.num_shared, 'row')} of these "
+            f"from the end of the table; {first.num_shared:,} of these rows "
             f"{'is' if first.num_shared == 1 else 'are'} also selected by other ids.",
             cause="An id that means 'none' or 'unknown' shares a row with another id: the two "
             "cannot be distinguished.",
@@ -181,10 +184,11 @@ def _detect_numbered_from_minus_one(
 def _detect_targets_outside_unit_interval(
     rule: Rule[IndexOutOfRangeSettings], trace: Trace
 ) -> list[TraceFinding]:
-    """Detect targets of a binary loss that are not probabilities: 1 and 2 instead of 0 and 1."""
-    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
+    """Detect targets of a binary loss that are not probabilities, such as 1 and 2, not 0 and 1."""
     findings = []
-    for (kind, _), records in group_by_function(training_loss_calls(trace, *kinds)).items():
+    for (kind, _), records in group_by_function(
+        training_loss_calls(trace, *_BINARY_LOSSES)
+    ).items():
         outside = [r for r in records if r.target_smallest < 0 or r.target_largest > 1]
         if not outside:
             continue
@@ -247,28 +251,29 @@ def _detect_missing_one_hot_column(
     for (kind, network), records in group_by_function(
         training_loss_calls(trace, *CLASS_LOSSES)
     ).items():
-        evaluated = [
+        evaluation_records = [
             r for r in trace.losses if r.kind == kind and r.network == network and not r.is_learning
         ]
         # Training rows without a label may be excluded on purpose; evaluation rows are not, and
         # they are never mixed by augmentation.
-        sampled = evaluated or records
-        num_empty = sum(r.num_rows_without_class for r in sampled)
-        num_rows = sum(r.target_shape[0] for r in sampled if r.target_shape)
+        counted_records = evaluation_records or records
+        num_empty = sum(r.num_rows_without_class for r in counted_records)
+        num_rows = sum(r.target_shape[0] for r in counted_records if r.target_shape)
         if not 0 < num_empty < num_rows:
             continue
-        where = "in the evaluation" if evaluated else "in training"
+        num_columns = next(r.target_shape[1] for r in counted_records if r.num_rows_without_class)
+        where = "in the evaluation" if evaluation_records else "in training"
         findings.append(
             rule.finding(
-                severity="error" if evaluated else "confirm",
+                severity="error" if evaluation_records else "confirm",
                 step=records[0].step + 1,
                 what=f"{kind}: {num_empty} of {num_rows} rows of one-hot targets {where} have no "
-                f"1 in any of the {sampled[0].target_shape[1]} columns.",
+                f"1 in any of the {num_columns} columns.",
                 cause="One class has no column, as with drop_first=True: the network cannot "
                 "learn from its rows or predict it.",
                 fix="Use one column per class, or pass class indices to the loss.",
                 num_rows=num_empty,
-                num_columns=sampled[0].target_shape[1],
+                num_columns=num_columns,
             )
         )
     return findings
@@ -283,15 +288,16 @@ def _detect_shifted_columns(
     class.
     """
     findings = []
-    kinds = ("binary_cross_entropy_with_logits", "binary_cross_entropy")
-    for (kind, network), records in group_by_function(training_loss_calls(trace, *kinds)).items():
-        tables = [r for r in records if r.column_counts]
-        widths = {len(r.column_counts) for r in tables}
-        if len(tables) < len(records) or len(widths) != 1:
+    for (kind, network), records in group_by_function(
+        training_loss_calls(trace, *_BINARY_LOSSES)
+    ).items():
+        one_hot_records = [r for r in records if r.column_counts]
+        widths = {len(r.column_counts) for r in one_hot_records}
+        if len(one_hot_records) < len(records) or len(widths) != 1:
             continue
-        counts = [*map(sum, zip(*(r.column_counts for r in tables), strict=True))]
-        num_rows = sum(r.target_shape[0] for r in tables)
-        num_empty = sum(r.num_rows_without_class for r in tables)
+        counts = [*map(sum, zip(*(r.column_counts for r in one_hot_records), strict=True))]
+        num_rows = sum(r.target_shape[0] for r in one_hot_records)
+        num_empty = sum(r.num_rows_without_class for r in one_hot_records)
         smaller_end, larger_end = sorted((counts[0], counts[-1]))
         others = [*counts[1:-1], larger_end]
         is_one_end_empty = (
@@ -305,7 +311,7 @@ def _detect_shifted_columns(
         findings.append(
             rule.finding(
                 severity="error",
-                step=tables[0].step + 1,
+                step=one_hot_records[0].step + 1,
                 what=f"{network_name(trace, network)}, {kind}: column {empty_column} of one-hot "
                 f"targets is never 1 in {num_rows} rows, although each of the {len(others)} other "
                 f"columns is, and {num_empty} rows have no 1 at all.",
@@ -350,8 +356,8 @@ INDEX_OUT_OF_RANGE = Rule(
     fault="index out of range",
     priority=480,
     requires="One of: a call of embedding, cross_entropy, nll_loss or a binary loss; an index into "
-    "a parameter, such as table[ids]; ids that a network receives and that select rows of a "
-    "parameter.",
+    "a parameter, such as table[ids]; class ids that a custom loss uses as indices; ids that a "
+    "network receives and that select rows of a parameter.",
     contradicted_by="Class 0 is reserved for later use, or the last row of the table is for "
     "unknown ids.",
     abstains="The index outside the table is the ignore_index of the loss.",

@@ -18,8 +18,8 @@ class MissingSetEpochSettings(Settings):
     min_rows: int = Field(
         8,
         ge=2,
-        description="Minimum number of rows of an epoch for a finding. Fewer rows may have the "
-        "same order by chance.",
+        description="Minimum number of distinct rows among the first 32 rows of an epoch, for a "
+        "finding. Fewer rows may have the same order by chance.",
     )
 
 
@@ -32,9 +32,11 @@ def _has_same_order(
 ) -> bool:
     if earlier.num_indices == later.num_indices:
         return earlier.order == later.order
-    # One of the epochs was not completed.
-    common = min(len(earlier.first), len(later.first))
-    return common >= settings.min_rows and earlier.first[:common] == later.first[:common]
+    # One of the epochs was not completed, so only the rows that both began with are compared.
+    num_common = min(len(earlier.first), len(later.first))
+    return (
+        num_common >= settings.min_rows and earlier.first[:num_common] == later.first[:num_common]
+    )
 
 
 def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFinding, ...]:
@@ -49,13 +51,13 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
         ]
         if not loader.shuffles or not repeated or len(repeated) < len(pairs) / 2:
             continue
-        is_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
+        is_set_epoch_missing = loader.sets_epoch and len({e.sampler_epoch for e in epochs}) == 1
         epoch_text = (
-            f", whose epoch is always {epochs[0].sampler_epoch}" if is_epoch_missing else ""
+            f", whose epoch is always {epochs[0].sampler_epoch}" if is_set_epoch_missing else ""
         )
         findings.append(
             rule.finding(
-                severity="error" if is_epoch_missing else "confirm",
+                severity="error" if is_set_epoch_missing else "confirm",
                 step=repeated[0].step + 1,
                 what=f"Loader {loader.index} ({loader.sampler}{epoch_text}): in {len(repeated)} of "
                 f"{pluralize(len(pairs), 'comparison')}, a recorded epoch has the same order of "
@@ -63,7 +65,7 @@ def _judge(rule: Rule[MissingSetEpochSettings], trace: Trace) -> tuple[TraceFind
                 cause="The loader draws the same random order again, so these epochs have the same "
                 "batches in the same order.",
                 fix="Call sampler.set_epoch(epoch) at the start of each epoch."
-                if is_epoch_missing
+                if is_set_epoch_missing
                 else "Create the generator once, before the first epoch, and do not seed it again.",
                 num_repeated=len(repeated),
                 num_compared=len(pairs),
@@ -79,8 +81,9 @@ MISSING_SET_EPOCH = Rule(
     requires="Two epochs of a shuffling loader that is used for training.",
     contradicted_by="A sampler that keeps one order intentionally, such as for a reproducible "
     "curriculum.",
-    abstains="An epoch has one batch or fewer than eight different row indices, or its sampler "
-    "yields none; or fewer than half of the recorded epochs repeat the order of the one before.",
+    abstains="An epoch has one batch, or fewer than eight different row indices among its first "
+    "32; its sampler yields none; or fewer than half of the recorded epochs repeat the order of "
+    "the one before.",
     settings=MissingSetEpochSettings(),
     judge=_judge,
 )

@@ -18,7 +18,8 @@ class NonfiniteInputSettings(Settings):
         10,
         ge=1,
         description="Maximum number of steps from a non-finite input or target to a non-finite "
-        "loss or gradient, for an error.",
+        "loss or gradient, for an error. If the output of the network is non-finite, the finding "
+        "is always an error.",
     )
 
 
@@ -33,9 +34,10 @@ def _becomes_visible(settings: NonfiniteInputSettings, trace: Trace, step: int) 
 
 
 def _first_other_nonfinite_step(trace: Trace) -> float:
-    """Return the first step with a non-finite loss, weight or gradient of a finite loss.
+    """Return the first step with corrupted weights, a non-finite loss or a non-finite gradient.
 
-    Infinity without such a step. From this step on, non-finite inputs may be consequences of it.
+    Infinity without such a step. After it, non-finite inputs may be its consequences. Gradients
+    count only if the loss is finite.
     """
     grads = [g.step for g in trace.nonfinite_gradients if math.isfinite(g.loss)]
     losses = [n.step for n in trace.scalars if not all(map(math.isfinite, n.losses))]
@@ -50,19 +52,19 @@ def _judge(rule: Rule[NonfiniteInputSettings], trace: Trace) -> tuple[TraceFindi
         records = [
             r for r in trace.nonfinite_tensors if r.what == what and r.step < first_other_step
         ]
-        training = [r for r in records if r.is_learning]
+        training_records = [r for r in records if r.is_learning]
         if records:
-            first = (training or records)[0]
-            reaches_output = any(r.reaches_output for r in training)
-            is_harmful = bool(training) and (
-                reaches_output or _becomes_visible(rule.settings, trace, first.step + 1)
+            first = (training_records or records)[0]
+            is_harmful = bool(training_records) and (
+                any(r.reaches_output for r in training_records)
+                or _becomes_visible(rule.settings, trace, first.step + 1)
             )
             findings.append(_build_finding(rule, trace, first, len(records), is_harmful=is_harmful))
     return tuple(findings)
 
 
-def _noun(noun: str, num: int, many: str = "s") -> str:
-    return noun if num == 1 else noun + many
+def _noun(noun: str, num: int, plural_suffix: str = "s") -> str:
+    return noun if num == 1 else noun + plural_suffix
 
 
 def _build_finding(
@@ -73,7 +75,7 @@ def _build_finding(
     *,
     is_harmful: bool,
 ) -> TraceFinding:
-    kinds = [
+    counts = [
         f"{count} {name}"
         for count, name in ((record.num_nan, "NaN"), (record.num_infinite, "infinite"))
         if count
@@ -89,7 +91,7 @@ def _build_finding(
     return rule.finding(
         severity="error" if is_harmful else "confirm" if not record.is_learning else "warning",
         step=record.step + 1,
-        what=f"{subject} {' and '.join(kinds)} {value} in the batch at step {record.step + 1}: "
+        what=f"{subject} {' and '.join(counts)} {value} in the batch at step {record.step + 1}: "
         f"{where}; {num_batches} such {_noun('batch', num_batches, 'es')} recorded.",
         cause="One NaN or infinity can make the loss, every gradient and then every weight NaN.",
         fix="Impute or drop missing values before the first epoch, and check each column.",

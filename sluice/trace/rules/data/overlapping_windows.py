@@ -49,18 +49,16 @@ class _SharedValues:
 def _judge(rule: Rule[OverlappingWindowsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
     for network in sorted({r.network for r in trace.rows}):
-        training, evaluated = (
-            _input_epochs(trace, network, is_learning=is_training) for is_training in (True, False)
-        )
-        loaders = {e.loader for e in training}
-        for epoch in evaluated:
-            if epoch.loader in loaders:
+        training = _input_epochs(trace, network, is_learning=True)
+        skipped_loaders = {e.loader for e in training}
+        for epoch in _input_epochs(trace, network, is_learning=False):
+            if epoch.loader in skipped_loaders:
                 continue
             shared = _find_shared_target(
                 rule.settings, trace, epoch, [e for e in training if e.step < epoch.step]
             )
             if shared is not None:
-                loaders.add(epoch.loader)  # reported once
+                skipped_loaders.add(epoch.loader)  # one finding for each loader
                 findings.append(_build_finding(rule, trace, network, epoch, shared))
     return tuple(findings)
 
@@ -87,13 +85,16 @@ def _find_shared_target(
 ) -> _SharedValues | None:
     """Return the comparison of a target if all targets and inputs are shared with training.
 
-    None if fewer than ``min_shared_share`` of the values of any target or input occur in training
-    windows, or if the epoch has training rows.
+    None if the values of any target or input are too few or not shared, if the epoch may have
+    training rows, or if no target is continuous and differs from the inputs.
     """
     inputs = [f for f in epoch.fields if not f.place]
-    other_fields = [f for f in epoch.fields if f.place and _is_continuous(f, training)]
-    targets = [f for f in other_fields if not inputs or f.values != inputs[0].values]
-    if not targets or not _are_other_rows(settings, trace, epoch, training):
+    targets = [
+        f
+        for f in epoch.fields
+        if f.place and _is_continuous(f, training) and (not inputs or f.values != inputs[0].values)
+    ]
+    if not targets or not _has_only_new_rows(settings, trace, epoch, training):
         return None
     # The inputs must be shared as well: new inputs with known targets are new rows.
     matches = [_best_match(settings, field, training) for field in (*targets, *inputs)]
@@ -114,7 +115,7 @@ def _is_continuous(field: FloatFieldRecord, training: Sequence[EpochRecord]) -> 
     return bool(training_fields) and all(f.is_continuous for f in (field, *training_fields))
 
 
-def _are_other_rows(
+def _has_only_new_rows(
     settings: OverlappingWindowsSettings,
     trace: Trace,
     epoch: EpochRecord,
@@ -141,14 +142,14 @@ def _are_other_rows(
 def _best_match(
     settings: OverlappingWindowsSettings, field: FloatFieldRecord, training: Sequence[EpochRecord]
 ) -> _SharedValues:
-    """Return how many values of a field are also in the training field that contains most of them.
+    """Compare an evaluation field with the training field that contains most of its values.
 
     Inputs are compared only with inputs: evaluation inputs without augmentation noise may equal
     the targets of training.
     """
     pairs = [
         _comparable_values(field.values, sketches)
-        for sketches in _by_field(training, is_input=not field.place)
+        for sketches in _training_sketches(training, is_input=not field.place)
     ]
     num_shared, num_compared = max(
         ((len(values & in_training), len(values)) for values, in_training in pairs),
@@ -158,7 +159,10 @@ def _best_match(
     return _SharedValues(num_shared, num_compared)
 
 
-def _by_field(training: Sequence[EpochRecord], *, is_input: bool) -> Iterator[list[SketchRecord]]:
+def _training_sketches(
+    training: Sequence[EpochRecord], *, is_input: bool
+) -> Iterator[list[SketchRecord]]:
+    """Yield the sketches of each tensor of each training loader, of inputs only if ``is_input``."""
     places = {(e.loader, f.place) for e in training for f in e.fields}
     for loader, place in sorted(p for p in places if not (is_input and p[1])):
         yield [

@@ -106,35 +106,40 @@ class _ColumnShift(NamedTuple):
 
 def _judge(rule: Rule[PreprocessingSkewSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings = []
-    for _, training, evaluated in training_and_evaluation_inputs(
+    for training, evaluations in training_and_evaluation_inputs(
         trace, min_rows=rule.settings.min_rows
     ):
-        difference = consistent_difference(evaluated, partial(_find_shift, rule.settings, training))
+        difference = consistent_difference(
+            evaluations, partial(_find_shift, rule.settings, training)
+        )
         if difference is not None:
             findings.append(_build_finding(rule, trace, training, *difference))
     return tuple(findings)
 
 
 def _find_shift(
-    settings: PreprocessingSkewSettings, training: InputRecord, evaluated: InputRecord
+    settings: PreprocessingSkewSettings, training: InputRecord, evaluation: InputRecord
 ) -> _ColumnShift | None:
-    """Return the difference of the channels, or else of the columns; None without a difference."""
-    if training.shape[1:] != evaluated.shape[1:] and (
-        training.by_position or training.shape[-1:] != evaluated.shape[-1:]
+    """Return the difference of the channels, or else of the columns.
+
+    None without a difference, or if the shapes of the inputs cannot be compared.
+    """
+    if training.shape[1:] != evaluation.shape[1:] and (
+        training.by_position or training.shape[-1:] != evaluation.shape[-1:]
     ):
         return None
     return _compare_columns(
-        settings, "channel", training.channels, evaluated.channels
-    ) or _compare_columns(settings, "column", training.columns, evaluated.columns)
+        settings, "channel", training.channels, evaluation.channels
+    ) or _compare_columns(settings, "column", training.columns, evaluation.columns)
 
 
 def _compare_columns(
     settings: PreprocessingSkewSettings,
     kind: str,
     training: Sequence[ColumnRecord],
-    evaluated: Sequence[ColumnRecord],
+    evaluation: Sequence[ColumnRecord],
 ) -> _ColumnShift | None:
-    by_index = {column.column: column for column in evaluated}
+    by_index = {column.column: column for column in evaluation}
     pairs = [
         (t, by_index[t.column])
         for t in training
@@ -149,29 +154,31 @@ def _compare_columns(
     log_scale = median(_log_scale(t, e) for t, e in pairs)
     if _is_different(settings, shift, log_scale, [e for _, e in pairs]):
         return _ColumnShift(kind, shift, log_scale, pairs)
-    changed = [(t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)]
-    changed = changed or _rescaled_columns(settings, pairs)
-    if not changed:
+    changed_pairs = [
+        (t, e) for t, e in pairs if _is_outside_any_trend(settings, t, e)
+    ] or _rescaled_columns(settings, pairs)
+    if not changed_pairs:
         return None
-    shift = median(_shift(t, e) for t, e in changed)
-    return _ColumnShift(kind, shift, median(_log_scale(t, e) for t, e in changed), changed)
+    shift = median(_shift(t, e) for t, e in changed_pairs)
+    log_scale = median(_log_scale(t, e) for t, e in changed_pairs)
+    return _ColumnShift(kind, shift, log_scale, changed_pairs)
 
 
-def _shift(training: ColumnRecord, evaluated: ColumnRecord) -> float:
+def _shift(training: ColumnRecord, evaluation: ColumnRecord) -> float:
     """Return the absolute difference of the means, in standard deviations of training."""
-    return abs(evaluated.mean - training.mean) / training.std
+    return abs(evaluation.mean - training.mean) / training.std
 
 
-def _log_scale(training: ColumnRecord, evaluated: ColumnRecord) -> float:
+def _log_scale(training: ColumnRecord, evaluation: ColumnRecord) -> float:
     """Return the logarithm of the ratio of the standard deviations."""
-    return math.log(evaluated.std / training.std)
+    return math.log(evaluation.std / training.std)
 
 
 def _is_different(
     settings: PreprocessingSkewSettings,
     shift: float,
     log_scale: float,
-    evaluated: Sequence[ColumnRecord],
+    evaluation: Sequence[ColumnRecord],
 ) -> bool:
     """Whether columns are shifted, or have a larger or smaller scale.
 
@@ -179,7 +186,7 @@ def _is_different(
     training rows is then no evidence of different preprocessing, unless it is beyond any drift.
     """
     # ``step`` is the RMS change between consecutive samples.
-    relative_changes = [c.step / c.std for c in evaluated if not math.isnan(c.step)]
+    relative_changes = [c.step / c.std for c in evaluation if not math.isnan(c.step)]
     if relative_changes and median(relative_changes) < settings.max_relative_change:
         return (
             shift > settings.min_conclusive_shift
@@ -189,11 +196,11 @@ def _is_different(
 
 
 def _is_outside_any_trend(
-    settings: PreprocessingSkewSettings, training: ColumnRecord, evaluated: ColumnRecord
+    settings: PreprocessingSkewSettings, training: ColumnRecord, evaluation: ColumnRecord
 ) -> bool:
-    """Whether the ranges of a column are disjoint, and further apart than a trend explains."""
-    is_disjoint = evaluated.smallest > training.largest or evaluated.largest < training.smallest
-    distance = abs(evaluated.mean - training.mean)
+    """Whether the ranges are disjoint, and the means further apart than a trend explains."""
+    is_disjoint = evaluation.smallest > training.largest or evaluation.largest < training.smallest
+    distance = abs(evaluation.mean - training.mean)
     return is_disjoint and distance > settings.min_conclusive_shift * training.std
 
 
@@ -214,12 +221,12 @@ def _rescaled_columns(
         shift < settings.max_equal_shift and abs(log_scale) < settings.max_equal_log_scale
         for shift, log_scale in differences
     )
-    changed = [
+    changed_pairs = [
         pair
         for pair, (shift, log_scale) in zip(pairs, differences, strict=True)
         if shift > settings.min_shift_of_stretched and log_scale > settings.min_log_scale
     ]
-    return changed if 2 * num_unchanged > len(pairs) else []
+    return changed_pairs if 2 * num_unchanged > len(pairs) else []
 
 
 def _position_of(kind: str, column: ColumnRecord, inputs: InputRecord) -> str:
@@ -238,21 +245,21 @@ def _build_finding(
     rule: Rule[PreprocessingSkewSettings],
     trace: Trace,
     training: InputRecord,
-    evaluated: InputRecord,
-    changed: _ColumnShift,
+    evaluation: InputRecord,
+    difference: _ColumnShift,
 ) -> TraceFinding:
-    kind, shift, log_scale, pairs = changed
+    kind, shift, log_scale, pairs = difference
     in_training, in_evaluation = max(pairs, key=lambda pair: _shift(*pair))
     return rule.finding(
         severity="error",
-        step=max(evaluated.first_step, 1),  # 0 for an evaluation before the first step
+        step=max(evaluation.first_step, 1),  # 0 for an evaluation before the first step
         what=f"{network_name(trace, training.network)}: inputs are preprocessed differently in "
         f"the evaluation. {kind.capitalize()} {_position_of(kind, in_training, training)} has "
         f"mean {in_training.mean:.4g} and standard deviation {in_training.std:.4g} in training "
         f"({training.num_rows} rows), and mean {in_evaluation.mean:.4g} and standard deviation "
-        f"{in_evaluation.std:.4g} in the evaluation "
-        f"({evaluated.num_rows} rows). The median over {pluralize(len(pairs), kind)} is a shift of "
-        f"{shift:.2g} standard deviations and a scale of {math.exp(log_scale):.3g}.",
+        f"{in_evaluation.std:.4g} in the evaluation ({evaluation.num_rows} rows). The median over "
+        f"{pluralize(len(pairs), kind)} is a shift of {shift:.2g} standard "
+        f"deviations and a scale of {math.exp(log_scale):.3g}.",
         cause="The scores refer to inputs unlike those the network was trained on.",
         fix="Use one preprocessing for both, fitted on the training rows only.",
         confidence=0.97,

@@ -72,10 +72,10 @@ class ShuffledLabelsSettings(Settings):
 
 def _judge(rule: Rule[ShuffledLabelsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     findings: dict[int, TraceFinding] = {}
-    for network, phase in sorted({(p.network, p.phase) for p in trace.target_samples}):
-        samples = [p for p in trace.target_samples if (p.network, p.phase) == (network, phase)]
-        kinds = {p.kind for p in samples}
-        widths = {p.num_features for p in samples}
+    for network, phase in sorted({(s.network, s.phase) for s in trace.target_samples}):
+        samples = [s for s in trace.target_samples if (s.network, s.phase) == (network, phase)]
+        kinds = {s.kind for s in samples}
+        widths = {s.num_features for s in samples}
         if len(kinds) > 1 or len(widths) > 1 or _repeats_targets(samples):
             continue
         finding = _detect_independence(
@@ -94,18 +94,20 @@ def _detect_independence(
     *,
     since: int,
 ) -> TraceFinding | None:
-    targets = [t for p in samples for t in p.targets]
+    """Test the samples of one network and training phase, which starts after step ``since``."""
+    targets = [t for s in samples for t in s.targets]
     num_steps = trace.num_steps - since
+    num_distinct_targets = len(set(targets))
     if (
         len(targets) < rule.settings.min_rows
         or num_steps < rule.settings.min_steps
-        or len(set(targets)) < 2
+        or num_distinct_targets < 2
     ):
         return None
     kind, is_class = samples[0].kind, samples[0].is_class
     if is_class and Counter(targets).most_common(2)[1][1] < rule.settings.min_rows_per_class:
         return None
-    batch_constant_losses = [p.prior for p in samples if p.prior is not None]
+    batch_constant_losses = [s.prior for s in samples if s.prior is not None]
     constant_loss = (
         fmean(batch_constant_losses) if batch_constant_losses else _constant_loss(kind, targets)
     )
@@ -120,12 +122,12 @@ def _detect_independence(
         for v in evaluation_losses
     ):
         return None
-    losses = _finite_losses(trace, since)
+    losses = [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
     if not evaluation_losses and (
         not losses or fmean(losses) < rule.settings.min_loss_ratio * constant_loss
     ):
         return None
-    has_many_classes = is_class and len(set(targets)) > 2
+    has_many_classes = is_class and num_distinct_targets > 2
     z_score = _compute_z_score(samples, targets)
     if not z_score < (
         rule.settings.min_z_score_many_classes if has_many_classes else rule.settings.min_z_score
@@ -133,7 +135,7 @@ def _detect_independence(
         return None
     is_clearly_independent = has_many_classes or z_score < rule.settings.min_z_score_for_confirm
     is_conclusive = has_many_classes and num_steps >= rule.settings.min_steps_without_evaluation
-    if losses and len(set(targets)) == 2:
+    if losses and num_distinct_targets == 2:
         late_loss = fmean(losses[len(losses) // 2 :])
         is_conclusive = (
             num_steps >= rule.settings.min_steps_without_evaluation_two_classes
@@ -144,8 +146,7 @@ def _detect_independence(
         and not samples[0].is_integer
         and is_clearly_independent
     )
-    name = network_name(trace, network)
-    evidence = (
+    loss_text = (
         f"its best evaluation loss is {min(evaluation_losses):.4g}"
         if evaluation_losses
         else f"its mean loss is {fmean(losses):.4g}"
@@ -153,9 +154,9 @@ def _detect_independence(
     return rule.finding(
         severity="error" if is_certain else "confirm",
         step=samples[0].step + 1,
-        what=f"{name}: over {len(targets)} rows the targets depend on the inputs no more than "
-        f"shuffled targets do ({z_score:.1f} standard deviations), and {evidence}; the best "
-        f"constant prediction has a loss of {constant_loss:.4g}.",
+        what=f"{network_name(trace, network)}: over {len(targets)} rows the targets depend on "
+        f"the inputs no more than shuffled targets do (z-score {z_score:.1f}), and {loss_text}; "
+        f"the best constant prediction has a loss of {constant_loss:.4g}.",
         cause="Targets that do not match their rows can only be memorized.",
         fix="Check that inputs and targets are shuffled, sorted and joined together.",
         confidence=0.95 if is_certain else 0.6,
@@ -170,13 +171,9 @@ def _repeats_targets(samples: Sequence[TargetSampleRecord]) -> bool:
 
     The discriminator of a GAN has such targets: 1 for real images, 0 for generated ones.
     """
-    targets_by_batch = [p.targets for p in samples]
+    targets_by_batch = [s.targets for s in samples]
     shortest = min(map(len, targets_by_batch))
     return len(targets_by_batch) > 1 and len({t[:shortest] for t in targets_by_batch}) == 1
-
-
-def _finite_losses(trace: Trace, since: int) -> list[float]:
-    return [v for n in trace.scalars if n.step > since for v in n.losses if math.isfinite(v)]
 
 
 def _constant_loss(kind: str, targets: Sequence[float]) -> float | None:
@@ -201,7 +198,7 @@ def _compute_z_score(samples: Sequence[TargetSampleRecord], targets: Sequence[fl
     from sluice.trace.inspection.target_sketch import decode_features
     from sluice.trace.rules._helpers.independence_test import dependence_z_score
 
-    features = torch.cat([decode_features(p.features, p.num_features) for p in samples])
+    features = torch.cat([decode_features(s.features, s.num_features) for s in samples])
     return dependence_z_score(
         features, targets, is_class=samples[0].is_class or len(set(targets)) == 2
     )
@@ -216,8 +213,9 @@ SHUFFLED_LABELS = Rule(
     "steps with two classes; otherwise the finding needs confirmation.",
     contradicted_by="A dependence that the test cannot detect, such as the parity of many "
     "features.",
-    abstains="An evaluation loss or, without evaluations, the mean training loss is better than "
-    "that of the best constant prediction; or every batch has the same targets in the same order.",
+    abstains="An evaluation loss or, without evaluations, the mean training loss is more than 3% "
+    "below that of the best constant prediction; or every batch has the same targets in the same "
+    "order.",
     settings=ShuffledLabelsSettings(),
     judge=_judge,
 )

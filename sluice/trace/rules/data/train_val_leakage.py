@@ -1,6 +1,8 @@
 """Detects evaluation rows that are also training rows."""
 
-from collections.abc import Iterable
+import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
@@ -32,9 +34,10 @@ class TrainValLeakageSettings(Settings):
         0.85,
         gt=0,
         le=1,
-        description="Minimum share of the evaluation rows that are training rows, for all of them "
-        "to count as training rows. The share of the training rows that are evaluation rows has "
-        "the same minimum.",
+        description="Minimum share of the evaluation rows that are training rows, for the "
+        "evaluation to count as one on training rows only. If more than this share of the "
+        "recorded training rows are evaluated, the evaluation counts as one on all rows and is not "
+        "reported.",
     )
     min_chance_ratio: float = Field(
         3.0,
@@ -45,7 +48,7 @@ class TrainValLeakageSettings(Settings):
     majority_share: float = Field(
         0.5, gt=0, le=1, description="Minimum share of rows that counts as the majority."
     )
-    max_part_share: float = Field(
+    max_failed_split_share: float = Field(
         0.6,
         gt=0,
         le=1,
@@ -56,14 +59,15 @@ class TrainValLeakageSettings(Settings):
     max_held_out_ratio: int = Field(
         2,
         gt=1,
-        description="Maximum ratio of the rows of one evaluation pass to the training rows, for "
-        "the rows of the pass to count as a held-out part.",
+        description="Maximum ratio of the number of rows of one evaluation pass to the number of "
+        "recorded training rows, for the pass to count as an evaluation on held-out rows. A larger "
+        "pass that contains most training rows counts as one on all rows and is not reported.",
     )
     min_loop_steps: int = Field(
         8,
         ge=1,
-        description="Minimum number of steps with forward passes on different rows than at a "
-        "neighboring step, for passes without a gradient to count as part of training.",
+        description="Minimum number of steps whose evaluation passes have other rows than those "
+        "at a neighboring step, for these passes to count as part of training.",
     )
     min_action_steps: int = Field(
         8,
@@ -81,16 +85,16 @@ class TrainValLeakageSettings(Settings):
 
 @dataclass(frozen=True, slots=True)
 class _Overlap:
-    """Rows of one evaluation loader that are also training rows."""
+    """The rows of one evaluation loader, compared with the training rows."""
 
     loader: int
     """Index of the evaluation loader; -1 for rows that are not from a loader."""
-    shared_rows: frozenset[int]
-    """Hashes of the evaluation rows that are also training rows."""
+    num_shared: int
+    """Number of distinct evaluation rows that were used for training before."""
     num_evaluated: int
     """Number of distinct evaluation rows."""
     num_in_largest_pass: int
-    """Number of rows of the largest forward pass."""
+    """Number of rows of the largest evaluation pass."""
     share: float
     """Estimated share of the evaluation rows that are training rows, recorded or not."""
     first_step: int
@@ -103,36 +107,33 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
     findings = []
     for network in sorted({r.network for r in trace.rows}):
         training = [r for r in trace.rows if r.network == network and r.is_learning]
-        evaluated = [r for r in trace.rows if r.network == network and not r.is_learning]
-        num_optimizers = max(len(stepping_optimizers(trace)), 1)
-        records = [
-            *training,
-            *_without_training_loop_passes(
-                rule.settings,
-                _without_single_rows(rule.settings, evaluated),
-                num_optimizers=num_optimizers,
-            ),
-        ]
-        loaders = {r.loader for r in training}
         if not training:
             continue
+        evaluation = _without_training_loop_passes(
+            rule.settings,
+            _without_single_row_passes(
+                rule.settings,
+                [r for r in trace.rows if r.network == network and not r.is_learning],
+            ),
+            num_optimizers=max(len(stepping_optimizers(trace)), 1),
+        )
+        evaluation_loaders = {r.loader for r in evaluation} - {
+            r.loader for r in training if r.loader != -1
+        }
         overlaps = [
             _find_overlap(
                 trace,
                 training,
                 _without_training_set_passes(
-                    rule.settings,
-                    [r for r in records if not r.is_learning and r.loader == loader],
-                    training,
+                    rule.settings, [r for r in evaluation if r.loader == loader], training
                 ),
             )
-            for loader in sorted({r.loader for r in records if not r.is_learning})
-            if loader not in loaders or loader == -1
+            for loader in sorted(evaluation_loaders)
         ]
         for overlap in overlaps:
             # Another evaluation without any training row is the validation set.
-            has_validation = any(o is not overlap and not o.shared_rows for o in overlaps)
-            finding = _build_finding(
+            has_validation = any(o is not overlap and not o.num_shared for o in overlaps)
+            finding = _judge_overlap(
                 rule, trace, network, training, overlap, has_validation=has_validation
             )
             if finding is not None:
@@ -140,7 +141,7 @@ def _judge(rule: Rule[TrainValLeakageSettings], trace: Trace) -> tuple[TraceFind
     return tuple(findings)
 
 
-def _without_single_rows(
+def _without_single_row_passes(
     settings: TrainValLeakageSettings, evaluation: list[RowsRecord]
 ) -> list[RowsRecord]:
     """Drop passes on single rows if many steps have a few of them.
@@ -148,10 +149,11 @@ def _without_single_rows(
     Such passes select actions in reinforcement learning. A row-by-row evaluation has all its passes
     at few steps.
     """
-    single = [record for record in evaluation if record.num_rows == 1]
-    steps = {record.step for record in single}
-    if len(steps) < settings.min_action_steps or len(single) > settings.max_actions_per_step * len(
-        steps
+    single_row_steps = [record.step for record in evaluation if record.num_rows == 1]
+    num_steps = len(set(single_row_steps))
+    if (
+        num_steps < settings.min_action_steps
+        or len(single_row_steps) > settings.max_actions_per_step * num_steps
     ):
         return evaluation
     return [record for record in evaluation if record.num_rows > 1]
@@ -206,6 +208,7 @@ def _without_training_set_passes(
 def _find_overlap(
     trace: Trace, training: list[RowsRecord], evaluation: list[RowsRecord]
 ) -> _Overlap:
+    """Compare the rows of an evaluation with the rows that were used for training before it."""
     first_training_steps: dict[int, int] = {}
     for record in training:
         for row in record.rows:
@@ -213,28 +216,25 @@ def _find_overlap(
     rows = {row for r in evaluation for row in r.rows}
     # A row that was evaluated before it was used for training may have been selected by that
     # evaluation, as in pseudo-labeling. A network that has made no step selects nothing.
-    selected: set[int] = set()
-    for record in evaluation:
-        selected |= {
-            row for row in record.rows if 0 < record.step <= first_training_steps.get(row, -1)
-        }
+    selected = {
+        row for r in evaluation for row in r.rows if 0 < r.step <= first_training_steps.get(row, -1)
+    }
     shared = {
         row
         for r in evaluation
         for row in r.rows
-        if row in first_training_steps
-        and first_training_steps[row] < r.step
-        and row not in selected
+        if first_training_steps.get(row, math.inf) < r.step and row not in selected
     }
     coverage = _coverage(trace, training, len(first_training_steps))
     num_pairs, num_duplicates = _count_duplicates([*training, *evaluation])
-    # Rule of three: without duplicates among n pairs, their rate is below 3 / n (95 % confidence).
+    # Rows of integers may be equal by chance even if no sampled pair is. Rule of three: if n pairs
+    # contain no duplicate, the rate of duplicates is below 3 / n (95% confidence).
     upper_margin = 3.0 if any(r.is_integer for r in training) else 0.0
     return _Overlap(
         loader=evaluation[0].loader,
-        shared_rows=frozenset(shared),
+        num_shared=len(shared),
         num_evaluated=len(rows),
-        num_in_largest_pass=max((r.num_rows for r in evaluation), default=0),
+        num_in_largest_pass=max(r.num_rows for r in evaluation),
         share=len(shared) / max(len(rows), 1) / coverage,
         first_step=min((first_training_steps[row] for row in shared), default=0),
         expected_by_chance=0.0
@@ -247,28 +247,22 @@ def _find_overlap(
 
 
 def _coverage(trace: Trace, training: list[RowsRecord], num_recorded: int) -> float:
-    """Return the share of the training rows that was recorded."""
-    loaders = {r.loader for r in training}
-    sizes = [x.num_rows for x in trace.loaders if x.index in loaders and x.num_rows > 0]
-    if len(loaders) == len(sizes) and sizes:
+    """Return the share of the training rows that was recorded; 1 if their number is unknown."""
+    indices = {r.loader for r in training}
+    sizes = [x.num_rows for x in trace.loaders if x.index in indices and x.num_rows > 0]
+    if len(indices) == len(sizes):
         return min(num_recorded / sum(sizes), 1.0)
     return 1.0
 
 
-def _count_duplicates(records: Iterable[RowsRecord]) -> tuple[int, int]:
-    """Return the number of pairs of rows within batches, and of pairs of equal rows."""
-    num_pairs = num_duplicates = 0
-    for record in records:
-        num_rows = len(record.rows)
-        num_pairs += num_rows * (num_rows - 1) // 2
-        counts: dict[int, int] = {}
-        for row in record.rows:
-            counts[row] = counts.get(row, 0) + 1
-        num_duplicates += sum(n * (n - 1) // 2 for n in counts.values())
+def _count_duplicates(records: Sequence[RowsRecord]) -> tuple[int, int]:
+    """Return the number of pairs of rows within batches, and how many of these pairs are equal."""
+    num_pairs = sum(math.comb(len(r.rows), 2) for r in records)
+    num_duplicates = sum(math.comb(n, 2) for r in records for n in Counter(r.rows).values())
     return num_pairs, num_duplicates
 
 
-def _build_finding(
+def _judge_overlap(
     rule: Rule[TrainValLeakageSettings],
     trace: Trace,
     network: int,
@@ -277,40 +271,42 @@ def _build_finding(
     *,
     has_validation: bool,
 ) -> TraceFinding | None:
-    num_shared = len(overlap.shared_rows)
+    """Return a finding; None if too few rows are shared, or if the sharing is intentional."""
+    num_shared = overlap.num_shared
     if (
         num_shared < rule.settings.min_shared_rows
         or overlap.share < rule.settings.min_shared_share
         or num_shared <= rule.settings.min_chance_ratio * overlap.expected_by_chance
     ):
         return None
-    rows = {row for r in training for row in r.rows}
-    if num_shared > rule.settings.min_full_share * len(rows):
+    num_training = len({row for r in training for row in r.rows})
+    if num_shared > rule.settings.min_full_share * num_training:
         return None  # an evaluation on all rows, including the training set
-    num_rows_of_pass = overlap.num_in_largest_pass
-    num_shared_of_pass = num_shared / overlap.num_evaluated * num_rows_of_pass
-    is_larger = num_rows_of_pass > rule.settings.max_held_out_ratio * len(rows)
-    if is_larger and num_shared_of_pass > rule.settings.majority_share * len(rows):
+    num_shared_of_pass = num_shared / overlap.num_evaluated * overlap.num_in_largest_pass
+    is_large_pass = overlap.num_in_largest_pass > rule.settings.max_held_out_ratio * num_training
+    if is_large_pass and num_shared_of_pass > rule.settings.majority_share * num_training:
         return None  # an evaluation on all rows, of which only the first rows were recorded
     is_fully_shared = overlap.share >= rule.settings.min_full_share
     if is_fully_shared and has_validation:
         return None  # the training score, next to a validation set
-    # The held-out set is a part of the training rows by mistake.
-    is_part = is_fully_shared and num_shared < rule.settings.max_part_share * len(rows)
+    # Then a part of the training rows is used as the held-out set by mistake.
+    is_failed_split = (
+        is_fully_shared and num_shared < rule.settings.max_failed_split_share * num_training
+    )
     loader = f" of loader {overlap.loader}" if overlap.loader >= 0 else ""
     return rule.finding(
-        severity="confirm" if is_fully_shared and not is_part else "error",
+        severity="confirm" if is_fully_shared and not is_failed_split else "error",
         step=overlap.first_step + 1,
         what=f"{network_name(trace, network)}: {num_shared} of {overlap.num_evaluated} evaluation "
-        f"rows{loader} are among the {len(rows)} recorded training rows. The first of these shared "
-        f"rows was used for training at step {overlap.first_step + 1}.",
+        f"rows{loader} are among the {num_training} recorded training rows. The first of these "
+        f"shared rows was used for training at step {overlap.first_step + 1}.",
         cause="Scores on training rows do not measure the performance on new rows."
         if not is_fully_shared
         else "Nearly all evaluation rows are training rows, so this is the training score.",
         fix="Split before rows are copied or resampled, and remove duplicates across the splits.",
         num_shared=num_shared,
         num_evaluated=overlap.num_evaluated,
-        num_training=len(rows),
+        num_training=num_training,
         expected_by_chance=overlap.expected_by_chance,
     )
 
@@ -322,8 +318,9 @@ TRAIN_VAL_LEAKAGE = Rule(
     requires="Training rows, and evaluation rows of a later step.",
     contradicted_by="Rows with few distinct values, which are equal by chance.",
     abstains="Values repeat, so that about as many rows would be shared by chance; "
-    "all rows are shared and another evaluation has new rows; the evaluation contains all training "
-    "rows; or it has different rows at consecutive steps, or single rows at many steps.",
+    "nearly all rows are shared, and another evaluation has only new rows; the evaluation contains "
+    "nearly all training rows; or it has different rows at consecutive steps, or single rows at "
+    "many steps.",
     settings=TrainValLeakageSettings(),
     judge=_judge,
 )

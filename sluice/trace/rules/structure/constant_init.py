@@ -51,7 +51,7 @@ class ConstantInitSettings(Settings):
 
 
 _LAYER_KINDS = ("Linear", "Conv1d", "Conv2d", "Conv3d", "GRU", "LSTM", "RNN", "Bilinear")
-"""Classes of the layers whose initial weights are inspected."""
+"""Classes of the layers whose weights must not start with one value."""
 
 _FIX = (
     "Initialize with random values: torch's default initialization, or nn.init.xavier_uniform_ "
@@ -59,27 +59,25 @@ _FIX = (
 )
 
 
-def _has_equal_rows(settings: ConstantInitSettings, value: ParameterValuesRecord) -> bool:
+def _has_equal_rows(settings: ConstantInitSettings, sample: ParameterValuesRecord) -> bool:
     """Whether all rows of a weight are equal, or all rows of each gate of a recurrent layer."""
-    max_distinct_rows = min(settings.max_gates, value.num_rows // settings.min_rows)
-    return value.num_rows >= settings.min_rows and 1 <= value.num_distinct_rows <= max(
-        max_distinct_rows, 1
-    )
+    max_distinct_rows = min(settings.max_gates, sample.num_rows // settings.min_rows)
+    return 1 <= sample.num_distinct_rows <= max_distinct_rows
 
 
-def _stays_equal(
+def _rows_stay_equal(
     settings: ConstantInitSettings,
     parameter: ParameterRecord,
-    values: tuple[ParameterValuesRecord, ...],
+    samples: tuple[ParameterValuesRecord, ...],
 ) -> bool:
     """Whether the rows are equal in the first sample, and equal or equal per gate in later ones."""
     return (
         parameter.is_trainable
         and bool(parameter.names)
-        and len(values) >= settings.min_samples
-        and values[-1].step > values[0].step + settings.max_equal_steps
-        and values[0].num_distinct_rows == 1
-        and all(_has_equal_rows(settings, value) for value in values)
+        and len(samples) >= settings.min_samples
+        and samples[-1].step > samples[0].step + settings.max_equal_steps
+        and samples[0].num_distinct_rows == 1
+        and all(_has_equal_rows(settings, sample) for sample in samples)
     )
 
 
@@ -107,11 +105,11 @@ def _detect_constant_weights(
     parameters_of_other_modules = [
         call.parameters for call in calls if call.kind not in _LAYER_KINDS
     ]
-    zero_steps = _steps_without_gradient(trace)
+    zero_gradient_steps = _zero_gradient_steps(trace)
     constant_weights = []
     stuck_at_zero = set[int]()
-    for p in sorted(optimized):
-        record, samples = records.get(p), values.get(p)
+    for parameter in sorted(optimized):
+        record, samples = records.get(parameter), values.get(parameter)
         if record is None or not samples or not record.is_trainable or not record.names:
             continue
         first = samples[0]
@@ -121,10 +119,10 @@ def _detect_constant_weights(
         ):
             continue
         if first.smallest == first.largest == 0:
-            if {first.step, first.step + 1} <= zero_steps.get(p, set()):
-                stuck_at_zero.add(p)
-        elif first.step == 1 and first.smallest == first.largest and p in layer_weights:
-            constant_weights.append(p)
+            if {first.step, first.step + 1} <= zero_gradient_steps.get(parameter, set()):
+                stuck_at_zero.add(parameter)
+        elif first.step == 1 and first.smallest == first.largest and parameter in layer_weights:
+            constant_weights.append(parameter)
     # One factor of a product may be zero at the start, as in LoRA, but not both.
     constant_weights += {
         p
@@ -153,14 +151,14 @@ def _detect_constant_weights(
     )
 
 
-def _steps_without_gradient(trace: Trace) -> dict[int, set[int]]:
-    """Return, by parameter, the steps with a zero gradient and a positive learning rate."""
+def _zero_gradient_steps(trace: Trace) -> dict[int, set[int]]:
+    """Return the steps with a zero gradient and a positive learning rate, by parameter."""
     steps: dict[int, set[int]] = {}
     for optimizer in stepping_optimizers(trace):
         for step, measured in measurements_of(trace, optimizer):
-            for p, norm in zip(measured.parameters, measured.grad_norms, strict=True):
+            for parameter, norm in zip(measured.parameters, measured.grad_norms, strict=True):
                 if norm == 0 and max(measured.rates) > 0:
-                    steps.setdefault(p, set()).add(step)
+                    steps.setdefault(parameter, set()).add(step)
     return steps
 
 
@@ -176,32 +174,32 @@ def _detect_equal_rows(
     records, names = parameter_records(trace), parameter_names(trace)
     changed_indices, values = changed_parameters(trace), values_by_parameter(trace)
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
-    with_equal_rows = [
+    equal_row_weights = [
         p
         for p, samples in values.items()
         if p in optimized
         and p in with_gradient
         and p in records
-        and _stays_equal(rule.settings, records[p], samples)
+        and _rows_stay_equal(rule.settings, records[p], samples)
     ]
     # If no parameter changed, the learning rate is zero; another rule reports that.
-    if not with_equal_rows or changed_indices.isdisjoint(optimized):
+    if not equal_row_weights or changed_indices.isdisjoint(optimized):
         return ()
-    unchanged = [p for p in with_equal_rows if p not in changed_indices]
-    first = min(values[p][0].step for p in with_equal_rows)
-    num_rows = values[with_equal_rows[0]][-1].num_rows
+    unchanged = [p for p in equal_row_weights if p not in changed_indices]
+    first_step = min(values[p][0].step for p in equal_row_weights)
+    num_rows = values[equal_row_weights[0]][-1].num_rows
     return (
         rule.finding(
             severity="error",
-            step=first,
-            what=f"In {pluralize(len(with_equal_rows), 'weight')} all rows are equal from step "
-            f"{first} to step {max(values[p][-1].step for p in with_equal_rows)}: "
-            f"{list_names([names[p] for p in with_equal_rows])} ({num_rows} rows in the first)"
+            step=first_step,
+            what=f"In {pluralize(len(equal_row_weights), 'weight')} all rows are equal from step "
+            f"{first_step} to step {max(values[p][-1].step for p in equal_row_weights)}: "
+            f"{list_names([names[p] for p in equal_row_weights])} ({num_rows} rows in the first)"
             + (f"; {len(unchanged)} never changed." if unchanged else "."),
             cause="All neurons of a layer compute the same output and receive the same gradient: "
             "the layer is equivalent to one neuron.",
             fix=_FIX,
-            num_weights=len(with_equal_rows),
+            num_weights=len(equal_row_weights),
             num_unchanged=len(unchanged),
         ),
     )

@@ -1,12 +1,13 @@
 """Detects layers without any active neuron."""
 
-from collections import Counter
 from collections.abc import Iterator
+from itertools import takewhile
 
 from pydantic import Field
 
 from sluice.base.settings import Settings
 from sluice.trace.finding import Rule, TraceFinding
+from sluice.trace.records.step_statistics import OutputStatistics
 from sluice.trace.records.trace import Trace
 from sluice.trace.rules._helpers.loss_jumps import LossJumpSettings, find_loss_jump
 from sluice.trace.rules._helpers.measurements import parameter_records, step_losses
@@ -36,65 +37,64 @@ class DeadUnitsSettings(Settings):
 
 def _inactive_outputs(
     settings: DeadUnitsSettings, trace: Trace
-) -> Iterator[tuple[int, int, str, str, int]]:
-    """Yield step, network, module, kind and size of each output without an active neuron."""
+) -> Iterator[tuple[int, OutputStatistics]]:
+    """Yield each output without an active neuron, with its step.
+
+    The output of an activation is inactive if it is 0 everywhere. That of another layer is inactive
+    if it is negative everywhere and the layer has no gradient although others have.
+    """
     records = parameter_records(trace)
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for measured in trace.statistics:
-        norms: dict[str, list[float]] = {}
-        for measured_optimizer in measured.optimizers:
-            for index, norm in zip(
-                measured_optimizer.parameters, measured_optimizer.grad_norms, strict=True
-            ):
+        grad_norms_by_module: dict[str, list[float]] = {}
+        for optimizer in measured.optimizers:
+            for index, norm in zip(optimizer.parameters, optimizer.grad_norms, strict=True):
                 for name in records[index].names if index in records else ():
-                    norms.setdefault(name.rpartition(".")[0], []).append(norm)
-        has_gradients = any(n > 0 for values in norms.values() for n in values)
+                    grad_norms_by_module.setdefault(name.rpartition(".")[0], []).append(norm)
+        has_gradients = any(n > 0 for norms in grad_norms_by_module.values() for n in norms)
         for output in measured.outputs:
             if output.numel < settings.min_values:
                 continue
             if output.kind in _ACTIVATIONS:
                 is_inactive = output.zero_share == 1
             else:
-                gradient_norms = norms.get(
-                    f"{names.get(output.network, '')}.{output.module}", [1.0]
+                module = f"{names.get(output.network, '')}.{output.module}"
+                is_inactive = (
+                    output.largest < 0
+                    and has_gradients
+                    and max(grad_norms_by_module.get(module, [1.0])) == 0
                 )
-                is_inactive = output.largest < 0 and has_gradients and max(gradient_norms) == 0
             if is_inactive:
-                yield measured.step, output.network, output.module, output.kind, output.numel
+                yield measured.step, output
 
 
 def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
-    outputs = [(o.network, o.module, m.step) for m in trace.statistics for o in m.outputs]
-    num_measured = Counter((network, module) for network, module, _ in outputs)
-    last_step = {(network, module): step for network, module, step in outputs}
-    steps: dict[tuple[int, str], list[int]] = {}
-    kinds_and_sizes: dict[tuple[int, str], tuple[str, int]] = {}
-    for step, network, module, kind, numel in _inactive_outputs(rule.settings, trace):
-        steps.setdefault((network, module), []).append(step)
-        kinds_and_sizes[network, module] = kind, numel
+    measured_steps: dict[tuple[int, str], list[int]] = {}
+    for measured in trace.statistics:
+        for output in measured.outputs:
+            measured_steps.setdefault((output.network, output.module), []).append(measured.step)
+    inactive_outputs: dict[tuple[int, str], dict[int, OutputStatistics]] = {}
+    for step, output in _inactive_outputs(rule.settings, trace):
+        inactive_outputs.setdefault((output.network, output.module), {})[step] = output
     jump = find_loss_jump(step_losses(trace), rule.settings.jump)
     findings = []
-    for key, inactive_steps in steps.items():
-        called_steps = [s for n, m, s in outputs if (n, m) == key]
-        num_inactive = 0
-        for step in reversed(called_steps):
-            if step not in inactive_steps:
-                break
-            num_inactive += 1
-        if num_inactive < rule.settings.min_steps or inactive_steps[-1] != last_step[key]:
+    for (network, module), outputs in inactive_outputs.items():
+        steps = measured_steps[network, module]
+        num_inactive = len([*takewhile(outputs.__contains__, reversed(steps))])
+        if num_inactive < rule.settings.min_steps:
             continue
-        kind, numel = kinds_and_sizes[key]
-        name = f"{names.get(key[0], 'a network')}.{key[1]}"
-        step = since = called_steps[-num_inactive]
+        output = outputs[steps[-1]]
+        step = since = steps[-num_inactive]
         what = (
-            f"{name} ({kind}): none of {numel} values is positive in the last {num_inactive} of "
-            f"{num_measured[key]} measured steps, from step {since} on."
+            f"{names.get(network, 'a network')}.{module} ({output.kind}): none of {output.numel} "
+            f"values is positive in the last {num_inactive} of {len(steps)} measured steps, from "
+            f"step {since} on."
         )
         # The layer became inactive after the previous measured step. A jump of the loss since then
         # shows when.
-        last_active_step = called_steps[-num_inactive - 1 : -num_inactive]  # [] without one
-        if jump is not None and last_active_step < [jump.step] <= [since]:
+        last_active_step = steps[-num_inactive - 1] if num_inactive < len(steps) else 0
+        if jump is not None and last_active_step < jump.step <= since:
             step = jump.step
             what += (
                 f" The loss jumped from {jump.median_before:.4g} to {jump.median_after:.4g} at "
@@ -110,7 +110,7 @@ def _judge(rule: Rule[DeadUnitsSettings], trace: Trace) -> tuple[TraceFinding, .
                 fix="Check the bias and the weights of this layer: use a zero bias and torch's "
                 "default initialization, or a lower learning rate.",
                 num_silent=num_inactive,
-                num_measured=num_measured[key],
+                num_measured=len(steps),
             )
         )
     return tuple(sorted(findings, key=lambda finding: finding.step)[:1])

@@ -50,20 +50,17 @@ def _detect_detached(trace: Trace, unreached: frozenset[int], since: int) -> Det
     """Detect a module whose input is a detached output of an unreached module."""
     called_parameters: dict[int, set[int]] = {}
     for forward_pass in _forward_passes_since(trace, since):
-        no_grad_modules = {
-            c.module
-            for c in forward_pass.calls
-            if set(c.parameters) & unreached and not c.output_requires_grad
-        }
+        runs_without_grad = any(
+            set(c.parameters) & unreached and not c.output_requires_grad for c in forward_pass.calls
+        )
         for call in forward_pass.calls:
             parameters_before = called_parameters.setdefault(forward_pass.step, set())
             if call.detached_from and call.output_requires_grad and parameters_before & unreached:
-                next_module = call.module or call.kind
-                reason = " (no_grad)" if no_grad_modules else ""
+                location = f"between {call.detached_from} and {call.module or call.kind}"
                 return (
                     forward_pass.step + 1,
                     parameters_before & unreached,
-                    f"between {call.detached_from} and {next_module}{reason}",
+                    location + (" (no_grad)" if runs_without_grad else ""),
                 )
             parameters_before.update(call.parameters)
     return None
@@ -80,20 +77,18 @@ def _detect_probed(
     for probe in trace.probes:
         parameters = set(probe.parameters) & unreached if probe.step + 1 >= since else set()
         if probe.probe == "weights" and parameters and probe.largest_effect > settings.min_effect:
-            passes = [f for f in trace.forward_passes if f.network == probe.network]
-            called = (
-                [c.module for c in passes[0].calls if set(c.parameters) & parameters]
-                if passes
-                else []
+            first_calls = next(
+                (f.calls for f in trace.forward_passes if f.network == probe.network), ()
             )
-            location = f"after {called[-1]}" if called and called[-1] else "in the network"
-            text = f"{location}: replacing the values of these parameters changes the output"
-            return max(since, 1), parameters, text
+            modules = [c.module for c in first_calls if set(c.parameters) & parameters]
+            location = f"after {modules[-1]}" if modules and modules[-1] else "in the network"
+            observation = "replacing the values of these parameters changes the output"
+            return max(since, 1), parameters, f"{location}: {observation}"
     return None
 
 
-def _learning_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
-    """Return the complete sequences with a backward pass, from a step on."""
+def _training_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
+    """Return the complete sequences with a backward pass that begin at a step or later."""
     return [
         sequence
         for sequence in trace.sequences
@@ -103,22 +98,21 @@ def _learning_sequences(trace: Trace, since: int = 0) -> list[StepSequence]:
     ]
 
 
-def _network_without_grad(
+def _detect_network_without_grad(
     settings: DetachedSubgraphSettings, trace: Trace, unreached: frozenset[int], since: int
 ) -> Detachment | None:
-    """Detect networks that learning steps call in training mode, but never with gradients."""
-    membership, learning = trace.membership, _learning_sequences(trace, since)
-    for network in membership.networks if membership is not None else ():
+    """Detect a network that training steps call in training mode, but never with gradients."""
+    membership = trace.membership
+    if membership is None:
+        return None
+    sequences = _training_sequences(trace, since)
+    for network in membership.networks:
         parameters = set(network.parameters) & unreached
-        if (
-            membership is None
-            or not parameters
-            or parameters != set(network.parameters) & membership.optimized
-        ):
+        if not parameters or parameters != set(network.parameters) & membership.optimized:
             continue
         calls = [
             (sequence.first_step, sequence.count, event.flags)
-            for sequence in learning
+            for sequence in sequences
             for event in sequence.events[: sequence.find("backward")[-1]]
             if event.kind == "forward" and event.object_id == network.index
         ]
@@ -133,8 +127,10 @@ def _network_without_grad(
     return None
 
 
-def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) -> Detachment | None:
-    """Detect modules that run without gradients inside a trained network."""
+def _detect_module_without_grad(
+    trace: Trace, unreached: frozenset[int], since: int
+) -> Detachment | None:
+    """Detect modules that run without gradients in a pass whose other modules have gradients."""
     names = {n.index: n.name for m in trace.memberships for n in m.networks}
     for forward_pass in _forward_passes_since(trace, since):
         calls = [
@@ -144,11 +140,11 @@ def _module_without_grad(trace: Trace, unreached: frozenset[int], since: int) ->
         ]
         if calls and any(c.output_requires_grad for c in forward_pass.calls):
             parameters = {p for c in calls for p in c.parameters} & unreached
-            location = f"{names.get(forward_pass.network, 'a network')}.{calls[-1].module}"
+            module = f"{names.get(forward_pass.network, 'a network')}.{calls[-1].module}"
             return (
                 forward_pass.step + 1,
                 parameters,
-                f"at {location}, which runs without gradients (no_grad)",
+                f"at {module}, which runs without gradients (no_grad)",
             )
     return None
 
@@ -159,8 +155,8 @@ def _locate_detachment(
     for severity, detect in (
         ("error", _detect_detached),
         ("error", partial(_detect_probed, rule.settings)),
-        ("error", partial(_network_without_grad, rule.settings)),
-        ("confirm", _module_without_grad),
+        ("error", partial(_detect_network_without_grad, rule.settings)),
+        ("confirm", _detect_module_without_grad),
     ):
         detachment = detect(trace, unreached, since)
         if detachment is not None:
@@ -175,14 +171,14 @@ def _judge(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFin
     if has_manual_gradients(trace):
         return ()
     if unreached:
-        return _locate_detachment(rule, trace, unreached) or _unreached_networks(
+        return _locate_detachment(rule, trace, unreached) or _detect_unreached_networks(
             rule, trace, unreached
         )
     return _detect_later(rule, trace)
 
 
 def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    """Detect parameters with gradients in a first phase but none from a later optimizer."""
+    """Detect parameters that no gradient reaches in the steps of a later optimizer."""
     for optimizer in trace.membership.optimizers if trace.membership is not None else ():
         steps = steps_of(trace, optimizer.index)
         since = first_step_of(steps) if steps else 1
@@ -197,24 +193,24 @@ def _detect_later(rule: Rule[DetachedSubgraphSettings], trace: Trace) -> tuple[T
     return ()
 
 
-def _unreached_networks(
+def _detect_unreached_networks(
     rule: Rule[DetachedSubgraphSettings], trace: Trace, unreached: frozenset[int]
 ) -> tuple[TraceFinding, ...]:
-    """Detect separate networks that nearly every step calls but that never receive a gradient."""
+    """Detect separate networks that nearly every step calls but that no gradient reaches."""
     membership = trace.membership
     if membership is None or len(membership.networks) < 2:
         return ()
-    learning, findings = _learning_sequences(trace), []
+    sequences, findings = _training_sequences(trace), []
     # Several alternating optimizers share the steps.
-    num_learning = sum(sequence.count for sequence in learning)
-    min_steps = 0.9 * num_learning / max(len(stepping_optimizers(trace)), 1)
+    num_optimizers = max(len(stepping_optimizers(trace)), 1)
+    min_steps = 0.9 * sum(sequence.count for sequence in sequences) / num_optimizers
     for network in membership.networks:
         parameters = set(network.parameters) & unreached
         if not parameters or parameters != set(network.parameters) & membership.optimized:
             continue
         calling_sequences = [
             sequence
-            for sequence in learning
+            for sequence in sequences
             if any(
                 event.kind == "forward"
                 and event.object_id == network.index
@@ -240,18 +236,18 @@ def _build_finding(
 ) -> TraceFinding:
     """Return a finding about parameters without a gradient, or without one from a step on."""
     names = parameter_names(trace)
-    parameter_list = [names[p] for p in sorted(parameters)]
+    unreached_names = [names[p] for p in sorted(parameters)]
     period = f"in any step from step {since} on" if since > 1 else "in any step"
     return rule.finding(
         severity="error" if severity == "error" else "confirm",
         step=step,
-        what=f"{pluralize(len(parameter_list), 'parameter')} of the optimizer "
-        f"{'is' if len(parameter_list) == 1 else 'are'} used but "
-        f"{'receives' if len(parameter_list) == 1 else 'receive'} no gradient {period}: "
-        f"{list_names(parameter_list)}. {details}",
+        what=f"{pluralize(len(unreached_names), 'parameter')} of the optimizer "
+        f"{'is' if len(unreached_names) == 1 else 'are'} used but "
+        f"{'receives' if len(unreached_names) == 1 else 'receive'} no gradient {period}: "
+        f"{list_names(unreached_names)}. {details}",
         cause="The loss is not connected to these parameters, so they do not learn.",
         fix=_FIX,
-        num_parameters=len(parameter_list),
+        num_parameters=len(unreached_names),
         num_known=len(names),
     )
 

@@ -38,9 +38,8 @@ class LossDetachedSettings(Settings):
 def _starts_at_leaf(step: OptimizerStep) -> bool:
     """Whether every backward pass started at a tensor without a graph, so no gradient is new."""
     passes = step.find_before("backward", "grad")
-    events = step.sequence.events
-    starts_at_leaf = passes and all("leaf" in events[i].flags for i in passes)
-    return bool(starts_at_leaf) and "fresh" not in step.end.flags
+    has_only_leaves = all("leaf" in step.sequence.events[i].flags for i in passes)
+    return bool(passes) and has_only_leaves and "fresh" not in step.end.flags
 
 
 def _lacks_gradient(step: OptimizerStep) -> bool:
@@ -80,7 +79,9 @@ def _is_any_parameter_reached(trace: Trace, since: int) -> bool:
     )
 
 
-def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
+def _detect_unreached_networks(
+    rule: Rule[LossDetachedSettings], trace: Trace
+) -> tuple[TraceFinding, ...]:
     """Detect networks whose outputs are passed to a loss function but never receive a gradient."""
     membership, unreached = trace.membership, unreached_parameters(trace, rule.settings.reach)
     loss_by_network = {r.network: r for r in reversed(trace.losses) if r.is_learning}
@@ -88,9 +89,12 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
     for network in membership.networks if membership is not None else ():
         parameters = set(network.parameters) & unreached
         loss = loss_by_network.get(network.index)
-        if membership is None or loss is None or not parameters:
-            continue
-        if parameters != set(network.parameters) & membership.optimized:
+        if (
+            membership is None
+            or loss is None
+            or not parameters
+            or parameters != set(network.parameters) & membership.optimized
+        ):
             continue
         findings.append(
             rule.finding(
@@ -110,18 +114,15 @@ def _unreached_networks(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple
 
 
 def _judge(rule: Rule[LossDetachedSettings], trace: Trace) -> tuple[TraceFinding, ...]:
-    findings = [*_unreached_networks(rule, trace)]
+    findings = [*_detect_unreached_networks(rule, trace)]
+    steps_by_optimizer = {o: steps_of(trace, o) for o in stepping_optimizers(trace)}
     is_gradient_always_missing = all(
-        all(_lacks_gradient(s) for s in steps_of(trace, o)) and steps_of(trace, o)
-        for o in stepping_optimizers(trace)
+        steps and all(map(_lacks_gradient, steps)) for steps in steps_by_optimizer.values()
     )
-    for optimizer in stepping_optimizers(trace):
-        steps = steps_of(trace, optimizer)
+    for optimizer, steps in steps_by_optimizer.items():
         leaf_steps = tuple(filter(_starts_at_leaf, steps))
-        steps_without_gradient = leaf_steps or (
-            tuple(filter(_lacks_gradient, steps)) if is_gradient_always_missing else ()
-        )
-        if not steps_without_gradient and len(stepping_optimizers(trace)) == 1:
+        steps_without_gradient = leaf_steps or (steps if is_gradient_always_missing else ())
+        if not steps_without_gradient and len(steps_by_optimizer) == 1:
             steps_without_gradient = _trailing_steps_without_gradient(rule.settings, steps)
         if count_steps(steps_without_gradient) < rule.settings.min_steps or (
             not leaf_steps

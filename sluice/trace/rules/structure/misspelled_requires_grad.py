@@ -40,7 +40,7 @@ MISSPELLED_REQUIRES_GRAD = Rule(
     priority=170,
     requires="An attribute of a module or parameter whose name resembles requires_grad.",
     contradicted_by="An unrelated attribute of the program with the same name.",
-    abstains="None of the parameters is trained, or no optimizer contains them.",
+    abstains="None of the parameters is trainable, or no optimizer contains them.",
     settings=NoThresholds(),
     judge=_judge,
 )

@@ -64,33 +64,39 @@ def _detect_rebuilt(
 ) -> tuple[TraceFinding, ...]:
     """Detect a rebuilt network that loads a state but lacks the weight tying of the first one."""
     networks = {n.index: n for m in trace.memberships for n in m.networks}
-    loaded = {(load.kind, load.step) for load in trace.loads if load.what == "network"}
-    first_by_kind: dict[str, dict[str, int]] = {}
+    first_indices_by_kind: dict[str, dict[str, int]] = {}
     for network in networks.values():
         prefix = network.name + "."
-        names = {
+        indices = {
             name.removeprefix(prefix): p.index
             for m in trace.memberships
             for p in m.parameters
             for name in p.names
             if name.startswith(prefix)
         }
-        first = first_by_kind.setdefault(network.kind, names)
-        steps = [step for kind, step in loaded if kind == network.kind and step]
-        if first is names or first.keys() != names.keys() or not steps:
+        first_indices = first_indices_by_kind.setdefault(network.kind, indices)
+        load_steps = [
+            load.step
+            for load in trace.loads
+            if (load.what, load.kind) == ("network", network.kind) and load.step
+        ]
+        if first_indices is indices or first_indices.keys() != indices.keys() or not load_steps:
             continue
-        for name, other_name in combinations(sorted(names), 2):
-            if first[name] == first[other_name] and names[name] != names[other_name]:
+        for name, other_name in combinations(sorted(indices), 2):
+            if (
+                first_indices[name] == first_indices[other_name]
+                and indices[name] != indices[other_name]
+            ):
                 return (
                     rule.finding(
                         severity="error",
-                        step=min(steps) + 1,
+                        step=min(load_steps) + 1,
                         what=f"{name} and {other_name} are tied in the first {network.kind}. In "
                         f"{network.name}, which was created later and loaded a state, they are two "
                         "parameters.",
                         cause="The weights were not tied again. The two diverge from this step on.",
                         fix=_FIX,
-                        num_names=len(names),
+                        num_names=len(indices),
                     ),
                 )
     return ()
@@ -98,22 +104,15 @@ def _detect_rebuilt(
 
 def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple[TraceFinding, ...]:
     """Detect an embedding that starts with the values of another weight of its network."""
-    records, values, names = (
-        parameter_records(trace),
-        values_by_parameter(trace),
-        parameter_names(trace),
-    )
-    embeddings = _embedding_weights(trace)
+    records, names = parameter_records(trace), parameter_names(trace)
+    values, embeddings = values_by_parameter(trace), _embedding_weights(trace)
     for network in trace.memberships[0].networks if trace.memberships else ():
         weights = [p for p in network.parameters if p in values and p in records]
         for table in (p for p in weights if p in embeddings):
             for other in (p for p in weights if p not in embeddings):
                 table_values, other_values = values[table][0], values[other][0]
                 if (
-                    records[table].shape == records[other].shape
-                    and records[table].is_trainable
-                    and records[other].is_trainable
-                    and records[table].shape[0] >= rule.settings.min_rows
+                    _could_be_tied(rule.settings, records[table], records[other])
                     and table_values.fingerprint == other_values.fingerprint
                     and table_values.step == other_values.step
                     and table_values.num_distinct_rows > 1
@@ -131,7 +130,7 @@ def _detect_copied(rule: Rule[TiedWeightsBrokenSettings], trace: Trace) -> tuple
                             f"{records[table].shape[0]} x {records[table].shape[1]} values but are "
                             "two parameters.",
                             cause="The weight tying of output and embedding was lost in a copy: "
-                            "they diverge from the first step on.",
+                            "the two diverge from the first step on.",
                             fix=_FIX,
                             num_rows=records[table].shape[0],
                         ),
@@ -146,6 +145,7 @@ def _detect_declared(
     records, names = parameter_records(trace), parameter_names(trace)
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters if p.index in network.parameters}
+        # A network that ties any of its parameters has applied the setting.
         if any(
             sum(n.startswith(network.name + ".") for n in p.names) > 1 for p in parameters.values()
         ):
@@ -155,14 +155,14 @@ def _detect_declared(
                 rule.settings, parameters.get(table), parameters.get(output_weight)
             ):
                 continue
-            settings = _tying_settings(network, records[table], records[output_weight])
-            if settings and all(s.value for s in settings):
+            tying = _tying_settings(network, records[table], records[output_weight])
+            if tying and all(setting.value for setting in tying):
                 return (
                     rule.finding(
                         severity="error",
                         step=membership.step,
                         confidence=0.97,
-                        what=f"{settings[0].owner} has {settings[0].attribute} = True, but "
+                        what=f"{tying[0].owner} has {tying[0].attribute} = True, but "
                         f"{names[table]} and {names[output_weight]} are two parameters.",
                         cause="The weights were never tied, or one of them was replaced "
                         "afterwards: they diverge from the first step on.",
@@ -181,9 +181,9 @@ def _detect_replaced(
     for membership, network in _first_network_records(trace):
         parameters = {p.index: p for p in membership.parameters}
         for new, other in network.broken_ties:
-            settings = _tying_settings(network, parameters[new], parameters[other])
+            tying = _tying_settings(network, parameters[new], parameters[other])
             if not _could_be_tied(rule.settings, parameters[new], parameters[other]) or not all(
-                s.value for s in settings
+                setting.value for setting in tying
             ):
                 continue
             return (
@@ -230,17 +230,13 @@ def _candidate_pairs(trace: Trace, network: NetworkRecord) -> Iterator[tuple[int
     Other weights of the same shape are position embeddings or layers in between. An embedding that
     is used twice may be shared on purpose.
     """
-    forward_pass = next((f for f in trace.forward_passes if f.network == network.index), None)
-    calls = (
-        [c for c in forward_pass.calls if c.module and c.parameters]
-        if forward_pass is not None
-        else []
-    )
+    first_calls = next((f.calls for f in trace.forward_passes if f.network == network.index), ())
+    calls = [c for c in first_calls if c.module and c.parameters]
     tables = Counter(p for c in calls if c.kind == "Embedding" for p in c.parameters)
-    last = next((c for c in reversed(calls) if c.kind == "Linear"), None)
+    output_weights = next((c.parameters for c in reversed(calls) if c.kind == "Linear"), ())
     for table, num_uses in tables.items():
-        if last is not None and num_uses == 1:
-            yield from ((table, output_weight) for output_weight in last.parameters)
+        if num_uses == 1:
+            yield from ((table, output_weight) for output_weight in output_weights)
 
 
 def _could_be_tied(

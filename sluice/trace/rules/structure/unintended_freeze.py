@@ -67,13 +67,13 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
         weight_matrices = [p for p in parameters if len(p.shape) >= 2]
         frozen_matrices = [p for p in weight_matrices if not p.is_trainable]
         frozen_parameters = [p for p in parameters if not p.is_trainable]
-        misspelled = [
+        misspelled_attributes = [
             m
             for m in network.misspelled_attributes
             if m.value and _are_parameters_frozen(m, records)
         ]
-        if misspelled:
-            findings.append(_build_misspelled_finding(rule, trace, network, misspelled))
+        if misspelled_attributes:
+            findings.append(_build_misspelled_finding(rule, trace, network, misspelled_attributes))
             continue
         inner_matrices = _find_inner_matrices(rule.settings, trace, network, weight_matrices)
         if inner_matrices:
@@ -81,15 +81,14 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
                 _build_inner_finding(rule, trace, network, inner_matrices, weight_matrices)
             )
             continue
-        untrained = _find_untrained_matrices(rule.settings, trace, frozen_matrices)
-        if untrained and len(frozen_matrices) < len(weight_matrices):
+        untrained_matrices = _find_untrained_matrices(rule.settings, trace, frozen_matrices)
+        if untrained_matrices and len(frozen_matrices) < len(weight_matrices):
             findings.append(
-                _build_untrained_finding(rule, trace, network, untrained, frozen_matrices)
+                _build_untrained_finding(rule, trace, network, untrained_matrices, frozen_matrices)
             )
             continue
-        if len(frozen_matrices) < max(
-            rule.settings.min_frozen_weights, len(weight_matrices)
-        ) or len(frozen_parameters) == len(parameters):
+        min_frozen = max(rule.settings.min_frozen_weights, len(weight_matrices))
+        if len(frozen_matrices) < min_frozen or len(frozen_parameters) == len(parameters):
             continue
         findings.append(
             rule.finding(
@@ -110,9 +109,9 @@ def _judge(rule: Rule[UnintendedFreezeSettings], trace: Trace) -> tuple[TraceFin
 
 
 def _are_parameters_frozen(
-    misspelled: MisspelledAttributeRecord, records: Mapping[int, ParameterRecord]
+    attribute: MisspelledAttributeRecord, records: Mapping[int, ParameterRecord]
 ) -> bool:
-    parameters = [records[p] for p in misspelled.parameters if p in records]
+    parameters = [records[p] for p in attribute.parameters if p in records]
     return bool(parameters) and not any(p.is_trainable for p in parameters)
 
 
@@ -120,15 +119,15 @@ def _build_misspelled_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
-    misspelled: list[MisspelledAttributeRecord],
+    attributes: list[MisspelledAttributeRecord],
 ) -> TraceFinding:
-    first = misspelled[0]
+    first = attributes[0]
     is_module = first.attribute == "requires_grad"
     return rule.finding(
         severity="confirm" if is_module else "error",
-        step=first_misspelled_step(trace, misspelled),
-        what=f"{network.name}: {list_names([m.owner for m in misspelled])} "
-        f"{'has' if len(misspelled) == 1 else 'have'} {first.attribute} = True, but "
+        step=first_misspelled_step(trace, attributes),
+        what=f"{network.name}: {list_names([a.owner for a in attributes])} "
+        f"{'has' if len(attributes) == 1 else 'have'} {first.attribute} = True, but "
         "requires_grad of the parameters is False.",
         cause="torch reads only the requires_grad attribute of parameters; on a module it has no "
         "effect."
@@ -137,7 +136,7 @@ def _build_misspelled_finding(
         "Python accepts any name.",
         fix="Call requires_grad_(True) on the module or parameter: a wrong method name raises an "
         "error.",
-        num_frozen=len({p for m in misspelled for p in m.parameters}),
+        num_frozen=len({p for a in attributes for p in a.parameters}),
         num_parameters=len(network.parameters),
     )
 
@@ -149,34 +148,35 @@ def _find_untrained_matrices(
 
     [] if fewer than half of the optimizer's frozen weight matrices without a gradient have them, or
     fewer than ``min_frozen_weights``. The largest of many uniform initial values is just below the
-    bound of the initialization; after training, the largest value exceeds it.
+    bound of the initialization; after training, the largest value usually exceeds the bound.
     """
     optimized = trace.membership.optimized if trace.membership is not None else frozenset()
     optimizer_matrices = [
         p for p in frozen_matrices if p.index in optimized and not p.has_had_gradient
     ]
     values = values_by_parameter(trace)
-    untrained = [
+    untrained_matrices = [
         p
         for p in optimizer_matrices
         if values.get(p.index) and _is_below_uniform_bound(settings, p, values[p.index][-1])
     ]
     return (
-        untrained
-        if len(untrained) >= max(settings.min_frozen_weights, len(optimizer_matrices) / 2)
+        untrained_matrices
+        if len(untrained_matrices) >= max(settings.min_frozen_weights, len(optimizer_matrices) / 2)
         else []
     )
 
 
 def _is_below_uniform_bound(
-    settings: UnintendedFreezeSettings, record: ParameterRecord, value: ParameterValuesRecord
+    settings: UnintendedFreezeSettings, record: ParameterRecord, values: ParameterValuesRecord
 ) -> bool:
     """Whether the largest value is just below the bound of a uniform initialization of torch."""
-    fan_in = math.prod(record.shape[1:])
     if math.prod(record.shape) < settings.min_values:
         return False
+    fan_in = math.prod(record.shape[1:])
     fan_out = record.shape[0] * fan_in / record.shape[1]
-    largest = max(-value.smallest, value.largest)
+    largest = max(-values.smallest, values.largest)
+    # Bounds of torch's default initialization, kaiming_uniform_ and xavier_uniform_.
     bounds = fan_in**-0.5, (6 / fan_in) ** 0.5, (6 / (fan_in + fan_out)) ** 0.5
     return any(
         settings.min_bound_share * bound <= largest <= bound * (1 + 1e-4) for bound in bounds
@@ -187,15 +187,15 @@ def _build_untrained_finding(
     rule: Rule[UnintendedFreezeSettings],
     trace: Trace,
     network: NetworkRecord,
-    untrained: list[ParameterRecord],
+    untrained_matrices: list[ParameterRecord],
     frozen_matrices: list[ParameterRecord],
 ) -> TraceFinding:
     return rule.finding(
         severity="confirm",
-        step=_first_frozen_step(trace, untrained),
+        step=_first_frozen_step(trace, untrained_matrices),
         what=f"{network.name}: {len(frozen_matrices)} weight matrices are frozen. At least "
-        f"{len(untrained)} of them are in the optimizer and have torch's initial values: "
-        f"{list_names([p.names[0] for p in untrained if p.names])}.",
+        f"{len(untrained_matrices)} of them are in the optimizer and have torch's initial values: "
+        f"{list_names([p.names[0] for p in untrained_matrices if p.names])}.",
         cause="A backbone is frozen that was neither loaded nor trained, or that should have been "
         "unfrozen later.",
         fix="Load its weights, or call requires_grad_(True) where it should be trained, and "
@@ -206,7 +206,7 @@ def _build_untrained_finding(
 
 
 def _first_frozen_step(trace: Trace, frozen_matrices: list[ParameterRecord]) -> int:
-    """Return the first step at which all of the parameters are frozen."""
+    """Return the first recorded step at which all of the matrices are frozen."""
     indices = {p.index for p in frozen_matrices}
     return next(
         m.step
@@ -225,26 +225,22 @@ def _find_inner_matrices(
 
     [] otherwise, or if the matrices in between contain too small a share of all values.
     """
-    forward_pass = next(
-        (f for f in reversed(trace.forward_passes) if f.network == network.index), None
+    last_calls = next(
+        (f.calls for f in reversed(trace.forward_passes) if f.network == network.index), ()
     )
     records = {p.index: p for p in weight_matrices}
-    order = dict.fromkeys(
-        p for c in (forward_pass.calls if forward_pass else ()) for p in c.parameters
-    )
-    called = [records[p] for p in order if p in records]
-    if len(called) != len(weight_matrices) or len(called) < settings.min_inner_weights + 2:
+    order = dict.fromkeys(p for c in last_calls for p in c.parameters)
+    matrices = [records[p] for p in order if p in records]
+    if len(matrices) != len(weight_matrices) or len(matrices) < settings.min_inner_weights + 2:
         return []
-    inner_matrices = called[1:-1]
-    are_ends_trained = called[0].is_trainable and called[-1].is_trainable
-    if not are_ends_trained or any(p.is_trainable for p in inner_matrices):
+    first, *inner_matrices, last = matrices
+    if not (first.is_trainable and last.is_trainable) or any(
+        p.is_trainable for p in inner_matrices
+    ):
         return []
-    size = sum(math.prod(p.shape) for p in inner_matrices)
-    return (
-        inner_matrices
-        if size >= settings.min_inner_share * sum(math.prod(p.shape) for p in called)
-        else []
-    )
+    num_inner_values = sum(math.prod(p.shape) for p in inner_matrices)
+    num_values = sum(math.prod(p.shape) for p in matrices)
+    return inner_matrices if num_inner_values >= settings.min_inner_share * num_values else []
 
 
 def _build_inner_finding(

@@ -13,23 +13,18 @@ def _judge(rule: Rule[NoThresholds], trace: Trace) -> tuple[TraceFinding, ...]:
         return ()
     registered = {p.index for p in membership.parameters if p.names}
     with_gradient = {p.index for m in trace.memberships for p in m.parameters if p.has_had_gradient}
+    unregistered_parameters = with_gradient - registered - membership.optimized
     findings = []
     for network in membership.networks:
         unregistered_modules = [
-            (module, trained_parameters)
-            for module in network.unregistered_modules
-            if (
-                trained_parameters := (set(module.parameters) & with_gradient)
-                - registered
-                - membership.optimized
-            )
+            m for m in network.unregistered_modules if unregistered_parameters & set(m.parameters)
         ]
         if not unregistered_modules:
             continue
-        parameters = set().union(
-            *(trained_parameters for _, trained_parameters in unregistered_modules)
-        )
-        kinds = sorted({module.kind for module, _ in unregistered_modules})
+        parameters = unregistered_parameters & {
+            p for m in unregistered_modules for p in m.parameters
+        }
+        kinds = sorted({module.kind for module in unregistered_modules})
         step = next(
             m.step
             for m in trace.memberships

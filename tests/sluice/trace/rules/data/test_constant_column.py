@@ -91,6 +91,20 @@ def test_a_finding_lists_all_constant_columns(trace_of):
     assert ": columns 0, 1, 2 of 9 are constant, the first one 0, in all " in finding.what
 
 
+def test_the_columns_of_a_wide_table_are_counted_although_only_some_are_measured(trace_of):
+    def program():
+        x, y = labeled_rows(320, columns=128)
+        x[:, 126] = 0
+        model = nn.Linear(128, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch, labels in DataLoader(TensorDataset(x, y), 32):
+            train_step(optimizer, F.cross_entropy(model(batch), labels))
+
+    (finding,) = (f for f in judge(trace_of(program)) if f.fault == "constant column")
+
+    assert ": column 126 of 128 is 0 in all " in finding.what
+
+
 @pytest.mark.parametrize("beside", ["numbers", "flags"])
 def test_a_zero_column_of_a_raw_table_is_reported_unless_it_is_a_category(trace_of, beside):
     def program():

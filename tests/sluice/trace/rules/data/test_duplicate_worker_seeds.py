@@ -46,9 +46,44 @@ def test_workers_with_equal_numpy_seeds_are_reported(trace_of, is_alike):
             for x in loader:
                 train_step(optimizer, (model(x)[:, 0] - x.sum(1)).square().mean())
 
-    found = fault_severities(trace_of(program))
+    trace = trace_of(program)
 
-    assert found == ({("duplicate worker seeds", "error")} if is_alike else set())
+    assert fault_severities(trace) == ({("duplicate worker seeds", "error")} if is_alike else set())
+    for finding in DUPLICATE_WORKER_SEEDS(trace):
+        assert "the program seeds it again with the same number" in finding.cause
+        assert "do not seed this generator" in finding.fix
+
+
+class NoisyCollate:
+    """Adds noise from a generator that every worker copies."""
+
+    def __init__(self):
+        self.generator = seeded_generator()
+
+    def __call__(self, rows):
+        x = torch.stack(rows)
+        return x + torch.randn(x.shape, generator=self.generator)
+
+
+@pytest.mark.slow
+def test_a_generator_of_collate_fn_is_not_attributed_to_the_dataset(trace_of):
+    def program():
+        model = nn.Linear(6, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        loader = DataLoader(
+            list(random_rows(32)),
+            batch_size=4,
+            num_workers=2,
+            collate_fn=NoisyCollate(),
+            multiprocessing_context="fork",
+        )
+        for x in loader:
+            train_step(optimizer, model(x).square().mean())
+
+    (finding,) = DUPLICATE_WORKER_SEEDS(trace_of(program))
+
+    assert "collate_fn contains a generator (collate_fn.generator)" in finding.what
+    assert "worker_init_fn" in finding.fix
 
 
 class Stream(IterableDataset):

@@ -55,6 +55,24 @@ def test_one_hot_targets_without_a_column_for_a_class_are_reported(
     assert found == ([severity] if severity else [])
 
 
+def test_class_indices_before_one_hot_targets_do_not_hide_a_missing_column(trace_of):
+    def program():
+        model, x = nn.Linear(6, 3), random_rows(64)
+        classes = x[:, :4].argmax(1)
+        y = F.one_hot(classes, 4).float()[:, 1:]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(6):
+            train_step(optimizer, F.cross_entropy(model(x), y))
+            with torch.no_grad():
+                F.cross_entropy(model(x), classes.clamp(max=2))
+                F.cross_entropy(model(x), y)
+
+    (finding,) = (f for f in judge(trace_of(program)) if f.fault == "index out of range")
+
+    assert finding.severity == "error"
+    assert "have no 1 in any of the 3 columns" in finding.what
+
+
 @pytest.mark.parametrize(
     ("offset", "num", "is_reported"), [(-1, 64, True), (0, 64, False), (-1, 8, False)]
 )

@@ -11,7 +11,7 @@ from sluice.assets.candidate import CANDIDATE, RECEIPT, VERDICT, VERSION
 from sluice.assets.resources import SluiceState, utc_now
 from sluice.assets.rollout import ROLLOUT
 from sluice.base.errors import ApprovalMissing, GateBlocked
-from sluice.pipelines.jobs import PRODUCTION, promotion_name, rollout_name
+from sluice.pipelines.jobs import PRODUCTION_MODEL, promotion_job_name, rollout_job_name
 from sluice.pipelines.requested_run import find_requested_run
 from sluice.registry.approval_settings import ApprovalSettings
 from sluice.registry.rollouts import RolloutLedger
@@ -19,14 +19,15 @@ from sluice.rollout.state import Rollout
 from sluice.rollout_control.controller import live_servers
 
 START_RETRY_S = 600
-"""Interval after which a failed start is repeated [s]; a run key starts one run only."""
+"""Interval at which the run key changes [s]. A run key starts one run only, so a failed start is
+repeated with the next key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
     """Status of a model, as needed for its next promotion."""
 
-    production: int | None
+    production_number: int | None
     """Number of the version in production."""
 
     rollout: Rollout | None
@@ -41,7 +42,7 @@ class ModelStatus:
 def read_model_status(ledger: RolloutLedger, model: str, *, now: datetime) -> ModelStatus:
     """Read the status of a model."""
     return ModelStatus(
-        production=ledger.production_number(model),
+        production_number=ledger.production_number(model),
         rollout=ledger.rollout(model),
         num_servers=len(live_servers(ledger, model, now=now)),
         at=now,
@@ -136,8 +137,8 @@ def next_request(
     requested_run = find_requested_run(instance, {RUN_KEY_TAG: str(request.run_key)})
     if requested_run is not None:
         return dg.SkipReason(
-            f"The verdict on version {version} is PROMOTE, and {requested_run}. If that run fails, "
-            f"another starts after {_next_start(now):%H:%M} UTC."
+            f"The verdict on version {version} is PROMOTE, and {requested_run}. If that run "
+            f"does not succeed, another starts after {_next_retry_at(now):%H:%M} UTC."
         )
     return request
 
@@ -159,17 +160,17 @@ def request_promotion(
     if verdict != "PROMOTE":
         return dg.SkipReason(f"The verdict on the newest candidate is {verdict}.")
     version, receipt = int(str(metadata[VERSION].value)), str(metadata[RECEIPT].value)
-    if version == status.production:
+    if version == status.production_number:
         return dg.SkipReason(f"Version {version} is in production already.")
-    skips_rollout = status.production is None or not has_rollout
+    skips_rollout = status.production_number is None or not has_rollout
     obstacle = "" if skips_rollout else _rollout_obstacle(pipeline, version, status)
     if obstacle:
         return dg.SkipReason(obstacle)
-    asset = PRODUCTION if skips_rollout else ROLLOUT
+    asset = PRODUCTION_MODEL if skips_rollout else ROLLOUT
     return dg.RunRequest(
         # The key changes with time, so that a failed start is repeated.
-        run_key=f"{receipt}:{asset} {_start_interval(status.at)}",
-        job_name=promotion_name(pipeline) if skips_rollout else rollout_name(pipeline),
+        run_key=f"{receipt}:{asset} {_retry_interval_index(status.at)}",
+        job_name=promotion_job_name(pipeline) if skips_rollout else rollout_job_name(pipeline),
         run_config={"ops": {f"{pipeline}__{asset}": {"config": {"version": version}}}},
         tags={
             "sluice/candidate": str(metadata[CANDIDATE].value)[:12],
@@ -178,12 +179,12 @@ def request_promotion(
     )
 
 
-def _start_interval(at: datetime) -> int:
+def _retry_interval_index(at: datetime) -> int:
     return int(at.timestamp() // START_RETRY_S)
 
 
-def _next_start(at: datetime) -> datetime:
-    return datetime.fromtimestamp((_start_interval(at) + 1) * START_RETRY_S, UTC)
+def _next_retry_at(at: datetime) -> datetime:
+    return datetime.fromtimestamp((_retry_interval_index(at) + 1) * START_RETRY_S, UTC)
 
 
 def _rollout_obstacle(model: str, version: int, status: ModelStatus) -> str:
