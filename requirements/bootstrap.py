@@ -165,10 +165,11 @@ class Environment:
         requirements = self.root / "requirements"
         torch = torch_file(self._torch_report(), (requirements / "torch-cpu.txt").read_text())
         # --no-deps: the lock files are complete, which `pip check` verifies afterwards.
-        # Only wheels: a source package would download build tools without a hash.
+        # Only wheels: a source package would download build tools without a hash. Python compiles a
+        # module when it is first imported; to compile all would take a third of the time.
         files = [str(requirements / name) for name in ("lock.txt", "dev.txt", torch)]
         self._pip(
-            *("install", "--require-hashes", "--no-deps", "--only-binary=:all:"),
+            *("install", "--require-hashes", "--no-deps", "--only-binary=:all:", "--no-compile"),
             *(word for file in files for word in ("-r", file)),
         )
         self._write_state(environment=self._key)

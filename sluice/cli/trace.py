@@ -48,9 +48,14 @@ class _TraceGroup(TyperGroup):
                 fix=f"Leave out the options before '{args[0]}'. For the options of this command: "
                 f"sluice trace {args[0]} --help"
                 if is_known
-                else f"sluice trace [OPTIONS] -- {shlex.join(args)}",
+                else f"sluice trace [OPTIONS] -- {_command_line(args)}",
             )
         return super().resolve_command(ctx, args)
+
+
+def _command_line(args: list[str]) -> str:
+    """Return a command as typed in a shell; a Python file is started with its interpreter."""
+    return shlex.join(["python", *args] if args[0].endswith(".py") else args)
 
 
 def register(app: typer.Typer) -> None:

@@ -48,7 +48,9 @@ def launch(
     except OSError as error:
         raise ContractError(
             f"Cannot start '{command[0]}' ({error.strerror or error}).",
-            fix="Check the spelling and the permissions. Write the command as in a shell.",
+            fix=f"Start a Python file with its interpreter: sluice trace -- python {command[0]}"
+            if command[0].endswith(".py") and Path(command[0]).is_file()
+            else "Check the spelling and the permissions. Write the command as in a shell.",
         ) from error
     code = _wait(process)
     return code if code >= 0 else SIGNAL_EXIT_BASE - code

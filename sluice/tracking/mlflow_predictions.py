@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from sluice.base.errors import ContractError, SettingsError, SourceError, UnknownVersion
 from sluice.base.extras import missing_extra
 from sluice.base.redaction import redact
 from sluice.tracking.client_process import ClientFailed, run_client_process
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 _SOURCE = re.compile(r"mlflow:/(?P<name>[^/@]+)/(?P<version>[1-9]\d*)")
 _MAX_RETRIES, _REQUEST_TIMEOUT_S = 1, 20
@@ -178,12 +181,24 @@ def _fetch(payload: Mapping[str, Any]) -> dict[str, str]:
         try:
             path = client.download_artifacts(version.run_id, payload["artifact"], str(folder))
         except (MlflowException, OSError) as error:
-            return {"problem": "artifact", "message": str(error)}
+            is_missing = _is_artifact_missing(client, version.run_id, payload["artifact"])
+            return {"problem": "artifact" if is_missing else "server", "message": str(error)}
         return result | {"path": str(path)}
     try:
         return result | {"path": str(_predict(payload, folder))}
     except Exception as error:  # the code of the model may raise anything
         return {"problem": "model", "message": f"{type(error).__name__}: {error}"}
+
+
+def _is_artifact_missing(client: "MlflowClient", run_id: str, artifact: str) -> bool:
+    """Return whether the server lists the artifacts of the run and this one is not among them."""
+    from mlflow.exceptions import MlflowException
+
+    folder = artifact.rpartition("/")[0] or None
+    try:
+        return all(file.path != artifact for file in client.list_artifacts(run_id, folder))
+    except MlflowException:
+        return False
 
 
 def _predict(payload: Mapping[str, Any], folder: Path) -> Path:

@@ -182,9 +182,9 @@ def _retries_exhausted_error(spec: FoldRunSpec, lost: WorkerLost) -> TrainingFai
     return TrainingFailed(
         f"{spec.name}: its {lost.description}{count}.",
         cause=lost.cause,
-        fix="If memory is short, lower workers or batch_rows. To debug an error in this process, "
-        "set workers to 1. Then run again: finished fold runs are kept, and this one resumes from "
-        "its last checkpoint.",
+        fix="If memory is short, lower workers or batch_rows. To debug an error, set workers to 1: "
+        "the fold runs are then trained in the process of the run. Then run again: finished fold "
+        "runs are kept, and this one resumes from its last checkpoint.",
     )
 
 
