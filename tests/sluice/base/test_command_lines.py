@@ -24,12 +24,12 @@ def executable(tmp_path):
 
 
 def test_program_outside_path_is_printed_with_its_path(executable, tmp_path):
-    elsewhere = tmp_path / "other"
-    elsewhere.mkdir()
+    other_folder = tmp_path / "other"
+    other_folder.mkdir()
 
     assert program_name(str(executable), cwd=tmp_path, path="/usr/bin") == ".venv/bin/sluice"
     assert program_name(".venv/bin/sluice", cwd=tmp_path, path="") == ".venv/bin/sluice"
-    assert program_name(str(executable), cwd=elsewhere, path="") == str(executable)
+    assert program_name(str(executable), cwd=other_folder, path="") == str(executable)
 
 
 def test_program_on_path_is_printed_with_its_name(executable, tmp_path):
@@ -39,12 +39,12 @@ def test_program_on_path_is_printed_with_its_name(executable, tmp_path):
 
 
 def test_other_program_with_the_same_name_on_path_is_ignored(executable, tmp_path):
-    other = tmp_path / "zfs" / "sluice"
-    other.parent.mkdir()
-    other.write_text("#!/bin/sh\n")
-    other.chmod(0o755)
+    other_program = tmp_path / "zfs" / "sluice"
+    other_program.parent.mkdir()
+    other_program.write_text("#!/bin/sh\n")
+    other_program.chmod(0o755)
 
-    result = program_name(str(executable), cwd=tmp_path, path=str(other.parent))
+    result = program_name(str(executable), cwd=tmp_path, path=str(other_program.parent))
 
     assert result == ".venv/bin/sluice"
 

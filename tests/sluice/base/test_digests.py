@@ -86,9 +86,9 @@ def test_frame_digest_does_not_depend_on_memory_layout() -> None:
 
 
 def test_digest_of_files_depends_on_role_and_content(tmp_path: Path) -> None:
-    a, b = tmp_path / "a", tmp_path / "b"
-    a.write_bytes(b"1")
-    b.write_bytes(b"2")
+    file_a, file_b = tmp_path / "a", tmp_path / "b"
+    file_a.write_bytes(b"1")
+    file_b.write_bytes(b"2")
 
-    assert digest_files({"x": a, "y": b}) == digest_files({"y": b, "x": a})
-    assert digest_files({"x": a, "y": b}) != digest_files({"x": b, "y": a})
+    assert digest_files({"x": file_a, "y": file_b}) == digest_files({"y": file_b, "x": file_a})
+    assert digest_files({"x": file_a, "y": file_b}) != digest_files({"x": file_b, "y": file_a})

@@ -60,9 +60,9 @@ def test_split_of_100_rows_into_two_folds_has_expected_bounds():
 
 
 def test_equal_arguments_give_equal_folds():
-    plans = [walk_forward(1000, FoldSettings(), horizon_rows=1) for _ in range(2)]
+    splits = [walk_forward(1000, FoldSettings(), horizon_rows=1) for _ in range(2)]
 
-    assert plans[0] == plans[1]
+    assert splits[0] == splits[1]
 
 
 @pytest.mark.parametrize("settings", [case[1] for case in CASES[::9]])

@@ -35,15 +35,17 @@ def test_order_does_not_depend_on_the_order_of_the_source():
 
 
 def test_key_of_a_row_does_not_depend_on_other_rows():
-    whole, part = order_rows(make_rows()), order_rows(make_rows().iloc[::3])
+    all_rows, every_third_row = order_rows(make_rows()), order_rows(make_rows().iloc[::3])
 
-    assert whole.index[whole["label"].isin(part["label"])].equals(part.index)
+    assert all_rows.index[all_rows["label"].isin(every_third_row["label"])].equals(
+        every_third_row.index
+    )
 
 
 def test_rows_that_differ_only_in_an_unlisted_column_have_equal_keys():
-    twice = pd.concat([make_rows(), make_rows().assign(label=-1).iloc[[7]]])
+    with_duplicate = pd.concat([make_rows(), make_rows().assign(label=-1).iloc[[7]]])
 
-    result = order_rows(twice)
+    result = order_rows(with_duplicate)
 
     assert int(result.index.duplicated().sum()) == 1
     assert set(result.loc[result.index[result.index.duplicated()], "label"]) == {7, -1}

@@ -112,11 +112,11 @@ def test_fsspec_path_is_read():
 
 def test_missing_file_error_suggests_the_nearest_name(write_csv):
     source = write_csv(TEXT)
-    wrong = source.model_copy(update={"uri": source.uri.replace("bars0", "bras0")})
+    misspelled = source.model_copy(update={"uri": source.uri.replace("bars0", "bras0")})
 
-    message = get_error_message(wrong)
+    message = get_error_message(misspelled)
 
-    assert f"There is no file {wrong.uri}." in message
+    assert f"There is no file {misspelled.uri}." in message
     assert "Did you mean 'bars0.csv'?" in message
 
 

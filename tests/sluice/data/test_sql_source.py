@@ -92,12 +92,12 @@ def test_sql_null_becomes_nan(url):
 
 
 def test_percent_signs_and_escaped_colons_in_query_are_literal(url):
-    like = QUERY.replace("ORDER", "WHERE note LIKE 'a%' AND note <> '12:30:00' ORDER")
-    bound = QUERY.replace("ORDER", r"WHERE note <> 'x \:y' ORDER")
+    with_percent = QUERY.replace("ORDER", "WHERE note LIKE 'a%' AND note <> '12:30:00' ORDER")
+    with_colon = QUERY.replace("ORDER", r"WHERE note <> 'x \:y' ORDER")
 
-    assert len(read_rows(url, like)) == 1
-    assert len(read_rows(url, bound)) == 3
-    assert "'y'" in get_error_message(url, bound.replace("\\", ""))
+    assert len(read_rows(url, with_percent)) == 1
+    assert len(read_rows(url, with_colon)) == 3
+    assert "'y'" in get_error_message(url, with_colon.replace("\\", ""))
 
 
 @pytest.mark.parametrize(
@@ -302,10 +302,10 @@ def test_password_with_special_characters_authenticates(postgres_server, monkeyp
         postgres_server, f"CREATE ROLE {role} LOGIN PASSWORD '{password.replace('%', '%%')}'"
     )
     folder = postgres_server.partition("host=")[2]
-    rules = Path(folder) / "data" / "pg_hba.conf"
-    before = rules.read_text()
+    hba_file = Path(folder) / "data" / "pg_hba.conf"
+    hba_content = hba_file.read_text()
     try:
-        rules.write_text(f"local all {role} scram-sha-256\n{before}")
+        hba_file.write_text(f"local all {role} scram-sha-256\n{hba_content}")
         execute_sql(postgres_server, "SELECT pg_reload_conf()", "SELECT pg_sleep(0.5)")
         url = f"postgresql://{role}:${{BARS_PASSWORD}}@/postgres?host={folder}"
         query = "SELECT DATE '2020-01-02' AS date, 1.5 AS close"
@@ -315,7 +315,7 @@ def test_password_with_special_characters_authenticates(postgres_server, monkeyp
         monkeypatch.setenv("BARS_PASSWORD", "wr0ng")
         message = get_error_message(url, query)
     finally:
-        rules.write_text(before)
+        hba_file.write_text(hba_content)
         execute_sql(postgres_server, "SELECT pg_reload_conf()")
     assert "password authentication failed" in message
     assert "wr0ng" not in message

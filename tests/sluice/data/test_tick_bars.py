@@ -115,10 +115,10 @@ def test_later_ticks_do_not_change_earlier_bars(rule):
 
     for cut in (9, 300, 901, 1_499):
         # The cut keeps or drops all ticks of one time together.
-        early = ticks[ticks.index < ticks.index[cut]]
-        bars = build_bars(early, rule)
+        early_ticks = ticks[ticks.index < ticks.index[cut]]
+        bars = build_bars(early_ticks, rule)
         pd.testing.assert_frame_equal(bars, all_bars.iloc[: len(bars)], check_exact=True)
-        assert (all_bars.index[len(bars) :] > early.index[-1]).all()
+        assert (all_bars.index[len(bars) :] > early_ticks.index[-1]).all()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=format_rule_id)
@@ -174,11 +174,11 @@ def test_range_threshold_is_relative_to_the_open_of_each_bar():
 
 def test_decimal_threshold_is_reached_despite_rounding_errors():
     """Ten sizes of 0.1 sum to 0.9999999999999999, and 100.1 - 100 is less than 0.1."""
-    by_volume = build_bars(ticks_at([*range(10)], [5.0] * 10, [0.1] * 10), VolumeBars(units=1.0))
-    by_value = build_bars(ticks_at([*range(10)], [1.0] * 10, [0.1] * 10), DollarBars(value=1.0))
-    by_range = build_bars(ticks_at([0, 1], [100.0, 100.1]), RangeBars(tenths_of_bp=100))
+    volume_bars = build_bars(ticks_at([*range(10)], [5.0] * 10, [0.1] * 10), VolumeBars(units=1.0))
+    dollar_bars = build_bars(ticks_at([*range(10)], [1.0] * 10, [0.1] * 10), DollarBars(value=1.0))
+    range_bars = build_bars(ticks_at([0, 1], [100.0, 100.1]), RangeBars(tenths_of_bp=100))
 
-    assert (len(by_volume), len(by_value), len(by_range)) == (1, 1, 1)
+    assert (len(volume_bars), len(dollar_bars), len(range_bars)) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("rule", [VolumeBars(units=9), DollarBars(value=90)], ids=format_rule_id)
@@ -244,11 +244,11 @@ def test_daily_bars_of_zoned_ticks_begin_at_midnight_utc():
 
 def test_ticks_before_1970_fall_into_their_interval():
     ticks = ticks_at([0, 30, 60], [1.0, 2.0, 3.0])
-    old = ticks.set_axis(ticks.index - pd.Timedelta(days=30_000))
+    ticks_before_1970 = ticks.set_axis(ticks.index - pd.Timedelta(days=30_000))
 
-    bars = build_bars(old, TimeBars(seconds=60))
+    bars = build_bars(ticks_before_1970, TimeBars(seconds=60))
 
-    assert bars.index.tolist() == [old.index[2]]
+    assert bars.index.tolist() == [ticks_before_1970.index[2]]
     assert bars["num_ticks"].tolist() == [2]
 
 
@@ -370,26 +370,26 @@ def test_unusable_numba_cache_does_not_stop_bars(tmp_path, damage, kept_bytes):
         "print(bar_ends._compile_loop(bar_ends._ends_by_sum)(np.ones(5), 2.0).tolist())"
     )
 
-    def run(preexec=None) -> str:
-        done = subprocess.run(
+    def run_script(before_exec=None) -> str:
+        process = subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
-            preexec_fn=preexec,
+            preexec_fn=before_exec,
             capture_output=True,
             text=True,
             timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        assert process.returncode == 0, process.stderr
+        return process.stdout.strip()
 
     if damage == "full disk":
-        assert run(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) == "[1, 3]"
+        assert run_script(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))) == "[1, 3]"
         return
-    assert run() == "[1, 3]"
+    assert run_script() == "[1, 3]"
     [file] = tmp_path.rglob("*.nbi" if damage == "torn index" else "*.nbc")
-    for kept in kept_bytes:
-        file.write_bytes(file.read_bytes()[:kept])
-        assert run() == "[1, 3]"
+    for num_bytes in kept_bytes:
+        file.write_bytes(file.read_bytes()[:num_bytes])
+        assert run_script() == "[1, 3]"
 
 
 def test_importing_sources_does_not_import_numba_sqlalchemy_arch_or_fsspec():
@@ -397,8 +397,8 @@ def test_importing_sources_does_not_import_numba_sqlalchemy_arch_or_fsspec():
         "import sys, sluice.data.sources;"
         "print(*sorted({'numba', 'sqlalchemy', 'arch', 'fsspec'} & set(sys.modules)))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
 
-    assert done.stdout.split() == []
+    assert process.stdout.split() == []

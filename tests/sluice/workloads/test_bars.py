@@ -134,12 +134,12 @@ def test_perfect_forecast_has_positive_sharpe_and_its_negative_the_opposite(raw)
     frame = workload.compute_features(raw)
     examples = workload.examples(frame, workload.plan_folds(frame)[0].test)
 
-    right = workload.metrics(examples.y, examples, frame)
-    wrong = workload.metrics(-examples.y, examples, frame)
+    perfect = workload.metrics(examples.y, examples, frame)
+    negated = workload.metrics(-examples.y, examples, frame)
 
-    assert right["loss"] == 0
-    assert right["sharpe"] > 5
-    assert wrong["sharpe"] == pytest.approx(-right["sharpe"])
+    assert perfect["loss"] == 0
+    assert perfect["sharpe"] > 5
+    assert negated["sharpe"] == pytest.approx(-perfect["sharpe"])
 
 
 @pytest.mark.parametrize("value", [1e4, -1e4, float("nan")])
@@ -193,17 +193,18 @@ def test_too_few_bars_are_rejected_with_the_required_number(tmp_path):
 
 def test_required_rows_cover_folds_and_warm_up_even_if_min_rows_is_lower(tmp_path):
     settings = BarsSettings.parse({"min_rows": 1}, where="test")
-    needed = BarsWorkload(settings).required_rows
-    assert 100 < needed < 500
+    required = BarsWorkload(settings).required_rows
+    assert 100 < required < 500
 
-    short = BarsSettings.parse(
-        {"min_rows": 1, "source": write_csv_source(random_bars(needed - 1), tmp_path)}, where="test"
+    too_few = BarsSettings.parse(
+        {"min_rows": 1, "source": write_csv_source(random_bars(required - 1), tmp_path)},
+        where="test",
     )
-    with pytest.raises(ContractError, match=f"At least {needed} bars"):
-        BarsWorkload(short).load_rows()
+    with pytest.raises(ContractError, match=f"At least {required} bars"):
+        BarsWorkload(too_few).load_rows()
 
     settings = BarsSettings.parse(
-        {"min_rows": 1, "source": write_csv_source(random_bars(needed), tmp_path)}, where="test"
+        {"min_rows": 1, "source": write_csv_source(random_bars(required), tmp_path)}, where="test"
     )
     workload = BarsWorkload(settings)
     frame = workload.compute_features(workload.load_rows())

@@ -111,11 +111,11 @@ def test_constant_distinct_share_is_not_reported_as_constant_feature(tmp_path, m
 
 def test_scores_computed_in_chunks_equal_those_of_kept_outputs(workloads, monkeypatch):
     """Chunks of three rows are compared with the outputs of all rows at once."""
-    chunked, whole = workloads
+    chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
     members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
-    expected = score_candidate(whole, frame, folds, members, load_model, subject="s")
+    expected = score_candidate(reference, frame, folds, members, load_model, subject="s")
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 3 * 8 * VOCAB * 4)
     monkeypatch.setattr(prediction, "_SIZED_ROWS", 2)
     PositionModel.max_rows = 0
@@ -144,7 +144,7 @@ def test_scores_computed_in_chunks_equal_those_of_kept_outputs(workloads, monkey
 
 def test_drift_reference_contains_the_scores_that_clients_receive(workloads, monkeypatch):
     """The expected scores of the last test window are computed separately for each network."""
-    chunked, whole = workloads
+    chunked, reference = workloads
     frame = chunked.load_rows()
     folds = chunked.plan_folds(frame)
     members = [member(seed, fold.fold_id, through="0") for seed in (1, 2) for fold in folds]
@@ -169,7 +169,7 @@ def test_drift_reference_contains_the_scores_that_clients_receive(workloads, mon
 
     unserved = NotServedWorkload(chunked.settings)
     assert _predict_held_out_in_chunks(unserved, frame, folds, members, load_model)[0] is None
-    scored, _ = _predict_held_out_in_chunks(whole, frame, folds, members, load_model)
+    scored, _ = _predict_held_out_in_chunks(reference, frame, folds, members, load_model)
     np.testing.assert_allclose(scored, scores, rtol=1e-6)
 
 
@@ -192,11 +192,11 @@ def test_served_losses_are_derived_from_served_outputs(workloads):
 
 
 def test_losses_and_validation_use_chunks_of_limited_size(workloads, monkeypatch):
-    chunked, whole = workloads
+    chunked, reference = workloads
     frame = chunked.load_rows()
     test = chunked.examples(frame, RowRange(start=10, stop=60))
     models = [PositionModel(3), PositionModel(4)]
-    expected = ensemble_losses(whole, models, test)
+    expected = ensemble_losses(reference, models, test)
     assert chunk_rows(test.x, models[0]) == 4096
     monkeypatch.setattr(prediction, "_OUTPUT_BYTES", 5 * 8 * VOCAB * 4)
 
